@@ -102,8 +102,9 @@ demo-down: ## End the demo
 	@test -x $(E2E) || $(MAKE) demo-programs
 	$(CLUSTER) down
 
-bench: tools ## Brain and etcd side by side
-	$(E2E) bench
+# FLAGS are those of `kubebrain-e2e bench`, such as --clients, --keys 1000000, --markdown FILE, --plots DIR.
+bench: tools ## Brain and etcd side by side; FLAGS='--clients' and others say what, and what is written
+	$(E2E) bench $(FLAGS)
 
 bench-tikv: all-targets ## Brains on TiKV: the mock, or the cluster that TIKV_PD names
 	cargo bench $(subst --release,,$(CARGO_FLAGS)) --workspace --bench slots

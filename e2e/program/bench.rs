@@ -3,7 +3,7 @@
 //! Ratios count: of absolute numbers a busy machine leaves nothing. fsync is on for both, and both have a fresh data
 //! directory on the same file system for every round.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use e2e::progress::Progress;
@@ -11,6 +11,7 @@ use e2e::server::Program;
 use e2e::tools::debian;
 
 mod apiserver;
+mod clients;
 pub(crate) mod disk;
 mod load;
 mod reads;
@@ -44,12 +45,30 @@ pub(crate) struct Flags {
     /// Where the numbers are written too, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Where medians are written too, as a table in Markdown.
+    #[arg(long)]
+    markdown: Option<PathBuf>,
+    /// Directory for charts of the ratios, as SVG, and of growth if there are several --keys.
+    #[arg(long)]
+    plots: Option<PathBuf>,
+    /// Measures nothing: shows what --json of other runs wrote, all together.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "tikv", "takeover"])]
+    from: Vec<PathBuf>,
     /// How long the idle brain is looked at, in seconds.
     #[arg(long, default_value_t = 30)]
     idle: u64,
     /// Only updates and reads, no kube-apiserver and no idling.
     #[arg(long)]
     loads_only: bool,
+    /// Only creates and deletes, events to many watchers, many connections, one writer, a fixed rate, a watcher that stalls.
+    #[arg(long)]
+    clients: bool,
+    /// Idle watches of --clients.
+    #[arg(long, default_value_t = 100_000)]
+    idle_watches: u64,
+    /// Connections of --clients that each have one request in flight; fewer if the limit of open files is lower.
+    #[arg(long, default_value_t = 16_000)]
+    connections: u32,
     /// Only stores with each of these numbers of keys, right after a start; --requests are sent of each kind.
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u64>,
@@ -73,6 +92,16 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()>
         "nothing to measure: --rounds and --requests are at least 1"
     );
     ensure!(flags.keys.iter().all(|keys| *keys >= 1_000), "--keys are at least 1000");
+    ensure!(flags.idle_watches > 0, "--idle-watches are at least 1");
+    ensure!(flags.connections > 0, "--connections are at least 1");
+    let mut report = Report::default();
+    if !flags.from.is_empty() {
+        for path in &flags.from {
+            report.read(path)?;
+        }
+        println!("{}", report.table());
+        return flags.write(&report);
+    }
     if !flags.takeover.is_empty() {
         println!("{}", takeover::measure(&flags.takeover, flags.rounds, progress).await?);
         return Ok(());
@@ -89,33 +118,66 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()>
         println!("{}", tikv::measure(plan, &disk::Place::new(&dir)?, progress).await?);
         return Ok(());
     }
+    compare(&flags, &dir, &mut report, progress).await?;
+    println!(
+        "medians of {} rounds, fsync on, data in {}\n",
+        flags.rounds,
+        dir.display()
+    );
+    println!("{}", report.table());
+    flags.write(&report)
+}
+
+/// A brain and etcd in turn, round by round.
+async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Progress) -> anyhow::Result<()> {
     let programs = [Program::kubebrain()?, Program::etcd(progress)?];
-    let mut report = Report::default();
+    let plan = match flags.clients {
+        true => Some(clients::Plan {
+            requests: flags.requests,
+            idle_watches: flags.idle_watches,
+            connections: clients::possible_connections(flags.connections),
+            rate: clients::fixed_rate(&programs[1], dir, flags.requests, progress)?,
+        }),
+        false => None,
+    };
+    let loads = !flags.clients && flags.keys.is_empty();
     for round in 1..=flags.rounds {
         for program in &programs {
             let step = progress.step(format_args!("round {round}: {}", program.name));
-            let place = disk::Place::new(&dir)?;
+            if let Some(plan) = plan {
+                clients::measure(program, dir, plan, report)?;
+            }
             for keys in &flags.keys {
-                size::measure(program, &disk::Place::new(&dir)?, *keys, flags.requests, &mut report).await?;
+                size::measure(program, &disk::Place::new(dir)?, *keys, flags.requests, report).await?;
             }
-            if !flags.keys.is_empty() {
-                step.done();
-                continue;
+            if loads {
+                updates::measure(program, &disk::Place::new(dir)?, flags.requests, report).await?;
             }
-            updates::measure(program, &place, flags.requests, &mut report).await?;
-            if !flags.loads_only {
-                apiserver::measure(program, &dir, progress, &mut report).await?;
+            if loads && !flags.loads_only {
+                apiserver::measure(program, dir, progress, report).await?;
             }
             step.done();
         }
     }
-    if !flags.loads_only && flags.keys.is_empty() {
-        updates::idle(&programs[0], &disk::Place::new(&dir)?, flags.idle, &mut report).await?;
-    }
-    println!("{}", report.table(&dir, flags.rounds));
-    if let Some(path) = flags.json {
-        let json = serde_json::to_vec_pretty(&report.json())?;
-        std::fs::write(&path, json).with_context(|| format!("write {}", path.display()))?;
+    if loads && !flags.loads_only {
+        updates::idle(&programs[0], &disk::Place::new(dir)?, flags.idle, report).await?;
     }
     Ok(())
+}
+
+impl Flags {
+    /// Writes the files that were asked for.
+    fn write(&self, report: &Report) -> anyhow::Result<()> {
+        if let Some(path) = &self.json {
+            let json = serde_json::to_vec_pretty(&report.json())?;
+            std::fs::write(path, json).with_context(|| format!("write {}", path.display()))?;
+        }
+        if let Some(path) = &self.markdown {
+            std::fs::write(path, report.markdown()).with_context(|| format!("write {}", path.display()))?;
+        }
+        match &self.plots {
+            Some(dir) => report.draw(dir),
+            None => Ok(()),
+        }
+    }
 }

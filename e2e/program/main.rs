@@ -10,6 +10,7 @@ mod bench;
 mod chaos;
 mod cluster;
 mod differential;
+mod percentile;
 mod soak;
 
 #[derive(Debug, Parser)]

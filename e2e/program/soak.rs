@@ -17,6 +17,7 @@ mod trend;
 mod verdict;
 
 use crate::bench::disk::{Place, refuse_memory};
+use crate::percentile::percentile;
 use latency::Latencies;
 use load::Load;
 use trend::FEWEST;
@@ -118,9 +119,9 @@ async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies)
     Ok(Row {
         requests: (writes.len() + lists.len()) as u64,
         events: load.events(),
-        write_p50: latency::percentile(&writes, 0.50),
-        write_p99: latency::percentile(&writes, 0.99),
-        list_p99: latency::percentile(&lists, 0.99),
+        write_p50: percentile(&writes, 0.50),
+        write_p99: percentile(&writes, 0.99),
+        list_p99: percentile(&lists, 0.99),
         memory: memory / count,
         disk: disk / count,
     })

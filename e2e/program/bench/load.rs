@@ -1,7 +1,7 @@
 //! h2load: a generator of requests that is light enough not to be what is measured.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::Server;
@@ -39,14 +39,7 @@ impl Load {
     /// h2load cannot be started, or any request failed below gRPC. Whether gRPC's status was 0 the caller sees from
     /// what the requests did, or from the bytes of the bodies: an error has none.
     pub(crate) fn run(&self, server: &Server, method: &str, body: &Path) -> anyhow::Result<Outcome> {
-        let mut command = Command::new("h2load");
-        command.args(["-t", "1", "-n", &self.requests.to_string()]);
-        command.args(["-c", &self.clients.to_string(), "-m", &self.streams.to_string()]);
-        command
-            .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
-            .arg(body);
-        command.arg(format!("{}/{method}", server.endpoint()));
-        let output = command.output().context("start h2load")?;
+        let output = self.command(server, method, body).output().context("start h2load")?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
             bail!(
@@ -62,6 +55,28 @@ impl Load {
             self.requests
         );
         Ok(outcome)
+    }
+
+    /// Begins to send one body again and again. Whether requests succeed the caller sees from what they do.
+    ///
+    /// # Errors
+    ///
+    /// h2load cannot be started.
+    pub(crate) fn start(&self, server: &Server, method: &str, body: &Path) -> anyhow::Result<tokio::process::Child> {
+        let mut command = tokio::process::Command::from(self.command(server, method, body));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        command.spawn().context("start h2load")
+    }
+
+    fn command(&self, server: &Server, method: &str, body: &Path) -> Command {
+        let mut command = Command::new("h2load");
+        command.args(["-t", "1", "-n", &self.requests.to_string()]);
+        command.args(["-c", &self.clients.to_string(), "-m", &self.streams.to_string()]);
+        command
+            .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+            .arg(body);
+        command.arg(format!("{}/{method}", server.endpoint()));
+        command
     }
 }
 

@@ -4,34 +4,61 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::Context as _;
+
+mod markdown;
+mod plots;
+
+const BRAIN: &str = "kubebrain";
+const ETCD: &str = "etcd";
+
 /// Unit of a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub(crate) enum Unit {
-    /// Requests a second.
+    /// Requests, keys or events a second.
+    #[serde(rename = "/s")]
     PerSecond,
     /// Microseconds a request.
+    #[serde(rename = "µs each")]
     MicrosEach,
     /// Bytes a request.
+    #[serde(rename = "B each")]
     BytesEach,
     /// Mebibytes.
+    #[serde(rename = "MiB")]
     Mib,
     /// Seconds.
+    #[serde(rename = "s")]
     Seconds,
+    /// Milliseconds.
+    #[serde(rename = "ms")]
+    Millis,
     /// Hundredths.
+    #[serde(rename = "%")]
     Percent,
+    /// One rate as a part of another; more is better.
+    #[serde(rename = "×")]
+    Share,
 }
 
 impl Unit {
     /// Behind a number.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::PerSecond => "req/s",
+            Self::PerSecond => "/s",
             Self::MicrosEach => "µs each",
             Self::BytesEach => "B each",
             Self::Mib => "MiB",
             Self::Seconds => "s",
+            Self::Millis => "ms",
             Self::Percent => "%",
+            Self::Share => "×",
         }
+    }
+
+    /// Whether more is better.
+    fn is_rate(self) -> bool {
+        matches!(self, Self::PerSecond | Self::Share)
     }
 }
 
@@ -39,16 +66,17 @@ impl Unit {
 #[derive(Debug, Default)]
 pub(crate) struct Report(Vec<Row>);
 
-#[derive(Debug)]
+#[derive(Debug, serde::Deserialize, serde::Serialize)]
 struct Row {
     name: String,
     unit: Unit,
-    measured: BTreeMap<&'static str, Vec<f64>>,
+    /// Values of all rounds by program.
+    measured: BTreeMap<String, Vec<f64>>,
 }
 
 impl Report {
     /// Notes one measurement.
-    pub(crate) fn add(&mut self, name: &str, unit: Unit, program: &'static str, value: f64) {
+    pub(crate) fn add(&mut self, name: &str, unit: Unit, program: &str, value: f64) {
         let at = self.0.iter().position(|row| row.name == name).unwrap_or_else(|| {
             self.0.push(Row {
                 name: name.to_owned(),
@@ -57,38 +85,73 @@ impl Report {
             });
             self.0.len() - 1
         });
-        self.0[at].measured.entry(program).or_default().push(value);
+        self.0[at].measured.entry(program.to_owned()).or_default().push(value);
+    }
+
+    /// Notes one measurement, and prints it at once: the whole may take long, and fail on the way.
+    pub(crate) fn say(&mut self, name: &str, unit: Unit, program: &str, value: f64) {
+        eprintln!("    {program}: {name}: {value:.2} {}", unit.name());
+        self.add(name, unit, program, value);
+    }
+
+    /// Adds what [`Report::json`] gave in another run.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is none of these.
+    pub(crate) fn read(&mut self, path: &Path) -> anyhow::Result<()> {
+        let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let rows: Vec<Row> =
+            serde_json::from_slice(&json).with_context(|| format!("{} is no report of a bench", path.display()))?;
+        for row in &rows {
+            for (program, values) in &row.measured {
+                for value in values {
+                    self.add(&row.name, row.unit, program, *value);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// For people.
-    pub(crate) fn table(&self, dir: &Path, rounds: usize) -> String {
-        let mut table = format!("medians of {rounds} rounds, fsync on, data in {}\n\n", dir.display());
-        let head = format!("{:<60} {:>12} {:>12} {:>8}  unit\n", "", "kubebrain", "etcd", "ratio");
-        table.push_str(&head);
+    pub(crate) fn table(&self) -> String {
+        let mut table = format!("{:<60} {:>12} {:>12} {:>8}  unit\n", "", BRAIN, ETCD, "ratio");
         for row in &self.0 {
-            let [brain, etcd] = ["kubebrain", "etcd"].map(|program| row.median(program));
             let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-            let ratio = brain.zip(etcd).map(|(brain, etcd)| brain / etcd);
             let (name, unit) = (&row.name, row.unit.name());
             // writing to a String cannot fail
             writeln!(
                 table,
                 "{name:<60} {:>12} {:>12} {:>8}  {unit}",
-                number(brain),
-                number(etcd),
-                number(ratio)
+                number(row.median(BRAIN)),
+                number(row.median(ETCD)),
+                number(row.ratio())
             )
             .ok();
         }
         table
     }
 
+    /// For a page of documentation.
+    pub(crate) fn markdown(&self) -> String {
+        markdown::table(&self.0)
+    }
+
+    /// Writes charts as SVG into a directory, which is made if it is absent.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be written.
+    pub(crate) fn draw(&self, dir: &Path) -> anyhow::Result<()> {
+        plots::draw(&self.0, dir)
+    }
+
     /// For programs: every measurement.
     pub(crate) fn json(&self) -> serde_json::Value {
         let row = |row: &Row| {
             serde_json::json!({
-                "name": row.name, "unit": row.unit.name(), "measured": row.measured,
-                "median": row.measured.keys().map(|program| (*program, row.median(program))).collect::<BTreeMap<_, _>>(),
+                "name": row.name, "unit": row.unit, "measured": row.measured,
+                "median": row.measured.keys().map(|program| (program, row.median(program))).collect::<BTreeMap<_, _>>(),
             })
         };
         serde_json::Value::Array(self.0.iter().map(row).collect())
@@ -103,29 +166,22 @@ impl Row {
         Some(if values.len() % 2 == 1 {
             values[middle]
         } else {
-            f64::midpoint(values[middle - 1], values[middle])
+            f64::midpoint(*values.get(middle.checked_sub(1)?)?, values[middle])
         })
+    }
+
+    /// The brain's median over etcd's. `None`: one was not measured, or there is nothing to divide by.
+    fn ratio(&self) -> Option<f64> {
+        let (brain, etcd) = (self.median(BRAIN)?, self.median(ETCD)?);
+        (etcd > 0.0).then(|| brain / etcd)
+    }
+
+    /// The number of keys in its name, and the rest of it.
+    fn by_keys(&self) -> Option<(u64, &str)> {
+        let (keys, name) = self.name.split_once(" keys: ")?;
+        Some((keys.parse().ok()?, name))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians_stand_side_by_side() {
-        let mut report = Report::default();
-        for value in [30.0, 10.0, 20.0] {
-            report.add("updates", Unit::PerSecond, "kubebrain", value);
-        }
-        report.add("updates", Unit::PerSecond, "etcd", 8.0);
-        report.add("updates", Unit::PerSecond, "etcd", 12.0);
-        report.add("idle", Unit::Percent, "kubebrain", 0.5);
-        let table = report.table(Path::new("/data"), 3);
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let lines: Vec<_> = table.lines().skip(3).map(words).collect();
-        assert_eq!(lines[0], ["updates", "20.00", "10.00", "2.00", "req/s"]);
-        assert_eq!(lines[1], ["idle", "0.50", "-", "-", "%"]);
-        assert_eq!(report.json()[0]["median"]["etcd"], 10.0);
-    }
-}
+mod tests;

@@ -73,17 +73,19 @@ pub(crate) fn list() -> pb::RangeRequest {
     }
 }
 
-/// Writes a message as the body of a call: not compressed, its length, itself.
+/// A message as the body of a call: not compressed, its length, itself.
+pub(crate) fn body(message: &impl Message) -> anyhow::Result<Bytes> {
+    let length = message.encoded_len();
+    let mut body = Vec::with_capacity(5 + length);
+    body.push(0);
+    body.extend(u32::try_from(length).context("a body of that length")?.to_be_bytes());
+    message.encode(&mut body)?;
+    Ok(body.into())
+}
+
+/// Writes the body of a call to a file.
 pub(crate) fn write(message: &impl Message, path: &Path) -> anyhow::Result<()> {
-    let bytes = message.encode_to_vec();
-    let mut body = vec![0];
-    body.extend(
-        u32::try_from(bytes.len())
-            .context("a body of that length")?
-            .to_be_bytes(),
-    );
-    body.extend(bytes);
-    std::fs::write(path, body).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, body(message)?).with_context(|| format!("write {}", path.display()))
 }
 
 /// Bytes of a response as the body of an answer.

@@ -1,0 +1,29 @@
+//! A load whose next request waits for an answer.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use tokio::time::Instant;
+
+use super::grpc::{Connection, Connections};
+
+/// Calls so many times, with so many calls under way; returns how long it took.
+pub(super) async fn run<F: Future<Output = anyhow::Result<()>>>(
+    connections: &Connections,
+    in_flight: u64,
+    count: u64,
+    call: impl Fn(Connection, u64) -> F,
+) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    let workers = (0..in_flight).map(|worker| {
+        let (connection, call) = (connections.get(worker), &call);
+        async move {
+            for n in (worker..count).step_by(in_flight as usize) {
+                call(connection.clone(), n).await?;
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(workers).await?;
+    Ok(began.elapsed())
+}

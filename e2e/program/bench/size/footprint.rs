@@ -1,0 +1,72 @@
+//! Memory and disk of a store of many keys.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::time::{Instant, sleep};
+
+use super::keys::{VALUE, key};
+
+/// Time for an index of keys to be built.
+const BUILT: Duration = Duration::from_secs(120);
+/// A directory has settled when its size has changed by less than a hundredth in so many looks, a second apart.
+const LOOKS: usize = 5;
+/// One that does not settle is taken as it is.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// Bytes of all keys and values, each once.
+pub(super) fn live(keys: u64) -> u64 {
+    keys * (key(0).len() + VALUE) as u64
+}
+
+/// Bytes of a directory when a server has ended what it does in the background.
+pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
+    let deadline = Instant::now() + SETTLED;
+    let mut sizes = vec![size(dir)?];
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        let now = size(dir)?;
+        sizes.push(now);
+        let last = &sizes[sizes.len().saturating_sub(LOOKS)..];
+        let steady = last.iter().all(|size| size.abs_diff(now) < now / 100);
+        if last.len() == LOOKS && steady || Instant::now() > deadline {
+            return Ok(now);
+        }
+    }
+}
+
+/// Waits until the index of keys of a brain is built; answers with its bytes of memory. `None`: the server has none.
+pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
+    let deadline = Instant::now() + BUILT;
+    loop {
+        let text = e2e::probe::command(address, "GET", "/metrics", "").await?;
+        let gauge = |name: &str| {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|value| value.trim().parse::<f64>().ok())
+        };
+        match gauge("kubebrain_mvcc_key_index_serves") {
+            None => return Ok(None),
+            Some(serves) if serves > 0.0 => return Ok(gauge("kubebrain_mvcc_key_index_size_in_bytes")),
+            Some(_) => ensure!(Instant::now() < deadline, "the index of keys is not built in {BUILT:?}"),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Bytes that the files of a directory occupy. A server may remove files meanwhile.
+pub(super) fn size(dir: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        bytes += match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => size(&entry.path())?,
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(error) if error.kind() == ErrorKind::NotFound => 0,
+            Err(error) => return Err(error).with_context(|| format!("look at {}", entry.path().display())),
+        };
+    }
+    Ok(bytes)
+}

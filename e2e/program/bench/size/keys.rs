@@ -1,0 +1,67 @@
+//! Keys and values of a store of many.
+
+use anyhow::Context as _;
+use e2e::server::Server;
+use e2e::wire::etcdserverpb as pb;
+use futures::future::try_join_all;
+use pb::kv_client::KvClient;
+use pb::request_op::Request as Op;
+use tonic::transport::Channel;
+
+/// Bytes of each value.
+pub(super) const VALUE: usize = 1_024;
+/// Keys that one transaction fills in.
+const BATCH: u64 = 100;
+/// Transactions under way while the store is filled.
+const FILLERS: u64 = 16;
+/// A step that no number of keys has in common with: keys are visited in an order of their own.
+pub(super) const STEP: u64 = 982_451_653;
+
+pub(super) fn key(n: u64) -> Vec<u8> {
+    format!("/registry/pods/namespace-{:04}/pod-{n:010}", n % 1_000).into_bytes()
+}
+
+pub(super) fn put(n: u64) -> pb::PutRequest {
+    // not a constant, which a store could compress away
+    let mut state = n.wrapping_mul(STEP) | 1;
+    let value = (0..VALUE / 8).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    pb::PutRequest {
+        key: key(n).into(),
+        value: value.collect::<Vec<_>>().into(),
+        ..pb::PutRequest::default()
+    }
+}
+
+pub(super) async fn client(server: &Server) -> anyhow::Result<KvClient<Channel>> {
+    Ok(KvClient::new(server.connect().await?).max_decoding_message_size(usize::MAX))
+}
+
+/// Puts all keys, in another order than theirs.
+pub(super) async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
+    let kv = client(server).await?;
+    let fillers = (0..FILLERS).map(|filler| {
+        let mut kv = kv.clone();
+        async move {
+            for batch in (filler..keys.div_ceil(BATCH)).step_by(usize::try_from(FILLERS)?) {
+                let puts = (batch * BATCH..((batch + 1) * BATCH).min(keys)).map(|n| {
+                    // in another order than that of the keys
+                    let request = Some(Op::RequestPut(put(n.wrapping_mul(STEP) % keys)));
+                    pb::RequestOp { request }
+                });
+                let txn = pb::TxnRequest {
+                    success: puts.collect(),
+                    ..pb::TxnRequest::default()
+                };
+                kv.txn(txn).await.context("fill the store")?;
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(fillers).await?;
+    Ok(())
+}
