@@ -141,8 +141,9 @@ impl<L: Log, R: Rows> Other<L, R> {
             cluster_id: 7,
         };
         let shown = (&self.roles, &self.election, &mut self.refresher);
+        let metrics = PeerMetrics::default();
         tokio::select! {
-            ended = self.node.follow(channel, &follower, (1, &PeerMetrics::default()), shown) => panic!("{ended:?}"),
+            ended = self.node.follow(channel, &follower, (1, &metrics), shown) => panic!("{ended:?}"),
             done = timeout(STEP_TIMEOUT, done) => done.expect("it takes too long"),
         }
     }
