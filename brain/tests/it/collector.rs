@@ -99,7 +99,7 @@ impl TraceService for Receiving {
                 self.0.send_modify(|spans| spans.push(span));
             }
         }
-        Ok(Response::default())
+        Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
