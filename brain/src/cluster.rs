@@ -24,5 +24,8 @@ pub mod term;
 
 pub(crate) mod leader_changes;
 
+mod peer_io;
+mod probe;
+
 /// The record that this member writes into its lock while it leads.
 pub type Renewals = watch::Receiver<Option<Record>>;

@@ -27,7 +27,7 @@ pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand,
     JwtOptions, Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions, LogOutput, LogRotation, Password,
     Quota, SelfSigned, SignMethod, SnapshotCommand, SocketOptions, SourceOptions, SrvDiscovery, Storage, TikvOptions,
-    TlsOptions, TlsPolicy, TlsVersion, TokenOptions,
+    TlsOptions, TlsPolicy, TlsVersion, TokenOptions, TracingOptions,
 };
 
 /// The action that the command line requests.

@@ -14,9 +14,11 @@ use prometheus::{
 
 pub use grpc::{GrpcMetrics, InFlight};
 pub(crate) use grpc::{has_one_request, is_service, is_unary};
+pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
 pub use process::ProcessMetrics;
 
 mod grpc;
+mod peers;
 mod process;
 
 /// The content type of [`Metrics::render`].
@@ -225,6 +227,21 @@ pub struct NetworkMetrics {
     pub held: IntGauge,
     /// Bytes of memory that requests and answers of other members take.
     pub held_for_peers: IntGauge,
+    /// The traffic with other members.
+    pub peers: PeerMetrics,
+}
+
+impl NetworkMetrics {
+    /// Returns the same metrics, but with bytes counted as those of a member, not of clients.
+    #[must_use]
+    pub fn of_peer(&self, member: u64) -> Self {
+        let PeerBytes { sent, received } = self.peers.bytes(member);
+        Self {
+            sent,
+            received,
+            ..self.clone()
+        }
+    }
 }
 
 /// The values of `result` of reloads of certificates. Both are exported from the beginning, or the first failure would be no increase.

@@ -18,6 +18,7 @@ use crate::log::Slot;
 use crate::metrics::Metrics;
 use crate::mvcc::auth::Auth;
 use crate::mvcc::view::{View, ViewError};
+use crate::otel::PartSpan;
 use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
@@ -109,7 +110,10 @@ impl<R: Rows> ApiContext<R> {
     /// stored data was found damaged, with `request timed out` if there is no leader.
     pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
         let began = Instant::now();
+        let mut span = self.part("read_index");
         let known = self.wait_read_index().await;
+        span.outcome(&known);
+        drop(span);
         // Only the member that the client contacted counts it.
         if !self.router.is_forwarded() {
             let server = &self.metrics.server;
@@ -120,6 +124,11 @@ impl<R: Rows> ApiContext<R> {
         }
         known?;
         self.view()
+    }
+
+    /// Begins the span of a part of the current RPC.
+    pub fn part(&self, name: &'static str) -> PartSpan {
+        self.router.tracing().part(name)
     }
 
     async fn wait_read_index(&self) -> Result<(), Status> {
@@ -258,6 +267,7 @@ impl<R: Rows> ApiContext<R> {
         } else if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
             let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
             let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader names no slot"))?;
+            let _span = self.part("wait_applied");
             self.wait_applied(Slot(slot)).await?;
         }
         Ok(answer)
@@ -307,6 +317,17 @@ impl<R: Rows> ApiContext<R> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }
+        let mut span = self.part(request.name());
+        span.set("request_size", i64::try_from(size).unwrap_or(i64::MAX));
+        let answer = self.propose_untraced(caller, request, size).await;
+        match &answer {
+            Ok(answer) => span.set("revision", answer.revision),
+            Err(status) => span.fail(status),
+        }
+        answer
+    }
+
+    async fn propose_untraced(&self, caller: Caller, request: Request, size: usize) -> Result<Answer, Status> {
         let lease = self.router.lease();
         // Changes of keys and values are timed by their service.
         let applying = Change::of(&request).map(|change| self.slow.begin("", move || change.to_string()));

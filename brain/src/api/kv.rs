@@ -134,10 +134,18 @@ impl<R: Rows> KvService<R> {
         };
         let read = |auth: &Auth, caller: &Caller| auth.check(caller, Access::Read, &op.span);
         let permit = self.store.permit(request, read).await?;
-        let result = view
-            .range_metered(&op, meter)
-            .await
-            .map_err(|error| self.store.failed(error))?;
+        let mut span = self.store.part("range");
+        let result = view.range_metered(&op, meter).await;
+        let result = result.map_err(|error| self.store.failed(error));
+        match &result {
+            Ok(result) => {
+                span.set("revision", view.revision);
+                span.set("count", result.count);
+            }
+            Err(status) => span.fail(status),
+        }
+        drop(span);
+        let result = result?;
         self.store.still_permitted(&permit)?;
         Ok(response::range(self.store.header(view.revision), result))
     }
@@ -239,8 +247,12 @@ impl<R: Rows> KvService<R> {
         let permit = self.store.permit(request, read).await?;
         let state = &self.store.state;
         let budget = state.fetches().budget(Share::Reads);
+        let mut span = self.store.part("txn");
         let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, &meter(request)).await;
-        let result = result.map_err(|error| self.store.failed(error))?;
+        let result = result.map_err(|error| self.store.failed(error));
+        span.outcome(&result);
+        drop(span);
+        let result = result?;
         self.store.still_permitted(&permit)?;
         Ok(response::txn(self.store.header(view.revision), result))
     }

@@ -13,10 +13,12 @@ use tonic::transport::Channel;
 use super::engine::Engine;
 use super::liveness::Liveness;
 use super::peer::{MAX_MESSAGE, superseded_of};
-use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role};
+use super::probe;
+use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
 use crate::log::Slot;
+use crate::metrics::PeerMetrics;
 use crate::mvcc::record::Record;
 use crate::pb::etcdserverpb::Member;
 use crate::pb::peerpb::peer_client::PeerClient;
@@ -97,7 +99,7 @@ impl<E: Engine> Node<E> {
         &mut self,
         channel: Channel,
         follower: &Follower,
-        leader: u64,
+        (leader, metrics): (u64, &PeerMetrics),
         (roles, election, refresher): (
             &tokio::sync::watch::Sender<Role>,
             &Election,
@@ -115,13 +117,22 @@ impl<E: Engine> Node<E> {
         let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
         let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE);
         let mut asking = Owned::start(asking);
-        let mut shown = false;
+        let _probes = Owned::start(probe::run(channel.clone(), leader, metrics.clone()));
+        let mut active = None;
         let mut seals = interval(ROWS);
         seals.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let response = tokio::select! {
-                response = stream.message() => response?,
-                ended = asking.end() => return ended.map(|()| tracing::info!("the leader does not answer")),
+                response = stream.message() => {
+                    if response.as_ref().is_err_and(is_transport) {
+                        metrics.receive_failed(leader);
+                    }
+                    response?
+                }
+                ended = asking.end() => {
+                    metrics.send_failed(leader);
+                    return ended.map(|()| tracing::info!("the leader does not answer"));
+                }
                 // A slow read of rows does not delay the leader's messages.
                 read = refresher.next() => {
                     self.refresh(read).await?;
@@ -148,8 +159,8 @@ impl<E: Engine> Node<E> {
                 refresher.want();
             }
             self.hear(response, follower).await?;
-            if !shown {
-                shown = true;
+            if active.is_none() {
+                active = Some(metrics.connect(follower.member.id, leader));
                 tracing::debug!(leader, next = %self.replica.next(), "keeps up with the leader");
                 roles.send_replace(Role::Following(LeaderClient {
                     channel: channel.clone(),

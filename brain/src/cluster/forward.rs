@@ -12,6 +12,8 @@ use tonic::{Request, Response, Status};
 use crate::budget::Meter;
 use crate::errors::Error;
 use crate::log::Slot;
+use crate::metrics::PeerMetrics;
+use crate::otel::Tracing;
 use crate::types::Caller;
 
 pub use read_index::ReadIndexBatcher;
@@ -38,6 +40,8 @@ pub struct LeaderRouter {
     room: Arc<Semaphore>,
     /// The leader's check of storage for strict reads.
     strict: Option<StorageCheck>,
+    tracing: Tracing,
+    peers: PeerMetrics,
 }
 
 /// The bytes of requests that may wait for a leader or its answer.
@@ -55,7 +59,27 @@ impl LeaderRouter {
             forwards: true,
             room: Arc::new(Semaphore::new(ROOM as usize)),
             strict: None,
+            tracing: Tracing::default(),
+            peers: PeerMetrics::default(),
         }
+    }
+
+    /// Returns the same router, with requests that the leader does not answer counted.
+    #[must_use]
+    pub fn measured(self, peers: PeerMetrics) -> Self {
+        Self { peers, ..self }
+    }
+
+    /// Returns the same router, but with requests traced.
+    #[must_use]
+    pub fn traced(self, tracing: Tracing) -> Self {
+        Self { tracing, ..self }
+    }
+
+    /// Returns the tracer of requests.
+    #[must_use]
+    pub fn tracing(&self) -> &Tracing {
+        &self.tracing
     }
 
     /// Returns the same router, but with answers from the leader's memory confirmed by storage first.
@@ -224,11 +248,17 @@ impl LeaderRouter {
                 None => (None, here(copy).await),
                 Some(leader) => {
                     caller::write(copy.metadata_mut(), caller.as_ref());
+                    let mut span = self.tracing.forward(leader.member, copy.metadata_mut());
                     let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
-                    (
-                        Some(leader.member),
-                        asked.unwrap_or_else(|_| Err(Error::Timeout.into())),
-                    )
+                    if asked
+                        .as_ref()
+                        .map_or(true, |asked| asked.as_ref().is_err_and(is_transport))
+                    {
+                        self.peers.send_failed(leader.member);
+                    }
+                    let outcome = asked.unwrap_or_else(|_| Err(Error::Timeout.into()));
+                    span.outcome(&outcome);
+                    (Some(leader.member), outcome)
                 }
             };
             match outcome {
@@ -345,7 +375,7 @@ fn is_not_leader(status: &Status) -> bool {
 }
 
 /// Returns true if the connection broke, and false if the leader answered with this status.
-fn is_transport(status: &Status) -> bool {
+pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 #[cfg(test)]

@@ -462,7 +462,8 @@ async fn follow<E: Engine>(
                 let channel = cluster.peers.dial(name, &cluster.follower.members).await?;
                 let id = cluster.peers.id(name);
                 let shown = (roles, election, &mut refresher);
-                node.follow(channel, &cluster.follower, id, shown).await
+                let leader = (id, cluster.peers.metrics());
+                node.follow(channel, &cluster.follower, leader, shown).await
             };
             let outcome = followed.await;
             if matches!(roles.send_replace(Role::Nobody), Role::Following(_)) {

@@ -16,6 +16,7 @@ use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
 use crate::errors::Error;
 use crate::log_once::LogOncePerMessage;
+use crate::metrics::PeerMetrics;
 use crate::mvcc::row::size_of;
 use crate::net::serve::PeerId;
 use crate::pb::etcdserverpb::Member;
@@ -47,6 +48,10 @@ pub struct PeerService<R: Rows> {
     pub members: Members,
     /// The followers now; for the metrics and transfers of leadership.
     pub followers: Followers,
+    /// This member.
+    pub member_id: u64,
+    /// The metrics of the traffic with followers.
+    pub metrics: PeerMetrics,
     /// Limits log lines about refused peers.
     pub log_once: LogOncePerMessage,
     /// Ends streams.
@@ -77,6 +82,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
             return Err(Error::MemberNotFound.into());
         }
         let entered = self.followers.enter(member.id, (!cannot_lead).then_some(identity));
+        let active = self.metrics.connect(self.member_id, member.id);
         self.members.learn([member]);
         // The subscription precedes the read of the slot, so that no commit is missed between them.
         let mut commits = self.feed.subscribe();
@@ -86,7 +92,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         let (mut roles, mut renewals) = (router.watch(), self.renewals.clone());
         renewals.mark_changed();
         let stream = try_stream! {
-            let _entered = entered;
+            let (_entered, _active) = (entered, active);
             yield committed(&state);
             loop {
                 let next = tokio::select! {
@@ -131,6 +137,10 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         self.router.read_index().await?;
         let (committed, epoch) = (self.state.committed().0, self.state.epoch());
         Ok(Response::new(pb::ReadIndexResponse { committed, epoch }))
+    }
+
+    async fn probe(&self, _: Request<pb::ProbeRequest>) -> Result<Response<pb::ProbeResponse>, Status> {
+        Ok(Response::new(pb::ProbeResponse {}))
     }
 }
 

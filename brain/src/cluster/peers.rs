@@ -16,10 +16,12 @@ use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
+use super::peer_io::PeerIo;
 use super::proof::{Proof, UNPROVED};
 use crate::cluster::members::Members;
 use crate::flags::url::Url;
 use crate::flags::{TlsOptions, TlsPolicy};
+use crate::metrics::{PeerBytes, PeerMetrics};
 use crate::net::serve::Io;
 use crate::net::tls;
 
@@ -54,6 +56,7 @@ pub struct Peers {
     proof: Option<Proof>,
     is_tls_only: bool,
     ping_timeout: Duration,
+    metrics: PeerMetrics,
 }
 
 impl Peers {
@@ -67,7 +70,20 @@ impl Peers {
             proof: None,
             is_tls_only: false,
             ping_timeout: PING_TIMEOUT,
+            metrics: PeerMetrics::default(),
         }
+    }
+
+    /// Returns the same peers, with the traffic with them measured.
+    #[must_use]
+    pub fn measured(self, metrics: PeerMetrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Returns the metrics of the traffic with them.
+    #[must_use]
+    pub fn metrics(&self) -> &PeerMetrics {
+        &self.metrics
     }
 
     /// Returns the same peers, but considered gone if they do not answer for half of this lease: requests forwarded on the
@@ -128,6 +144,7 @@ impl Peers {
                 Err(error) => failed = error.context(format!("dial {url}")),
             }
         }
+        self.metrics.send_failed(self.id(name));
         Err(failed)
     }
 
@@ -174,6 +191,7 @@ impl Peers {
             tls: url.scheme().is_tls().then(|| (name, self.tls.clone())),
             proof: self.proof.clone(),
             member,
+            bytes: self.metrics.bytes(member),
         });
         let connect = tower::service_fn(move |_: Uri| {
             let connector = Arc::clone(&connector);
@@ -190,10 +208,11 @@ struct Connector {
     tls: Option<(String, (TlsOptions, TlsPolicy))>,
     proof: Option<Proof>,
     member: u64,
+    bytes: PeerBytes,
 }
 
 impl Connector {
-    async fn connect(&self) -> io::Result<Box<dyn Io>> {
+    async fn connect(&self) -> io::Result<PeerIo> {
         let address = (self.address.0.as_str(), self.address.1);
         let mut io: Box<dyn Io> = match &self.tls {
             Some((name, (options, policy))) => Box::new(tls::dial(address, name, options, policy).await?),
@@ -206,7 +225,8 @@ impl Connector {
         if let Some(proof) = &self.proof {
             proof.dial(&mut io, self.member).await?;
         }
-        Ok(io)
+        let bytes = self.bytes.clone();
+        Ok(PeerIo { io, bytes })
     }
 }
 

@@ -129,6 +129,8 @@ pub struct Config {
     pub bootstrap_defrag_bytes: Option<u64>,
     /// The durations above which requests are logged.
     pub slow_requests: SlowOptions,
+    /// The export of spans, if it is enabled.
+    pub tracing: Option<TracingOptions>,
     /// The heartbeat interval of leadership.
     pub heartbeat_interval: Duration,
     /// The time without a heartbeat after which a new leader may be elected.
@@ -341,6 +343,19 @@ pub struct LogOptions {
     pub outputs: Vec<LogOutput>,
     /// How the file among the targets is replaced when it is full; `None` if it never is.
     pub rotation: Option<LogRotation>,
+}
+
+/// The export of spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingOptions {
+    /// The URL of the collector: OTLP over gRPC, without TLS.
+    pub collector: http::Uri,
+    /// The service name, the same for all members.
+    pub service_name: String,
+    /// The id of this member among those of the service.
+    pub instance_id: Option<String>,
+    /// The traced requests in a million, of those that a client has no trace for.
+    pub sampling_rate: u32,
 }
 
 /// The replacement of a log file that is full.

@@ -19,6 +19,7 @@ mod log;
 mod members;
 pub(super) mod storage;
 mod tls;
+mod tracing;
 
 /// Reads and checks all values. Warnings are appended to `warnings`.
 pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Config, String> {
@@ -77,6 +78,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
             apply: values.duration("warning-apply-duration")?,
             unary: values.duration("warning-unary-request-duration")?,
         },
+        tracing: tracing::read(&values)?,
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
         heartbeat_interval,
         election_timeout,

@@ -12,6 +12,7 @@ mod import;
 mod log;
 mod members;
 mod snapshot;
+mod tracing;
 mod warnings;
 
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {

@@ -3,8 +3,8 @@
 use prometheus::Registry;
 
 use super::{
-    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, RELOAD_RESULTS, Register, ServerMetrics,
-    TikvMetrics, TlsMetrics,
+    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, PeerMetrics, RELOAD_RESULTS, Register,
+    ServerMetrics, TikvMetrics, TlsMetrics,
 };
 
 impl DiskMetrics {
@@ -278,6 +278,7 @@ impl NetworkMetrics {
                 "kubebrain_network_peer_held_bytes",
                 "Bytes of memory that requests and answers of other members take.",
             ),
+            peers: PeerMetrics::register(r),
         }
     }
 }

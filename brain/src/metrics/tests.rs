@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tonic::Code;
 
 use super::Metrics;
@@ -40,8 +42,15 @@ const ETCD: &str = "\
     etcd_mvcc_put_total counter \n\
     etcd_mvcc_range_total counter \n\
     etcd_mvcc_txn_total counter \n\
+    etcd_network_active_peers gauge \n\
     etcd_network_client_grpc_received_bytes_total counter \n\
     etcd_network_client_grpc_sent_bytes_total counter \n\
+    etcd_network_disconnected_peers_total counter \n\
+    etcd_network_peer_received_bytes_total counter \n\
+    etcd_network_peer_received_failures_total counter \n\
+    etcd_network_peer_round_trip_time_seconds histogram \n\
+    etcd_network_peer_sent_bytes_total counter \n\
+    etcd_network_peer_sent_failures_total counter \n\
     etcd_server_apply_duration_seconds histogram \n\
     etcd_server_has_leader gauge \n\
     etcd_server_health_failures counter \n\
@@ -98,6 +107,7 @@ fn names_and_types_are_etcds() {
         .with_label_values(&["v3", "Put", "true"])
         .observe(0.1);
     metrics.server.range.with_label_values(&["true"]).observe(0.1);
+    meet_a_peer(&metrics);
     let text = text(&metrics);
     for line in ETCD.lines() {
         let wanted = format!("# TYPE {}\n", line.trim());
@@ -169,4 +179,41 @@ fn rpcs_are_counted_by_method_and_code() {
     ] {
         assert!((value(&text, &series) - wanted).abs() < f64::EPSILON, "{series}");
     }
+}
+
+/// Talks to the member 2a and loses it.
+fn meet_a_peer(metrics: &Metrics) {
+    let peers = &metrics.network.peers;
+    peers.bytes(0x2a).sent.inc_by(3);
+    metrics.network.of_peer(0x2a).received.inc_by(5);
+    peers.round_trip(0x2a, Duration::from_micros(150));
+    peers.send_failed(0x2a);
+    peers.receive_failed(0x2a);
+    drop(peers.connect(0xa1, 0x2a));
+}
+
+#[test]
+fn peers_are_told_apart_by_their_ids() {
+    let metrics = Metrics::new(false);
+    meet_a_peer(&metrics);
+    let open = metrics.network.peers.connect(0xa1, 0x2b);
+    let text = text(&metrics);
+    let rounds = "etcd_network_peer_round_trip_time_seconds_bucket{To=\"2a\",le=";
+    for (series, wanted) in [
+        ("etcd_network_peer_sent_bytes_total{To=\"2a\"}", 3.0),
+        ("etcd_network_peer_received_bytes_total{From=\"2a\"}", 5.0),
+        ("etcd_network_client_grpc_received_bytes_total", 0.0),
+        ("etcd_network_peer_sent_failures_total{To=\"2a\"}", 1.0),
+        ("etcd_network_peer_received_failures_total{From=\"2a\"}", 1.0),
+        (&format!("{rounds}\"0.0001\"}}"), 0.0),
+        (&format!("{rounds}\"0.0002\"}}"), 1.0),
+        (&format!("{rounds}\"3.2768\"}}"), 1.0),
+        ("etcd_network_active_peers{Local=\"a1\",Remote=\"2a\"}", 0.0),
+        ("etcd_network_disconnected_peers_total{Local=\"a1\",Remote=\"2a\"}", 1.0),
+        ("etcd_network_active_peers{Local=\"a1\",Remote=\"2b\"}", 1.0),
+        ("etcd_network_disconnected_peers_total{Local=\"a1\",Remote=\"2b\"}", 0.0),
+    ] {
+        assert!((value(&text, series) - wanted).abs() < f64::EPSILON, "{series}");
+    }
+    drop(open);
 }

@@ -25,6 +25,7 @@ use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
 use crate::net::tls::{RELOAD_INTERVAL, ServerTls};
+use crate::otel::Tracing;
 use crate::slow_requests::RpcLog;
 use crate::tasks::Tasks;
 pub use admission::{Admission, Admitted, Io, PeerId};
@@ -115,6 +116,8 @@ pub struct Services {
     pub has_leader: Option<watch::Receiver<bool>>,
     /// The log of slow RPCs, if they are logged.
     pub slow: Option<RpcLog>,
+    /// The tracer of RPCs.
+    pub tracing: Tracing,
     /// True if a store serves requests. Until then, gRPC clients that wait for SETTINGS before their first request get none: they
     /// would consider this member ready, and grpc-go would send it its share of the requests.
     pub is_open: bool,
@@ -159,6 +162,7 @@ impl Services {
             http: http::routes(self.health, (self.member, certificates), self.metrics),
             has_leader: self.has_leader,
             slow: self.slow,
+            tracing: self.tracing,
         }
     }
 }
@@ -285,6 +289,7 @@ impl Server {
             http,
             has_leader: None,
             slow: None,
+            tracing: Tracing::default(),
         };
         let routes = self.port_routes(Arc::new(ArcSwap::from_pointee(answers)), metrics);
         self.serve(routes, metrics, (stop, stop, Duration::ZERO), tasks);

@@ -59,6 +59,26 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Returns its name in etcd's messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Write(Op::Put(_), _) => "put",
+            Request::Write(Op::Delete(_), _) => "delete_range",
+            Request::Write(Op::Txn(_), _) => "txn",
+            Request::Write(Op::Range(_), _) => "range",
+            Request::Compact(_) => "compaction",
+            Request::Grant(..) => "lease_grant",
+            Request::Revoke { .. } => "lease_revoke",
+            Request::Checkpoint(_) => "lease_checkpoint",
+            Request::Alarm(..) => "alarm",
+            Request::Auth(..) => "auth",
+            Request::Token { .. } => "authenticate",
+        }
+    }
+}
+
 /// A change that was made, or a txn that made none.
 #[derive(Debug)]
 pub struct Answer {

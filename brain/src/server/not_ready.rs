@@ -12,6 +12,7 @@ use crate::errors::Error;
 use crate::metrics::Metrics;
 use crate::net::http::{Alarm, Health};
 use crate::net::serve::Services;
+use crate::otel::Tracing;
 use crate::refusal::Refusal;
 
 /// The reason why a member is not ready. Clones share it.
@@ -43,6 +44,7 @@ impl NotReady {
             metrics,
             has_leader: None,
             slow: None,
+            tracing: Tracing::default(),
             is_open: false,
         }
     }

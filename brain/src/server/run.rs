@@ -30,6 +30,7 @@ use crate::log_once::LogOncePerMessage;
 use crate::metrics::Metrics;
 use crate::net::http;
 use crate::net::serve::{Open, Server, Services};
+use crate::otel::Tracing;
 use crate::refusal::{Code, Refusal};
 use crate::rows::Rows;
 use crate::sequencer::Options as SequencerOptions;
@@ -147,6 +148,7 @@ pub(crate) async fn serve<E: Engine>(
     mut life: Lifecycle,
 ) -> anyhow::Result<()> {
     let authenticator = Arc::new(Authenticator::new(&config.auth)?);
+    let tracing = Tracing::start(config.tracing.as_ref())?;
     let (ids, lone) = (engine.ids, engine.peers.is_none());
     let options = options(ids.member, lone, &engine.timing);
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
@@ -172,7 +174,8 @@ pub(crate) async fn serve<E: Engine>(
     let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
     let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (transfers, transfer_requests) = mpsc::channel(1);
-    let router = router(role.clone(), later, &mut life);
+    let router = router(role.clone(), later, &mut life).traced(tracing.clone());
+    let router = router.measured(metrics.network.peers.clone());
     let api = ApiContext {
         guard: Guard::new(&running.state, &router, authenticator),
         state: running.state.clone(),
@@ -240,7 +243,9 @@ pub(crate) async fn serve<E: Engine>(
         }
     };
     process::ready(&urls);
-    life.tasks.join().await
+    let outcome = life.tasks.join().await;
+    tracing.end().await;
+    outcome
 }
 
 /// Returns the options to open the store with. A single member leads without a lease.
@@ -424,6 +429,7 @@ fn for_peers<R: Rows>(
         metrics: metrics.clone(),
         has_leader: None,
         slow: None,
+        tracing: api.router.tracing().clone().continues_only(),
         is_open: true,
     }
 }

@@ -95,6 +95,7 @@ pub fn services<H: History, R: Rows>(
         leave,
     } = member;
     let (metrics, watched, listed) = (api.metrics.clone(), hub.clone(), members.clone());
+    let tracing = api.router.tracing().clone();
     let watches = WatchService::new(hub, history, watch_options(config, &api, &has_leader, &leave));
     let quota = quota(config);
     let maintenance = MaintenanceService {
@@ -169,6 +170,7 @@ pub fn services<H: History, R: Rows>(
         metrics,
         has_leader: Some(has_leader),
         slow: Some(RpcLog::new(config.slow_requests.unary, loggable::describe)),
+        tracing,
         is_open: true,
     }
 }
@@ -237,6 +239,8 @@ pub fn peer_services<R: Rows>(
         renewals,
         members,
         followers,
+        member_id: here.member_id,
+        metrics: metrics.network.peers.clone(),
         log_once: LogOncePerMessage::default(),
         stop: stop.clone(),
     };

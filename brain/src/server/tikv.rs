@@ -59,7 +59,8 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         config.initial_cluster_token.clone(),
     )
     .tls_only(config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()))
-    .with_lease(config.election.lease_duration);
+    .with_lease(config.election.lease_duration)
+    .measured(metrics.network.peers.clone());
     let waiting = NotReady::new(Refusal::new(Code::Starting, "TiKV is being connected to"));
     let open = life.open(server, waiting.services(metrics.clone()));
     let request = JoinRequest::new(config);

@@ -15,7 +15,7 @@ use brain::cluster::peer::PeerService;
 use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog, Slot};
 use brain::log_once::LogOncePerMessage;
-use brain::metrics::Metrics;
+use brain::metrics::{Metrics, PeerMetrics};
 use brain::mvcc::op::Span;
 use brain::pb::peerpb::peer_server::PeerServer;
 use brain::rows::Rows;
@@ -94,6 +94,8 @@ impl Leading {
             renewals: watch::channel(None).1,
             members: Members::new([]),
             followers: Followers::default(),
+            member_id: 1,
+            metrics: PeerMetrics::default(),
             log_once: LogOncePerMessage::default(),
             stop: CancellationToken::new(),
         };
@@ -139,8 +141,9 @@ impl<L: Log, R: Rows> Other<L, R> {
             cluster_id: 7,
         };
         let shown = (&self.roles, &self.election, &mut self.refresher);
+        let metrics = PeerMetrics::default();
         tokio::select! {
-            ended = self.node.follow(channel, &follower, 1, shown) => panic!("{ended:?}"),
+            ended = self.node.follow(channel, &follower, (1, &metrics), shown) => panic!("{ended:?}"),
             done = timeout(STEP_TIMEOUT, done) => done.expect("it takes too long"),
         }
     }

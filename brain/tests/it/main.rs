@@ -5,6 +5,7 @@ mod alarms;
 mod answers;
 mod auth;
 mod canonical;
+mod collector;
 mod counted;
 mod dump;
 mod engine;
@@ -38,6 +39,7 @@ mod stalled;
 mod store;
 mod text;
 mod tikv;
+mod traces;
 mod watch;
 mod wire;
 

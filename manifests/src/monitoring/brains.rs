@@ -52,6 +52,16 @@ fn leaders() -> Vec<Value> {
             "The leader of {{ $labels.job }} changed four times or more within 15 minutes: look at its processors, disks and TiKV.",
         ),
         alert(
+            "etcdMemberCommunicationSlow",
+            &format!(
+                "histogram_quantile(0.99, sum by (job, instance, To, le) \
+                 (rate(etcd_network_peer_round_trip_time_seconds_bucket[5m]) {BRAIN})) > 0.15"
+            ),
+            "10m",
+            "warning",
+            "One in a hundred round trips from {{ $labels.instance }} of {{ $labels.job }} to member {{ $labels.To }} takes longer than 150 ms.",
+        ),
+        alert(
             "KubeBrainFollowerBehind",
             "kubebrain_server_follower_lag_slots > 1000",
             "2m",

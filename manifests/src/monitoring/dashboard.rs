@@ -264,6 +264,28 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             Panel(
+                "Traffic between members",
+                "Bps",
+                &[
+                    (
+                        r#"sum by (instance) (rate(etcd_network_peer_received_bytes_total{job="$job"}[$__rate_interval]))"#,
+                        "{{instance}} received",
+                    ),
+                    (
+                        r#"sum by (instance) (rate(etcd_network_peer_sent_bytes_total{job="$job"}[$__rate_interval]))"#,
+                        "{{instance}} sent",
+                    ),
+                ],
+            ),
+            Panel(
+                "Round trips to the leader (99th percentile)",
+                "s",
+                &[(
+                    r#"histogram_quantile(0.99, sum by (instance, To, le) (rate(etcd_network_peer_round_trip_time_seconds_bucket{job="$job"}[$__rate_interval])))"#,
+                    "{{instance}} to {{To}}",
+                )],
+            ),
+            Panel(
                 "Connections",
                 "short",
                 &[(r#"kubebrain_network_connections{job="$job"}"#, "{{instance}}")],

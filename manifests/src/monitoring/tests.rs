@@ -13,9 +13,10 @@ struct Declared {
 const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
 
 /// The sources that declare metrics: of a brain, and of the operator, which leaves out the prefix of most names.
-const BRAIN: [&str; 3] = [
+const BRAIN: [&str; 4] = [
     include_str!("../../../brain/src/metrics/groups.rs"),
     include_str!("../../../brain/src/metrics/grpc.rs"),
+    include_str!("../../../brain/src/metrics/peers.rs"),
     include_str!("../../../brain/src/metrics/process.rs"),
 ];
 const OPERATOR: &str = include_str!("../../../operator/src/metrics.rs");
@@ -50,7 +51,7 @@ fn declared() -> BTreeMap<String, Declared> {
                 }
                 all.insert(text.to_owned(), Declared { is_histogram, labels });
             } else if let Some(name) = &name
-                && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+                && text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
                 && let Some(declared) = all.get_mut(name)
             {
                 declared.labels.insert(text.to_owned());

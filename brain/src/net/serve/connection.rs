@@ -158,7 +158,11 @@ impl PortConfig {
             };
             let (mut io, caller) = shaken?;
             let peer = self.admit(&mut io, &caller, &stop).await.ok()?;
-            let mut io = Counted::new(io, Arc::clone(connection), self.network.clone(), left.clone());
+            let network = match peer {
+                Some(PeerId(member)) => self.network.of_peer(member),
+                None => self.network.clone(),
+            };
+            let mut io = Counted::new(io, Arc::clone(connection), network, left.clone());
             let is_http2 = io.read_preface().await.ok()?;
             Some((io, (caller, peer), is_http2))
         };

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, StatusCode, Version};
+use opentelemetry::trace::FutureExt as _;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
@@ -21,7 +22,7 @@ use tracing::{Instrument as _, warn};
 
 use super::admission::PeerId;
 use super::connections::Connection;
-use super::rpc::{self, Limits};
+use super::rpc::{self, Limits, Observed};
 use crate::budget::Exceeded;
 use crate::errors::Error;
 use crate::log_once::LogOnce;
@@ -29,6 +30,7 @@ use crate::metrics::{GrpcMetrics, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
+use crate::otel::{RpcSpan, Tracing};
 use crate::slow_requests::RpcLog;
 
 /// The routers behind the ports: the same on all ports.
@@ -39,6 +41,8 @@ pub(super) struct Answers {
     pub(super) has_leader: Option<watch::Receiver<bool>>,
     /// The log of slow RPCs, if they are logged.
     pub(super) slow: Option<RpcLog>,
+    /// The tracer of RPCs.
+    pub(super) tracing: Tracing,
 }
 
 /// The routes of one port.
@@ -212,10 +216,16 @@ impl PerConnection {
         let in_flight = routes.metrics.start(request.uri().path());
         let uri = request.uri().clone();
         let answers = routes.answers.load();
+        let span = in_flight.as_ref().and_then(|_| {
+            let peer = self.caller.socket_address();
+            answers.tracing.rpc(uri.path(), request.headers(), peer)
+        });
+        let context = span.as_ref().map(RpcSpan::context);
+        let observed = Observed { in_flight, span };
         let has_leader = answers.has_leader.as_ref();
         if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
             let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
-            return Box::pin(rpc::answer(refusal, uri, in_flight, None));
+            return Box::pin(rpc::answer(refusal, uri, observed, None));
         }
         let call = rpc::Call {
             grpc: answers.grpc.clone(),
@@ -226,13 +236,17 @@ impl PerConnection {
         };
         let deadline = rpc::deadline(request.headers());
         // For a stream, the span covers the part up to its first response.
-        let span = tracing::debug_span!(
+        let logged = tracing::debug_span!(
             "rpc",
             method = uri.path(),
             client = self.caller.address().map(tracing::field::display)
         );
         let pending = rpc::within(deadline, call.run(request));
-        Box::pin(rpc::answer(pending, uri, in_flight, deadline).instrument(span))
+        let answer: Answer = Box::pin(rpc::answer(pending, uri, observed, deadline).instrument(logged));
+        match context {
+            None => answer,
+            Some(context) => Box::pin(answer.with_context(context)),
+        }
     }
 
     /// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.

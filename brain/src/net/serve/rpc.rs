@@ -26,6 +26,7 @@ use super::timed::Timed;
 use crate::budget::{Account, Charge, Exceeded, Meter};
 use crate::errors::Error;
 use crate::metrics::{InFlight, has_one_request, is_service};
+use crate::otel::RpcSpan;
 use crate::slow_requests::RpcLog;
 
 /// The longest deadline that is enforced; a later one is ignored.
@@ -269,25 +270,43 @@ pub(super) async fn within(
     }
 }
 
+/// What waits for the outcome of an RPC. Dropped before it is known, its client has disconnected.
+pub(super) struct Observed {
+    pub(super) in_flight: Option<InFlight>,
+    pub(super) span: Option<RpcSpan>,
+}
+
+impl Observed {
+    /// Takes the status of the RPC, which `headers` contain.
+    fn end(self, code: Code, headers: &HeaderMap) {
+        if let Some(in_flight) = self.in_flight {
+            in_flight.end(code);
+        }
+        if let Some(span) = self.span {
+            span.end(code, || {
+                Status::from_header_map(headers).map_or_else(String::new, |status| status.message().to_owned())
+            });
+        }
+    }
+}
+
 /// Awaits the response of the service and counts the outcome of the RPC, at its deadline at the latest.
 pub(super) async fn answer(
     pending: impl Future<Output = Result<Response<Body>, Infallible>>,
     uri: Uri,
-    in_flight: Option<InFlight>,
+    observed: Observed,
     deadline: Option<Instant>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut parts, body) = pending.await?.into_parts();
     // A response without messages carries its status in its head.
     if let Some(code) = mend(&mut parts.headers, &uri) {
-        if let Some(in_flight) = in_flight {
-            in_flight.end(code);
-        }
+        observed.end(code, &parts.headers);
         return Ok(Response::from_parts(parts, body));
     }
     let body = Body::new(Answer {
         body,
         uri,
-        in_flight,
+        observed: Some(observed),
         deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
         is_over: false,
     });
@@ -325,7 +344,8 @@ impl http_body::Body for Metered {
 struct Answer {
     body: Body,
     uri: Uri,
-    in_flight: Option<InFlight>,
+    /// Until the outcome is known.
+    observed: Option<Observed>,
     deadline: Option<Pin<Box<Sleep>>>,
     /// True if the deadline ended it.
     is_over: bool,
@@ -354,15 +374,15 @@ impl http_body::Body for Answer {
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
             && let Some(trailers) = frame.trailers_mut()
             && let Some(code) = mend(trailers, &self.uri)
-            && let Some(in_flight) = self.in_flight.take()
+            && let Some(observed) = self.observed.take()
         {
-            in_flight.end(code);
+            observed.end(code, trailers);
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        !self.is_over && self.body.is_end_stream() || self.is_over && self.in_flight.is_none()
+        !self.is_over && self.body.is_end_stream() || self.is_over && self.observed.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -23,6 +23,7 @@ use super::*;
 use crate::flags::{Asked, parse};
 use crate::net::http::Alarm;
 use crate::net::tls::testing::Ca;
+use crate::otel::Tracing;
 use crate::refusal::{self, Refusal};
 use crate::server::not_ready::NotReady;
 
@@ -76,6 +77,7 @@ fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Servic
     Services {
         has_leader: None,
         slow: None,
+        tracing: Tracing::default(),
         is_open: true,
         routes,
         health: store,

@@ -1,0 +1,38 @@
+//! The W3C trace context in the headers of requests.
+
+use http::HeaderMap;
+use opentelemetry::propagation::{Extractor, Injector};
+use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
+
+/// The headers of a request that has arrived.
+pub(super) struct Headers<'a>(pub(super) &'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(http::HeaderName::as_str).collect()
+    }
+}
+
+/// The metadata of a request that is sent.
+pub(super) struct Metadata<'a>(pub(super) &'a mut MetadataMap);
+
+impl Injector for Metadata<'_> {
+    /// Replaces an entry; an empty value removes it. Names and values are of the propagator's making, and always valid.
+    fn set(&mut self, key: &str, value: String) {
+        let Ok(key) = MetadataKey::from_bytes(key.as_bytes()) else {
+            return;
+        };
+        match MetadataValue::try_from(value) {
+            Ok(value) if !value.is_empty() => {
+                self.0.insert(key, value);
+            }
+            _ => {
+                self.0.remove(key);
+            }
+        }
+    }
+}
