@@ -5,6 +5,7 @@ mod alarms;
 mod answers;
 mod auth;
 mod canonical;
+mod compaction_pace;
 mod counted;
 mod dump;
 mod engine;
