@@ -14,3 +14,6 @@ mod events;
 mod leases;
 mod source;
 mod verify;
+
+#[cfg(test)]
+mod tests;

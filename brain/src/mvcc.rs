@@ -15,5 +15,6 @@ pub mod op;
 pub mod overlay;
 pub mod record;
 pub mod row;
+pub mod row_check;
 pub mod sizes;
 pub mod view;

@@ -1,10 +1,14 @@
-//! The service `etcdserverpb.Cluster`: the configuration determines the members, not requests.
+//! The service `etcdserverpb.Cluster`: the configuration determines the members, not requests. Only members that are gone are removed by
+//! request.
+
+use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
 use super::auth::{Credentials, Guard};
 use crate::cluster::forward::LeaderRouter;
 use crate::cluster::members::Members;
+use crate::cluster::membership::{RemoveError, RemoveMember};
 use crate::errors::Error;
 use crate::flags::url::Url;
 use crate::mvcc::auth::Auth;
@@ -12,7 +16,7 @@ use crate::pb::etcdserverpb as pb;
 use crate::types::{AuthError, Caller};
 
 /// The service over the list of members.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClusterService {
     /// This member's id.
     pub id: u64,
@@ -26,6 +30,16 @@ pub struct ClusterService {
     pub router: LeaderRouter,
     /// The users, and how clients are identified.
     pub guard: Guard,
+    /// Removes members that are gone; `None` if there is only one member.
+    pub remove: Option<Arc<dyn RemoveMember>>,
+}
+
+impl std::fmt::Debug for ClusterService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterService")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
 }
 
 #[tonic::async_trait]
@@ -48,14 +62,32 @@ impl pb::cluster_server::Cluster for ClusterService {
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
         self.permit(&request, Auth::check_admin).await?;
-        self.known(request.get_ref().id)?;
+        let id = request.get_ref().id;
+        self.known(id)?;
         if self.members.list().len() == 1 {
             // Etcd does not map this one to its own code, and clients go by the text.
             return Err(Status::unknown(Status::from(Error::MemberNotEnoughStarted).message()));
         }
-        Err(Status::unimplemented(
-            "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
-        ))
+        let configured = || {
+            Status::unimplemented(
+                "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
+            )
+        };
+        let remove = self.remove.as_ref().ok_or_else(configured)?;
+        remove.remove(id).await.map_err(|error| match error {
+            RemoveError::Unknown => Error::MemberNotFound.into(),
+            RemoveError::Configured => configured(),
+            RemoveError::Running => Status::failed_precondition("etcdserver: the member runs: stop it, then remove it"),
+            RemoveError::Unreadable(error) => Status::failed_precondition(format!("etcdserver: {error}")),
+            RemoveError::Unreachable(error) => {
+                tracing::warn!(error = format!("{error:#}"), "a member could not be removed");
+                Error::Timeout.into()
+            }
+        })?;
+        Ok(Response::new(pb::MemberRemoveResponse {
+            header: Some(self.header()),
+            members: self.members.list(),
+        }))
     }
 
     async fn member_update(

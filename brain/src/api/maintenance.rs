@@ -269,7 +269,7 @@ const HASHED_FIRST: &[u8] = b"key";
 
 /// Returns a hash of all versions up to a revision, but what is compacted, whether that is deleted yet or not: equal on all members with
 /// the same compacted revision.
-pub(super) async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
+async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
     let (mut versions, mut hash) = (view.versions(at), crc32c::crc32c(HASHED_FIRST));
     while let Some(page) = versions.next().await? {
         for version in page {

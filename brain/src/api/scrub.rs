@@ -1,13 +1,28 @@
-//! Reads everything that is stored from time to time, so that damage is found before somebody needs the data: `--corrupt-check-time`.
+//! Reads all rows from time to time, so that damage is found before somebody needs the data: `--corrupt-check-time`.
+//!
+//! The walk goes in pieces, each over the newest snapshot of the rows: none is held for long. Rows that are written meanwhile are read
+//! or not. The log is checked when it is opened, and when records are read.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::context::ApiContext;
-use super::maintenance::hash;
-use crate::rows::Rows;
+use crate::mvcc::row_check::check_row;
+use crate::mvcc::view::successor;
+use crate::rows::{Order, Rows, RowsError, Scan, Snapshot as _};
+
+/// Rows and bytes that are read at once.
+const PIECE: (usize, usize) = (1_000, 1 << 20);
+
+/// Pauses, as a multiple of the time that the last piece took: rows are there for clients first.
+const REST: u32 = 3;
+
+/// Delay before a piece is read again that could not be, and the time after which a check is given up for that.
+const RETRY: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Checks in this interval until `stop`, while this member leads: members on TiKV share what is stored. Never fails: damage stops the
 /// service as if a client had read it, and a check that fails otherwise is repeated with the next one.
@@ -17,9 +32,7 @@ pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: Cancellat
     loop {
         let check = async {
             ticks.tick().await;
-            if store.router.lease_valid() {
-                check(&store).await;
-            }
+            check(&store).await;
         };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -28,18 +41,87 @@ pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: Cancellat
     }
 }
 
+/// How far a check has come.
+#[derive(Debug, Default)]
+struct Check {
+    /// The row to go on from.
+    from: Bytes,
+    rows: u64,
+    bytes: u64,
+}
+
+/// Reads all rows, unless this member stops leading.
 async fn check<R: Rows>(store: &ApiContext<R>) {
-    // Damage that is known is not looked for.
-    let Ok(view) = store.view() else { return };
-    let began = Instant::now();
-    match hash(&view, view.revision).await {
-        Ok(hash) => {
-            let (revision, took) = (view.revision, began.elapsed());
-            tracing::info!(revision, hash, ?took, "checked all versions of keys");
+    let (mut check, began) = (Check::default(), Instant::now());
+    let mut failing_since = None;
+    loop {
+        if !store.router.lease_valid() {
+            if check.rows > 0 {
+                tracing::info!(
+                    check.rows,
+                    "gave up a check of the rows: this member does not lead any more"
+                );
+            }
+            return;
         }
-        Err(error) => {
-            let status = store.rows_failed(&error);
-            tracing::warn!(reason = status.message(), "the check of what is stored did not end");
+        let piece = Instant::now();
+        let pause = match check.piece(store).await {
+            Ok(true) => break,
+            Ok(false) => {
+                failing_since = None;
+                piece.elapsed() * REST
+            }
+            Err(error @ RowsError::Corrupt(_)) => {
+                // Damage that is known is not looked for.
+                if !store.state.is_corrupt() {
+                    store.state.set_corrupt();
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(
+                        error,
+                        "the check of the rows found damage: this member answers no more requests"
+                    );
+                }
+                return;
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                if failing_since.get_or_insert(piece).elapsed() >= PATIENCE {
+                    tracing::warn!(error, check.rows, "gave up a check of the rows, which cannot be read");
+                    return;
+                }
+                tracing::debug!(error, "rows cannot be read: they are checked further later");
+                RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+    let Check { rows, bytes, .. } = check;
+    tracing::info!(rows, bytes, took = ?began.elapsed(), "checked all rows");
+}
+
+impl Check {
+    /// Reads the next rows; returns true at the end.
+    async fn piece<R: Rows>(&mut self, store: &ApiContext<R>) -> Result<bool, RowsError> {
+        let view = store.state.view();
+        let scan = Scan {
+            from: self.from.clone(),
+            to: None,
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows: PIECE.0,
+            max_bytes: PIECE.1,
+        };
+        let page = view.rows.scan(scan).await?;
+        drop(view);
+        for (row, value) in &page.rows {
+            check_row(row, value)?;
+            self.rows += 1;
+            self.bytes += (row.len() + value.len()) as u64;
         }
+        match page.rows.last() {
+            Some((last, _)) if !page.done => self.from = successor(last),
+            _ => return Ok(true),
+        }
+        Ok(false)
     }
 }

@@ -13,8 +13,10 @@ use crate::cas_register::{Cas, CasRegister};
 use crate::cluster::members::Members;
 use crate::pb::etcdserverpb as pb;
 
+pub use removal::{Removal, RemoveError, RemoveMember};
 pub use table::{JoinError, JoinRequest, MemberTable};
 
+mod removal;
 mod table;
 
 /// The interval at which the rows are read.
@@ -56,7 +58,8 @@ pub fn members(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Mem
     Members::new(list(request, table, peers))
 }
 
-/// Updates `members` from the rows until `stop`. Fails if the rows are damaged, or of a newer version.
+/// Updates `members` from the rows until `stop`, and enters this member's row again if somebody has removed it. Fails if the rows are
+/// damaged, or of a newer version.
 pub async fn follow<C: CasRegister>(
     register: C,
     (request, peers): (JoinRequest, Peers),
@@ -76,7 +79,22 @@ pub async fn follow<C: CasRegister>(
             }
         }
         match register.get().await {
-            Ok(stored) => members.replace(list(&request, &MemberTable::decode(stored.as_ref())?, &peers)),
+            Ok(stored) => {
+                let mut table = MemberTable::decode(stored.as_ref())?;
+                if table.is_removed(request.row().0) {
+                    tracing::warn!(
+                        "this member was removed from the members although it runs: it enters its row again"
+                    );
+                    match enter(&register, &request).await {
+                        Ok(entered) => table = entered,
+                        Err(error) => tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "this member could not enter its row again"
+                        ),
+                    }
+                }
+                members.replace(list(&request, &table, &peers));
+            }
             Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the rows of members"),
         }
     }

@@ -109,7 +109,8 @@ impl<E: Engine> Term<E> {
             to_flush,
             flushed,
             (self.node.metrics.clone(), stop.clone()),
-        );
+        )
+        .paced(self.node.options.compaction);
         let publish = {
             let (hub, feed) = (self.node.hub.clone(), self.node.feed.clone());
             move |event| {

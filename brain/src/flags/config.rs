@@ -121,6 +121,8 @@ pub struct Config {
     pub log: LogOptions,
     /// Automatic compaction.
     pub auto_compaction: AutoCompaction,
+    /// The pace of compactions.
+    pub compaction: CompactionPace,
     /// The interval of progress notifications for an idle watch.
     pub watch_progress_notify_interval: Duration,
     /// The interval in which everything that is stored is checked, if it is.
@@ -229,6 +231,8 @@ pub struct TlsOptions {
     pub dial_pair: Option<(PathBuf, PathBuf)>,
     /// PEM file of the CAs that must have signed clients' certificates; without it none are required.
     pub trusted_ca: Option<PathBuf>,
+    /// True if servers are trusted when dialling by the CAs that the system trusts, unless `trusted_ca` names others.
+    pub system_roots: bool,
     /// PEM or DER file of revoked certificates.
     pub crl: Option<PathBuf>,
     /// A certificate needs one of these SAN host names, if there are any.
@@ -305,6 +309,15 @@ pub enum Quota {
     Bytes(u64),
 }
 
+/// The pace at which a compaction deletes what it made obsolete.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactionPace {
+    /// Most versions of keys that one step deletes; `None`: as many as one write to storage takes.
+    pub batch_limit: Option<usize>,
+    /// The pause between two steps.
+    pub pause: Duration,
+}
+
 /// Pings of idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
@@ -312,6 +325,8 @@ pub struct Keepalive {
     pub interval: Option<Duration>,
     /// Close the connection if a ping is not answered within this time.
     pub timeout: Duration,
+    /// The least time between pings of a client that has open streams.
+    pub min_time: Duration,
 }
 
 /// Socket options of TCP listeners.

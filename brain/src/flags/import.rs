@@ -52,7 +52,8 @@ To move over: run it with --follow until it logs that it has reached the source,
 on the store when it has ended. It can be interrupted at any time, and started again with the same flags: it goes on where it was.
 
   --from-endpoints URLS  the source's client URLs, separated by commas
-  --cacert, --cert, --key  PEM files: the CA of the source, and the certificate and the key that are presented to it
+  --cacert, --cert, --key  PEM files: the CA of the source [default: those that this system trusts], and the certificate and the key that
+                       are presented to it
   --user NAME[:PASSWORD]  the user, who needs the role root if the source has auth enabled
   --password PASSWORD  the user's password; without it, the variable ETCDCTL_PASSWORD is read
   --dial-timeout DURATION  the timeout of a connection attempt [default: 2s]
@@ -138,14 +139,12 @@ fn command(own: &BTreeMap<&str, String>, password: Option<String>) -> Result<Imp
             _ => return Err(FlagError("--cert and --key go together".to_owned())),
         },
         trusted_ca: text("cacert").map(Into::into),
+        system_roots: text("cacert").is_none(),
         ..TlsOptions::default()
     };
     let has_tls = tls.pair.is_some() || tls.trusted_ca.is_some();
     let endpoints = text("from-endpoints").ok_or_else(|| FlagError("import needs --from-endpoints".to_owned()))?;
     let endpoints = endpoints_of(endpoints, has_tls).map_err(|what| invalid("from-endpoints", what))?;
-    if tls.trusted_ca.is_none() && endpoints.iter().any(|url| url.scheme().is_tls()) {
-        return Err(FlagError("endpoints with https need --cacert".to_owned()));
-    }
     let dial_timeout = match text("dial-timeout") {
         None => DIAL_TIMEOUT,
         Some(text) => duration::parse(text).map_err(|what| invalid("dial-timeout", format!("{text:?}: {what}")))?,

@@ -70,6 +70,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         log: log::read(&values, warnings)?,
         auto_compaction: auto_compaction(&values)?,
+        compaction: compaction_pace(&values)?,
         corrupt_check_interval: Some(values.duration("corrupt-check-time")?).filter(|every| !every.is_zero()),
         bootstrap_defrag_bytes: Some(values.number::<u32>("bootstrap-defrag-threshold-megabytes")?)
             .filter(|megabytes| *megabytes > 0)
@@ -281,14 +282,43 @@ fn key_index_bytes(values: &Values<'_>) -> Result<usize, String> {
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
+/// The least time between pings if 0 is given: that of grpc-go, which etcd leaves it to then.
+const GRPC_MIN_TIME: Duration = Duration::from_secs(300);
+
 fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {
     let interval = values.duration("grpc-keepalive-interval")?;
     let timeout = values.duration("grpc-keepalive-timeout")?;
     let off = interval.is_zero() || timeout.is_zero();
+    let min_time = match values.duration("grpc-keepalive-min-time")? {
+        Duration::ZERO => GRPC_MIN_TIME,
+        time => time,
+    };
     Ok(Keepalive {
         interval: (!off).then_some(interval),
         timeout,
+        min_time,
     })
+}
+
+/// Returns the pace of compactions. Etcd's defaults are for bbolt; storage here has a size of its own for one write.
+fn compaction_pace(values: &Values<'_>) -> Result<CompactionPace, String> {
+    const MOST: usize = 1_000_000;
+    const LONGEST: Duration = Duration::from_secs(60);
+    let mut pace = CompactionPace::default();
+    if values.is_given("compaction-batch-limit") {
+        let limit = values.number("compaction-batch-limit")?;
+        if limit == 0 || limit > MOST {
+            return Err(values.error("compaction-batch-limit", format!("{limit} is not in 1 to {MOST}")));
+        }
+        pace.batch_limit = Some(limit);
+    }
+    if values.is_given("compaction-sleep-interval") {
+        pace.pause = values.duration("compaction-sleep-interval")?;
+        if pace.pause > LONGEST {
+            return Err(values.error("compaction-sleep-interval", "a pause is not longer than 1m"));
+        }
+    }
+    Ok(pace)
 }
 
 fn positive(values: &Values<'_>, name: &str) -> Result<Duration, String> {

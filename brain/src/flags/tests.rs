@@ -126,7 +126,8 @@ fn nothing_given_is_etcds_defaults() {
         config.keepalive,
         Keepalive {
             interval: Some(Duration::from_secs(7200)),
-            timeout: Duration::from_secs(20)
+            timeout: Duration::from_secs(20),
+            min_time: Duration::from_secs(5),
         }
     );
     assert_eq!(config.min_lease_ttl(), 2);
@@ -151,6 +152,37 @@ fn checks_and_defragmentation_are_off_unless_asked_for() {
     assert_eq!((of(""), of(off)), ((None, None), (None, None)));
     let on = "--corrupt-check-time=1h --experimental-bootstrap-defrag-threshold-megabytes=3";
     assert_eq!(of(on), (Some(Duration::from_secs(3_600)), Some(3 << 20)));
+}
+
+#[test]
+fn pace_of_compactions_is_that_of_storage_unless_given() {
+    assert_eq!(serve("").0.compaction, CompactionPace::default());
+    for prefix in ["", "experimental-"] {
+        let line = format!("--{prefix}compaction-batch-limit=1000 --{prefix}compaction-sleep-interval=10ms");
+        let (config, warnings) = serve(&line);
+        let pause = Duration::from_millis(10);
+        let batch_limit = Some(1_000);
+        assert_eq!(config.compaction, CompactionPace { batch_limit, pause }, "{line}");
+        assert!(
+            !warnings.iter().any(|warning| warning.contains("effect")),
+            "{warnings:?}"
+        );
+    }
+    for (line, expected) in [
+        ("--compaction-batch-limit=0", "0 is not in 1 to 1000000"),
+        ("--compaction-batch-limit=1000001", "1000001 is not in 1 to 1000000"),
+        ("--compaction-batch-limit=-1", "is not a number in range"),
+        ("--compaction-sleep-interval=61s", "a pause is not longer than 1m"),
+    ] {
+        assert!(refused(line).contains(expected), "{line}: {}", refused(line));
+    }
+}
+
+#[test]
+fn least_time_between_pings_of_clients_is_etcds() {
+    let of = |line: &str| serve(line).0.keepalive.min_time;
+    assert_eq!(of("--grpc-keepalive-min-time=30s"), Duration::from_secs(30));
+    assert_eq!(of("--grpc-keepalive-min-time=0s"), Duration::from_secs(300));
 }
 
 #[test]

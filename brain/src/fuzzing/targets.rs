@@ -309,6 +309,7 @@ impl Certificates {
             pair: Some((path("crt"), path("key"))),
             dial_pair: None,
             trusted_ca: Some(path("ca")),
+            system_roots: false,
             crl: None,
             allowed_hostnames: Vec::new(),
             allowed_common_names: Vec::new(),

@@ -30,13 +30,14 @@ pub(crate) struct Collected {
     pub(super) watch: Option<OpenWatch>,
 }
 
-/// Does work with the source, and collects what the source does meanwhile. Fails if either does.
+/// Does work with the source, and collects what the source does meanwhile: a watch that is lost goes on where it was as soon as the source
+/// answers again. Fails if the work does, and with `Compacted` if the source has deleted history that is needed then.
 pub(crate) async fn collecting<T>(
     source: &mut Source,
     spool: &Spool,
     work: impl AsyncFnOnce(&mut Source) -> anyhow::Result<T>,
 ) -> anyhow::Result<(T, Collected)> {
-    let mut watched = source.another().await?;
+    let mut watched = source.patient().await?;
     let behind = watched.revision().await?;
     let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
     let (mut watch, mut last) = (None, behind);

@@ -32,7 +32,15 @@ const LEASE_ROUNDS: usize = 8;
 const COMPARISONS: usize = 3;
 
 /// A watch over all keys, and what it has sent.
-pub(super) type OpenWatch = (Watch, Assembler);
+pub(super) struct OpenWatch {
+    watch: Watch,
+    assembler: Assembler,
+    /// The first revisions that it has sent, until it is known that they are whole.
+    first: Vec<Revised>,
+    /// True if the source had all of history when it sent the first revisions: an etcd before 3.6 sends what is left of the revision that
+    /// it has compacted to.
+    is_whole: bool,
+}
 
 /// When a copy is finished.
 #[derive(Debug)]
@@ -246,7 +254,11 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
             let found = self.source.lease_times(&before.ids).await?;
             self.importer.set_leases(&found).await?;
             let alive: HashSet<i64> = found.iter().map(|lease| lease.id).collect();
-            self.importer.revoke_others(&alive).await?;
+            if self.importer.revision() >= before.revision {
+                self.revoke_lost(&alive).await?;
+            } else {
+                self.importer.revoke_others(&alive).await?;
+            }
             let after = self.source.lease_ids().await?;
             let is_still = alive == after.ids.into_iter().collect() && after.revision <= self.importer.revision();
             if is_still || (round >= 2 && self.until.is_some_and(|until| self.importer.revision() >= until)) {
@@ -258,6 +270,20 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
             }
         }
         self.compact().await
+    }
+
+    /// Removes leases that the source has not, and whose keys it has all the same: their other keys are deleted by now, with the leases.
+    async fn revoke_lost(&mut self, alive: &HashSet<i64>) -> anyhow::Result<()> {
+        let others = self.importer.leases().into_keys().filter(|id| !alive.contains(id));
+        let others: Vec<i64> = others.collect();
+        // Some may have been granted since those that are alive were listed.
+        let found = self.source.lease_times(&others).await?;
+        let kept = alive
+            .iter()
+            .copied()
+            .chain(found.iter().map(|lease| lease.id))
+            .collect();
+        self.importer.revoke_all_but(&kept).await
     }
 
     /// Copies users and roles again, if they have changed since the snapshot.
@@ -304,21 +330,49 @@ pub(super) async fn next(
     last: Revision,
 ) -> anyhow::Result<Vec<Revised>> {
     loop {
-        let (open, assembler) = match watch {
+        let open = match watch {
             Some(open) => open,
-            None => watch.insert((source.watch(last + 1).await?, Assembler::new(last))),
+            None => {
+                source.check_reached(last).await?;
+                watch.insert(OpenWatch {
+                    watch: source.watch(last + 1).await?,
+                    assembler: Assembler::new(last),
+                    first: Vec::new(),
+                    is_whole: false,
+                })
+            }
         };
-        let failed = match open.responses.message().await {
-            Ok(Some(response)) => match assembler.take(response) {
+        if !open.first.is_empty() {
+            if source.is_compacted(last).await? {
+                return Err(Compacted(last + 1).into());
+            }
+            open.is_whole = true;
+            let first = std::mem::take(&mut open.first);
+            return Ok(with_more(watch, first));
+        }
+        let failed = match open.watch.responses.message().await {
+            Ok(Some(response)) => match open.assembler.take(response) {
                 Ok(revised) if revised.is_empty() => {
                     source.answered();
                     continue;
                 }
                 Ok(revised) => {
                     source.answered();
+                    if !open.is_whole {
+                        open.first = revised;
+                        continue;
+                    }
                     return Ok(with_more(watch, revised));
                 }
-                Err(error) if is_final(&error) => return Err(error),
+                Err(error) if is_final(&error) => {
+                    let may_lack = !open.is_whole && !error.is::<Compacted>();
+                    // The next one would end in the same way.
+                    *watch = None;
+                    if may_lack && source.is_compacted(last).await? {
+                        return Err(Compacted(last + 1).into());
+                    }
+                    return Err(error);
+                }
                 Err(error) => error,
             },
             Ok(None) => anyhow::anyhow!("the source has ended the watch"),
@@ -344,17 +398,17 @@ fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<Revised>) -> Vec<Re
         kvs.map(|kv| kv.key.len() + kv.value.len()).sum()
     };
     let mut bytes = size(&revised);
-    while let Some((open, assembler)) = watch
+    while let Some(open) = watch
         && bytes < BATCH.0
         && revised.len() < BATCH.1
     {
-        let Some(received) = open.responses.message().now_or_never() else {
+        let Some(received) = open.watch.responses.message().now_or_never() else {
             break;
         };
         let complete = received
             .ok()
             .flatten()
-            .and_then(|response| assembler.take(response).ok());
+            .and_then(|response| open.assembler.take(response).ok());
         match complete {
             Some(complete) => {
                 bytes += size(&complete);

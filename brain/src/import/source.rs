@@ -43,6 +43,10 @@ const MAX_MESSAGE: usize = 1 << 30;
 /// Leases whose times are asked for at a time.
 const LEASES_AT_A_TIME: usize = 16;
 
+/// The reason why a source goes back, and the remedy.
+const RESTORED: &str =
+    "it was restored from a backup, so what is copied is of no use any more: start again with --restart";
+
 /// The source has deleted history that is needed: up to this revision.
 #[derive(Debug, thiserror::Error)]
 #[error("the source has compacted its history up to revision {0}, which is more than was copied")]
@@ -59,6 +63,10 @@ pub(crate) struct Source {
     pause: Duration,
     /// The first failure since it has answered.
     failing_since: Option<Instant>,
+    /// True if it is waited for without an end.
+    is_patient: bool,
+    /// The newest raft term that a linearizable read was answered in.
+    term: u64,
 }
 
 /// A connection to one endpoint.
@@ -151,6 +159,8 @@ impl Source {
                         next: at + 1,
                         pause: PAUSE.0,
                         failing_since: None,
+                        is_patient: false,
+                        term: 0,
                     });
                 }
                 Err(error) => failed = Some(error),
@@ -159,19 +169,23 @@ impl Source {
         Err(failed.context("there are no endpoints")?)
     }
 
-    /// Connects once more.
-    pub(super) async fn another(&self) -> anyhow::Result<Self> {
+    /// Connects once more. This connection waits for the source however long it cannot be reached.
+    pub(super) async fn patient(&self) -> anyhow::Result<Self> {
         let another = Self::open(self.options.clone()).await?;
         another.check_cluster(self.cluster_id)?;
-        Ok(another)
+        Ok(Self {
+            is_patient: true,
+            ..another
+        })
     }
 
-    /// Fails if the endpoints are of several clusters.
+    /// Fails if the endpoints are of several clusters, or of one that was made anew.
     fn check_cluster(&self, found: u64) -> anyhow::Result<()> {
         let own = self.cluster_id;
         ensure!(
             found == own,
-            "the endpoints are of several clusters: {own:x} and {found:x}"
+            "the endpoints are of several clusters, {own:x} and {found:x}, or the source was restored from a backup: then what is copied is \
+             of no use any more, and --restart begins again"
         );
         Ok(())
     }
@@ -192,7 +206,8 @@ impl Source {
     pub(super) async fn reconnect(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         let mut error = error;
         loop {
-            if self.failing_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+            let failing_since = *self.failing_since.get_or_insert_with(Instant::now);
+            if !self.is_patient && failing_since.elapsed() >= PATIENCE {
                 return Err(error.context(format!("the source has not answered for {PATIENCE:?}")));
             }
             warn!(error = format!("{error:#}"), again_in = ?self.pause, "the source cannot be reached");
@@ -341,15 +356,29 @@ impl Source {
         .await
     }
 
-    /// The newest revision.
+    /// The newest revision. Fails if the source is another cluster, or if its raft term is older than it was: no cluster goes back.
     pub(super) async fn revision(&mut self) -> anyhow::Result<Revision> {
-        let range = pb::RangeRequest {
-            key: b"\0".as_slice().into(),
-            count_only: true,
-            ..pb::RangeRequest::default()
-        };
-        let answer = self.range("ask the source for its revision", range).await?;
-        Ok(answer.header.unwrap_or_default().revision)
+        let answer = self.range("ask the source for its revision", newest()).await?;
+        let header = answer.header.unwrap_or_default();
+        self.check_cluster(header.cluster_id)?;
+        ensure!(
+            header.raft_term >= self.term,
+            "the source is in raft term {}, and was in {} before: {RESTORED}",
+            header.raft_term,
+            self.term
+        );
+        self.term = header.raft_term;
+        Ok(header.revision)
+    }
+
+    /// Fails if the source is not at this revision, although it was read.
+    pub(super) async fn check_reached(&mut self, revision: Revision) -> anyhow::Result<()> {
+        let newest = self.revision().await?;
+        ensure!(
+            newest >= revision,
+            "the source is at revision {newest}, and was at {revision} before: {RESTORED}"
+        );
+        Ok(())
     }
 
     /// Returns true if the source has compacted a revision away.
@@ -383,9 +412,11 @@ impl Source {
         answer.await?.ok_or_else(|| Compacted(range.revision).into())
     }
 
-    /// Returns the ids of all leases, and the revision of the source behind that.
+    /// Returns the ids of all leases, and the revision of the source behind that. A member lists the leases that it knows: it is read from
+    /// first, so that it knows all that were granted before.
     pub(super) async fn lease_ids(&mut self) -> anyhow::Result<LeaseIds> {
         let answer = self.call("ask the source for its leases", async |connection| {
+            connection.kv().range(connection.request(newest())).await?;
             connection
                 .lease()
                 .lease_leases(connection.request(pb::LeaseLeasesRequest {}))
@@ -435,6 +466,15 @@ impl Source {
         });
         let answer = answer.await?;
         Ok(answer.map(|answer| (answer.enabled, answer.auth_revision)))
+    }
+}
+
+/// A read of all that was written before.
+fn newest() -> pb::RangeRequest {
+    pb::RangeRequest {
+        key: b"\0".as_slice().into(),
+        count_only: true,
+        ..pb::RangeRequest::default()
     }
 }
 

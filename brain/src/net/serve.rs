@@ -368,6 +368,7 @@ impl Server {
                 },
                 http1: http1.clone(),
                 http2: http2.clone(),
+                ping_min_time: (purpose != Purpose::Peers).then_some(self.config.keepalive.min_time),
                 connections: if is_probes { probes.clone() } else { clients.clone() },
                 network: network.clone(),
                 refused: (purpose == Purpose::Peers).then(|| refused.clone()),

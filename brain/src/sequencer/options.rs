@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::flags::CompactionPace;
+
 /// Records that may be in flight at once, however small they are.
 const EAGER: usize = 3;
 
@@ -25,6 +27,8 @@ pub struct Options {
     pub flush_interval: Duration,
     /// Bytes of versions in all memtables at which writers wait for the flush.
     pub memtable_bytes: usize,
+    /// The pace of compactions.
+    pub compaction: CompactionPace,
 }
 
 impl Options {
@@ -50,6 +54,7 @@ mod tests {
             flush_bytes: 1,
             flush_interval: Duration::ZERO,
             memtable_bytes: 1,
+            compaction: CompactionPace::default(),
         };
         assert!((0..EAGER).all(|under_way| options.is_room(under_way, 0)));
         assert!((EAGER..7).all(|under_way| !options.is_room(under_way, MIN_BATCH - 1)));

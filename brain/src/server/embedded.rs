@@ -75,6 +75,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
             }),
         },
         members: Members::new([member::describe(config, ids.member)]),
+        remove: None,
         roles: watch::Sender::new(Role::Nobody),
         peers: None,
     };

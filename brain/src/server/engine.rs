@@ -1,9 +1,12 @@
 //! The parts of a member that depend on its storage engine.
 
+use std::sync::Arc;
+
 use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::ElectionLock;
 use crate::cluster::members::Members;
+use crate::cluster::membership::RemoveMember;
 use crate::cluster::peers::Peers;
 use crate::flags::{Config, Quota, Storage};
 use crate::mvcc::row::OBJECT_HEADER;
@@ -24,6 +27,8 @@ pub(crate) struct OpenEngine<E: Engine> {
     /// Description of the storage, for `/member`.
     pub(crate) storage: StorageInUse,
     pub(crate) members: Members,
+    /// Removes members that are gone.
+    pub(crate) remove: Option<Arc<dyn RemoveMember>>,
     /// Publishes the role of this member.
     pub(crate) roles: watch::Sender<Role>,
     /// The port for peers and the connections to them, if there are any.

@@ -11,6 +11,7 @@ use crate::flags::{Config, ImportCommand, Storage};
 use crate::import::{Compacted, Copied, Orders, Source};
 use crate::server::run::Lifecycle;
 
+pub(super) mod claim;
 mod directory;
 mod tikv;
 

@@ -24,7 +24,7 @@ use crate::cluster::members::Members;
 use crate::cluster::node::Node;
 use crate::cluster::peers::name_of;
 use crate::cluster::self_hosted_lease::SelfHostedLease;
-use crate::flags::{AutoCompaction, Config};
+use crate::flags::{AutoCompaction, CompactionPace, Config};
 use crate::log::Log;
 use crate::log_once::LogOncePerMessage;
 use crate::metrics::Metrics;
@@ -150,7 +150,7 @@ pub(crate) async fn serve<E: Engine>(
     let authenticator = Arc::new(Authenticator::new(&config.auth)?);
     let tracing = Tracing::start(config.tracing.as_ref())?;
     let (ids, lone) = (engine.ids, engine.peers.is_none());
-    let options = options(ids.member, lone, &engine.timing);
+    let options = options(config, ids.member, lone, &engine.timing);
     let (log, rows) = (engine.log.clone(), engine.rows.clone());
     let opening = async {
         let open = async || {
@@ -188,6 +188,7 @@ pub(crate) async fn serve<E: Engine>(
         slow: ApplyLog::new(config.slow_requests.apply, metrics.server.slow_apply.clone()),
     };
     let (members, storage) = (engine.members.clone(), engine.storage.clone());
+    let remove = engine.remove.clone();
     let self_hosted_lease = engine.lock.self_hosted_lease();
     if let Some(self_hosted_lease) = &self_hosted_lease {
         tokio::select! {
@@ -226,6 +227,7 @@ pub(crate) async fn serve<E: Engine>(
         log_size: log_size(log, &rows),
         size: total_size(rows, running.state.clone()),
         members,
+        remove,
         storage,
         transfers,
         leave: life.leave.clone(),
@@ -249,9 +251,12 @@ pub(crate) async fn serve<E: Engine>(
 }
 
 /// Returns the options to open the store with. A single member leads without a lease.
-fn options(member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
+fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
     store::Options {
-        sequencer: bounds(member, lone),
+        sequencer: SequencerOptions {
+            compaction: config.compaction,
+            ..bounds(member, lone)
+        },
         watch: watch::Options::default(),
         lease: if lone { Duration::ZERO } else { timing.lease_duration },
     }
@@ -453,6 +458,7 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
         flush_bytes: 8 << 20,
         flush_interval: Duration::from_secs(10),
         memtable_bytes: 64 << 20,
+        compaction: CompactionPace::default(),
     }
 }
 

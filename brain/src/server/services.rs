@@ -23,6 +23,7 @@ use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::cluster::followers::Followers;
 use crate::cluster::leadership::TransferLeader;
 use crate::cluster::members::Members;
+use crate::cluster::membership::RemoveMember;
 use crate::cluster::peer::{MAX_MESSAGE, PeerService};
 use crate::cluster::{Renewals, leader_changes};
 use crate::errors::Error;
@@ -67,6 +68,8 @@ pub struct Member<H, R: Rows> {
     pub defragment: Defragment,
     /// The member list.
     pub members: Members,
+    /// Removes members that are gone.
+    pub remove: Option<Arc<dyn RemoveMember>>,
     /// The storage in use.
     pub storage: StorageInUse,
     /// The queue of requests to transfer leadership.
@@ -90,6 +93,7 @@ pub fn services<H: History, R: Rows>(
         log_size,
         defragment,
         members,
+        remove,
         storage,
         transfers,
         leave,
@@ -135,6 +139,7 @@ pub fn services<H: History, R: Rows>(
         epoch: api.state.epoch_cell(),
         router: api.router.clone(),
         guard: api.guard.clone(),
+        remove,
     };
     metrics.server.set_identity(api.member_id);
     metrics.server.quota.set(quota);

@@ -8,7 +8,7 @@ use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::membership;
-use crate::cluster::membership::JoinRequest;
+use crate::cluster::membership::{JoinRequest, Removal};
 use crate::cluster::owner;
 use crate::cluster::owner::{OWNER, OwnerError};
 use crate::cluster::peers::{PeerAddresses, Peers};
@@ -87,6 +87,12 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         proof,
         members: members.clone(),
     });
+    let remove = Arc::new(Removal {
+        register: tikv.register(MEMBERS),
+        request: request.clone(),
+        peers: peers.clone(),
+        members: members.clone(),
+    });
     let follow = membership::follow(
         tikv.register(MEMBERS),
         (request, peers.clone()),
@@ -120,6 +126,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         },
         peers: Some((peer_server.admitting(admission), peers)),
         members,
+        remove: Some(remove),
         roles,
     };
     serve(

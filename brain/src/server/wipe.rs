@@ -15,6 +15,8 @@ use election::Lock as _;
 use tokio::time::Instant;
 use tracing::info;
 
+use crate::server::import::claim;
+use crate::server::import::claim::IMPORTER;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{LEADER, connection};
 
@@ -33,10 +35,16 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
     let wiped = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to go on")),
-        wiped = wipe(&tikv, &config.initial_cluster_token) => wiped,
+        wiped = wipe_unused(&tikv, &config.initial_cluster_token) => wiped,
     };
     life.end().await?;
     wiped
+}
+
+/// Deletes everything below the prefix. Fails if a member uses it, or an import fills it.
+async fn wipe_unused(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+    claim::unused(&tikv.register(IMPORTER)).await?;
+    wipe(tikv, token).await
 }
 
 /// Deletes everything below the prefix. Fails if a member uses it.

@@ -152,6 +152,17 @@ impl<L: Log, R: Rows> Importer<L, R> {
         self.append_all(gone).await
     }
 
+    /// Removes the leases that are not among `kept`. Keys that name them stay, and do not expire any more: etcd has such keys where a lease
+    /// was lost.
+    pub(crate) async fn revoke_all_but(&mut self, kept: &HashSet<i64>) -> anyhow::Result<()> {
+        let gone: Vec<Entry> = {
+            let leases = self.target.replica.state().leases();
+            let gone = leases.ids().filter(|id| !kept.contains(&id.0));
+            gone.map(|id| Change::Revoke(Revoke { id: id.0 }).into()).collect()
+        };
+        self.append_all(gone).await
+    }
+
     /// Gives leases the time that they have left, and adds those that are not here.
     pub(crate) async fn set_leases(&mut self, source: &[LeaseTime]) -> anyhow::Result<()> {
         let mut entries = Vec::new();

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
+use crate::flags::CompactionPace;
 use crate::kill_points;
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
@@ -62,6 +63,9 @@ pub struct Flusher<L, R: Rows> {
     scan: Option<CompactionScan<L>>,
     /// When views were last given a snapshot.
     shown: Instant,
+    /// The pace of compactions, and when the next step of one is due.
+    pace: CompactionPace,
+    next_step: Instant,
     /// Start of the time in which rows refuse the change to be written.
     refused: Option<Instant>,
     metrics: Arc<Metrics>,
@@ -111,10 +115,18 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             flushed,
             scan: None,
             shown: Instant::now(),
+            pace: CompactionPace::default(),
+            next_step: Instant::now(),
             refused: None,
             metrics,
             stop,
         }
+    }
+
+    /// Deletes what compactions made obsolete at this pace.
+    #[must_use]
+    pub fn paced(self, pace: CompactionPace) -> Self {
+        Self { pace, ..self }
     }
 
     /// Runs until the sequencer ends and everything it handed over is flushed and synced. A compaction that is under way
@@ -134,16 +146,21 @@ impl<L: Log, R: Rows> Flusher<L, R> {
 
     async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
         let mut more = self.insist(Work::Delete).await?;
+        self.next_step = Instant::now() + self.pace.pause;
         loop {
             // Between two batches of a compaction a flush goes first.
             let goes_on = more && !self.stop.is_cancelled();
             let immutable = match self.backlog.pop_front() {
                 Some(immutable) => Some(immutable),
-                None if goes_on => self.immutable.try_recv().ok(),
+                None if goes_on && self.is_step_due() => self.immutable.try_recv().ok(),
                 None => {
-                    let aged = self.aged();
+                    let (aged, next_step) = (self.aged(), self.next_step);
                     tokio::select! {
-                        immutable = self.immutable.recv() => immutable,
+                        immutable = self.immutable.recv() => match immutable {
+                            Some(immutable) => Some(immutable),
+                            None => return Ok(()),
+                        },
+                        () = tokio::time::sleep_until(next_step), if goes_on => None,
                         snapshot = young(&self.rows, aged) => {
                             self.renewed(snapshot)?;
                             continue;
@@ -158,8 +175,16 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 None if goes_on => {}
                 None => return Ok(()),
             }
-            more = self.insist(Work::Delete).await?;
+            if !more || self.is_step_due() {
+                more = self.insist(Work::Delete).await?;
+                self.next_step = Instant::now() + self.pace.pause;
+            }
         }
+    }
+
+    /// Returns true if a compaction that is under way may delete more.
+    fn is_step_due(&self) -> bool {
+        self.pace.pause.is_zero() || self.next_step <= Instant::now()
     }
 
     /// Works until rows take it; answers as [`Flusher::delete_step`].

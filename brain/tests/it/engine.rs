@@ -15,6 +15,7 @@ use brain::cas_register::mem::MemRegister;
 use brain::cluster::engine::Engine as EngineTypes;
 use brain::cluster::node::Node;
 use brain::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
+use brain::flags::CompactionPace;
 use brain::log::Log;
 use brain::metrics::Metrics;
 use brain::rows::Rows;
@@ -67,6 +68,14 @@ pub(crate) async fn open<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
+    open_paced(engine, metrics, CompactionPace::default()).await
+}
+
+async fn open_paced<L: Log, R: Rows>(
+    engine: (L, R),
+    metrics: &Arc<Metrics>,
+    compaction: CompactionPace,
+) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
     let options = store::Options {
         sequencer: SequencerOptions {
             member: 1,
@@ -76,6 +85,7 @@ pub(crate) async fn open<L: Log, R: Rows>(
             flush_bytes: 16 << 10,
             flush_interval: Duration::from_millis(50),
             memtable_bytes: 256 << 10,
+            compaction,
         },
         watch: watch::Options::default(),
         lease: Duration::ZERO,
@@ -86,11 +96,16 @@ pub(crate) async fn open<L: Log, R: Rows>(
 impl<L: Log, R: Rows> Engine<L, R> {
     /// Opens the store that `log` and `rows` are.
     pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
+        Self::start_paced(log, rows, CompactionPace::default()).await
+    }
+
+    /// The same, with compactions at this pace.
+    pub(crate) async fn start_paced(log: L, rows: R, compaction: CompactionPace) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (store, node) = open((log, rows), &metrics).await?;
+        let (store, node) = open_paced((log, rows), &metrics, compaction).await?;
         let ending = stop.clone();
         let claim = LockClaim {
             lock: 0,
@@ -204,6 +219,15 @@ impl<L: Log, R: Rows> Engine<L, R> {
     /// Compacts everything, and waits until it is gone.
     pub(crate) async fn compact(&mut self) {
         self.compact_at(self.store.state.view().revision).await;
+    }
+
+    /// Compacts at a revision, and waits for nothing.
+    pub(crate) async fn compact_soon(&mut self, revision: i64) {
+        let compact = pb::CompactionRequest {
+            revision,
+            physical: false,
+        };
+        self.call(Request::Compact(compact)).await.unwrap();
     }
 
     /// Compacts at a revision, and waits until what was before is gone.

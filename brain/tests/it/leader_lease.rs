@@ -222,6 +222,7 @@ async fn a_linearizable_list_of_members_needs_a_leader() {
         epoch: Arc::default(),
         router: LeaderRouter::new(roles.subscribe()),
         guard: Guard::simple(Arc::default()).unwrap(),
+        remove: None,
     };
     let list = |linearizable| cluster.member_list(Request::new(pb::MemberListRequest { linearizable }));
     assert_eq!(message(list(true).await), "etcdserver: request timed out");

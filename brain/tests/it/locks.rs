@@ -20,6 +20,7 @@ use brain::cluster::lock::StorageLock;
 use brain::cluster::members::Members;
 use brain::cluster::node::EpochAnnouncer;
 use brain::cluster::peers::{PeerAddresses, Peers};
+use brain::flags::CompactionPace;
 use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog};
 use brain::log_once::LogOncePerMessage;
@@ -124,6 +125,7 @@ impl Member {
                 flush_bytes: 16 << 10,
                 flush_interval: flush,
                 memtable_bytes: 256 << 10,
+                compaction: CompactionPace::default(),
             },
             watch: brain::watch::Options::default(),
             lease: timing.lease_duration,

@@ -6,6 +6,7 @@ mod answers;
 mod auth;
 mod canonical;
 mod collector;
+mod compaction_pace;
 mod counted;
 mod dump;
 mod engine;

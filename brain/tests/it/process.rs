@@ -125,7 +125,7 @@ async fn slow_requests_are_logged_as_etcd_logs_them_without_values() {
 }
 
 #[tokio::test]
-async fn versions_are_checked_at_intervals() {
+async fn rows_are_checked_at_intervals() {
     let temp = TempDir::new().unwrap();
     let flags = [
         "--corrupt-check-time=100ms",
@@ -134,8 +134,75 @@ async fn versions_are_checked_at_intervals() {
     .map(str::to_owned);
     let server = Kubebrain::start_with(temp.path(), &flags).await;
     server.says("skipped the defragmentation at the start").await;
-    server.says("checked all versions of keys").await;
+    server.says_often("checked all rows", 2).await;
     server.stop().await;
+}
+
+/// Flips one bit in the middle of the largest table.
+fn damage_largest_table(dir: &Path) {
+    let tables = walk(&dir.join("rows")).into_iter();
+    let tables = tables.filter(|path| path.parent().is_some_and(|parent| parent.ends_with("tables")));
+    let largest = tables.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    let mut bytes = fs::read(&largest).unwrap();
+    assert!(bytes.len() > 1 << 20, "{} has {} bytes", largest.display(), bytes.len());
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).unwrap();
+}
+
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let files = entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] });
+    files.collect()
+}
+
+#[tokio::test]
+async fn damage_that_nobody_reads_is_found_by_the_check() {
+    let temp = TempDir::new().unwrap();
+    let server = Kubebrain::start_with(temp.path(), &[]).await;
+    let mut kv = KvClient::connect(server.url.clone()).await.unwrap();
+    for n in 0..300_u32 {
+        // It cannot be compressed.
+        let value: Vec<u8> = (0..2_048_u32)
+            .flat_map(|m| crc32c::crc32c(&[n, m].map(u32::to_le_bytes).concat()).to_le_bytes())
+            .collect();
+        let put = pb::PutRequest {
+            key: format!("key-{n:03}").into(),
+            value: value.into(),
+            ..Default::default()
+        };
+        kv.put(put).await.unwrap();
+    }
+    // What is in memory becomes rows, and then tables.
+    server.stop().await;
+    let server = Kubebrain::start_with(temp.path(), &[]).await;
+    let mut maintenance = pb::maintenance_client::MaintenanceClient::connect(server.url.clone())
+        .await
+        .unwrap();
+    maintenance.defragment(pb::DefragmentRequest {}).await.unwrap();
+    server.stop().await;
+    damage_largest_table(temp.path());
+
+    // Reads of other keys are answered.
+    let unchecked = Kubebrain::start_with(temp.path(), &["--key-index-bytes=-1".to_owned()]).await;
+    let range = || pb::RangeRequest {
+        key: "key-000".into(),
+        ..Default::default()
+    };
+    let mut kv = KvClient::connect(unchecked.url.clone()).await.unwrap();
+    assert_eq!(kv.range(range()).await.unwrap().into_inner().kvs.len(), 1);
+    unchecked.stop().await;
+
+    let flags = ["--key-index-bytes=-1", "--corrupt-check-time=100ms"].map(str::to_owned);
+    let server = Kubebrain::start_with(temp.path(), &flags).await;
+    server.says("the check of the rows found damage").await;
+    let log = server.log();
+    let line = log.iter().find(|line| line.contains("found damage")).unwrap();
+    assert!(line.contains(r#""level":"error""#) && line.contains("rows"), "{line}");
+    let mut kv = KvClient::connect(server.url.clone()).await.unwrap();
+    let refused = kv.range(range()).await.unwrap_err();
+    assert_eq!(refused.message(), "etcdserver: corrupt cluster");
+    server.kill().await;
 }
 
 #[tokio::test]

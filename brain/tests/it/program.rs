@@ -190,6 +190,11 @@ impl Kubebrain {
         self.process.says(text).await;
     }
 
+    /// Waits until so many lines of its log hold the text.
+    pub(crate) async fn says_often(&self, text: &str, times: usize) {
+        self.process.says_often(text, times).await;
+    }
+
     /// Lines of its log so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.process.log()

@@ -20,6 +20,8 @@
 //! A member is removed by deleting it from `--initial-cluster` everywhere. The last row that does not name it shows that: a row is
 //! dropped when all others were written later and none of them names it. A new member, which the others do not name before they are
 //! restarted with the longer list, has the latest row and stays. A member that finds the others by DNS removes none.
+//!
+//! A row may also be removed by request (`removal.rs`). The table keeps its name for a while, so that a member that runs notices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +35,9 @@ use crate::version;
 
 /// The version of the table that this brain reads and writes.
 const FORMAT: u32 = 1;
+
+/// Names of removed members that are kept.
+const REMOVED: usize = 16;
 
 /// The version of the peer protocol.
 const PEER_FORMAT: u32 = 2;
@@ -49,6 +54,9 @@ pub struct MemberTable {
     /// The rows by name, as they were written: fields that a newer brain put into its row survive the changes of an older one.
     #[prost(btree_map = "string, bytes", tag = "3")]
     rows: BTreeMap<String, Vec<u8>>,
+    /// The names whose rows were removed by request, oldest first. An older brain drops them.
+    #[prost(string, repeated, tag = "4")]
+    removed: Vec<String>,
 }
 
 /// The entry of one member in the table.
@@ -198,6 +206,7 @@ impl MemberTable {
                 ..request.row.clone()
             };
             next.rows.insert(request.name.clone(), row.encode_to_vec());
+            next.removed.retain(|name| *name != request.name);
         }
         let departed = next.departed();
         if !is_new && departed.is_empty() {
@@ -206,6 +215,23 @@ impl MemberTable {
         next.rows.retain(|name, _| !departed.contains(name));
         (next.format, next.number) = (FORMAT, number);
         Ok(Some(next))
+    }
+
+    /// Returns the table without a member, and with the note that it was removed; `None` if it has no row.
+    pub(super) fn without(&self, name: &str) -> Option<MemberTable> {
+        let mut next = self.clone();
+        next.rows.remove(name)?;
+        next.removed.retain(|removed| removed != name);
+        next.removed.push(name.to_owned());
+        let over = next.removed.len().saturating_sub(REMOVED);
+        next.removed.drain(..over);
+        (next.format, next.number) = (FORMAT, self.number + 1);
+        Some(next)
+    }
+
+    /// Returns true if the row of a member was removed by request, and it has not entered again.
+    pub(super) fn is_removed(&self, name: &str) -> bool {
+        self.removed.iter().any(|removed| removed == name)
     }
 
     /// Returns names and rows.

@@ -169,3 +169,61 @@ async fn everybody_is_listed_and_what_others_write_shows() {
         ]
     );
 }
+
+async fn names(register: &MemRegister) -> String {
+    let table = MemberTable::decode(register.get().await.unwrap().as_ref()).unwrap();
+    table.rows().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+}
+
+/// Writes the rows of two members; the second one's are named by nobody.
+async fn two(register: &MemRegister) -> (Removal<MemRegister>, JoinRequest) {
+    let (first, peers) = join_request("a", "a", &[]);
+    let table = enter(register, &first).await.unwrap();
+    let other = join_request("b", "a b", &[]).0;
+    enter(register, &other).await.unwrap();
+    let members = members(&first, &table, &peers);
+    let removal = Removal {
+        register: register.clone(),
+        request: first,
+        peers,
+        members,
+    };
+    (removal, other)
+}
+
+#[tokio::test]
+async fn only_rows_of_others_that_no_configuration_names_are_removed() {
+    let register = MemRegister::new();
+    let (removal, _) = two(&register).await;
+    let (own, other) = (removal.peers.id("a"), removal.peers.id("b"));
+    assert!(matches!(removal.remove(own).await, Err(RemoveError::Configured)));
+    let unknown = removal.remove(removal.peers.id("c")).await;
+    assert!(matches!(unknown, Err(RemoveError::Unknown)));
+    assert_eq!(names(&register).await, "a b");
+    removal.remove(other).await.unwrap();
+    assert_eq!(names(&register).await, "a");
+    assert!(matches!(removal.remove(other).await, Err(RemoveError::Unknown)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn removed_member_that_runs_enters_again_once() {
+    let register = MemRegister::new();
+    let (removal, other) = two(&register).await;
+    removal.remove(removal.peers.id("b")).await.unwrap();
+    let stop = CancellationToken::new();
+    let (_, peers) = join_request("b", "a b", &[]);
+    let known = members(&other, &MemberTable::default(), &peers);
+    let following = follow(register.clone(), (other, peers), known.clone(), stop.clone());
+    let looked = async {
+        let mut seen = known.watch();
+        seen.wait_for(|members| members.values().any(|member| member.name == "a"))
+            .await
+            .unwrap();
+        stop.cancel();
+    };
+    let (followed, ()) = tokio::join!(following, looked);
+    followed.unwrap();
+    assert_eq!(names(&register).await, "a b");
+    let table = MemberTable::decode(register.get().await.unwrap().as_ref()).unwrap();
+    assert!(!table.is_removed("b"));
+}

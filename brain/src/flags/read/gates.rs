@@ -22,7 +22,11 @@ const fn gate(name: &'static str, is_on: bool, why: &'static str) -> Gate {
 }
 
 const GATES: &[Gate] = &[
-    gate("CompactHashCheck", false, "no two members have data of their own"),
+    gate(
+        "CompactHashCheck",
+        false,
+        "no two members have data of their own that could differ",
+    ),
     gate(
         "InitialCorruptCheck",
         true,

@@ -25,6 +25,10 @@ fn import_takes_a_source_as_etcdctl_does_and_what_says_where_the_store_is() {
         (Some(7), 3)
     );
     assert!(!format!("{found:?}").contains("secret"));
+    for (line, is_system) in [("https://b:2", true), ("https://b:2 --cacert c", false)] {
+        let (_, found) = command(&format!("import --data-dir d --from-endpoints {line}"));
+        assert_eq!(found.source.tls.system_roots, is_system, "{line}");
+    }
     let (config, _) = command("import --from-endpoints b:2 --storage tikv --tikv-pd-endpoints p:1 --tikv-key-prefix p");
     assert!(matches!(config.storage, Storage::Tikv(_)));
     let line = "import --from-endpoints b:2 --data-dir d --user n";
@@ -42,7 +46,6 @@ fn import_refuses_what_it_would_ignore() {
         ("import --from-endpoints a:1", "needs --data-dir"),
         ("import --from-endpoints a:1 --data-dir d f", "takes flags only"),
         ("import --from-endpoints unix:///s --data-dir d", "a scheme other than"),
-        ("import --from-endpoints https://a:1 --data-dir d", "need --cacert"),
         ("import --from-endpoints a:1 --cert c --data-dir d", "go together"),
         ("import --from-endpoints a:1 --user n --data-dir d", "ETCDCTL_PASSWORD"),
         ("import --from-endpoints a:1 --password p --data-dir d", "needs --user"),

@@ -51,6 +51,8 @@ pub(super) struct PortConfig {
     pub(super) protocols: Protocols,
     pub(super) http1: Http1,
     pub(super) http2: http2::Options,
+    /// The least time between pings of a client; `None`: any.
+    pub(super) ping_min_time: Option<Duration>,
     pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
     /// Limits log lines about refused peers; set on peer ports. Refused clients are logged at debug level only.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::HANDSHAKE_TIMEOUT;
+use super::frames::Traffic;
 use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -81,6 +82,8 @@ pub(super) enum Reason {
     Ping,
     /// The client changed its settings again and again.
     Settings,
+    /// The client pinged too often.
+    Pings,
 }
 
 impl Reason {
@@ -96,6 +99,7 @@ impl Reason {
             Reason::Handshake => "handshake",
             Reason::Ping => "ping_timeout",
             Reason::Settings => "settings",
+            Reason::Pings => "too_many_pings",
         }
     }
 
@@ -117,6 +121,8 @@ pub(super) struct Connection {
     request_due: AtomicU64,
     /// True if a complete request head has arrived.
     asked: AtomicBool,
+    /// True if headers or data of a response were sent since the client's last ping.
+    answered: AtomicBool,
     /// The number of requests in flight.
     streams: AtomicUsize,
     /// The end of its last request, in milliseconds since it was opened.
@@ -144,6 +150,7 @@ impl Connection {
             opened: Instant::now(),
             request_due: AtomicU64::new(millis(2 * HANDSHAKE_TIMEOUT)),
             asked: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
             idle_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(0),
@@ -173,6 +180,16 @@ impl Connection {
         self.asked.store(true, Ordering::Relaxed);
         self.streams.fetch_add(1, Ordering::Relaxed);
         InFlight(Arc::clone(self))
+    }
+
+    /// Records that headers or data of a response are sent.
+    pub(super) fn answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the reason why it is to be closed, if it is.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        self.reason.get().copied()
     }
 
     /// Counts received bytes.
@@ -278,6 +295,16 @@ impl Connection {
             return false;
         }
         now.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > millis(TURNOVER_TIME)
+    }
+}
+
+impl Traffic for Connection {
+    fn has_streams(&self) -> bool {
+        !self.is_idle()
+    }
+
+    fn take_answered(&self) -> bool {
+        self.answered.swap(false, Ordering::Relaxed)
     }
 }
 

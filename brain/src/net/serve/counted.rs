@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::time::Instant;
 
 use bytes::{Buf as _, Bytes};
@@ -22,6 +23,11 @@ const WINDOW_UPDATE: u8 = 8;
 /// GOAWAY without an error: no stream was begun.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// The code ENHANCE_YOUR_CALM at the end of a GOAWAY, and what grpc-go sends behind it to a client that pings too often: by that its
+/// clients ping less.
+const CALM: u32 = 11;
+const TOO_MANY_PINGS: &[u8] = b"too_many_pings";
+
 /// The most bytes that are kept of those that a client sends before its first request. If it sends more, h2 takes over.
 const KEPT: usize = 1024;
 
@@ -35,7 +41,7 @@ pub(super) struct Counted {
     connection: Arc<Connection>,
     /// The frames of the client, while they are watched.
     frames: Option<Frames>,
-    /// True if the client sent too many SETTINGS.
+    /// True if the client sent too many SETTINGS or PINGs.
     is_flooded: bool,
     left: Left,
 }
@@ -53,9 +59,10 @@ impl Counted {
         }
     }
 
-    /// Begins to count SETTINGS, and closes the connection of a client that sends too many. The next read must begin at the preface.
-    pub(super) fn watch_frames(&mut self) {
-        self.frames = Some(Frames::new(Instant::now()));
+    /// Begins to count SETTINGS, and PINGs if there is a least time between them, and closes the connection of a client that sends too
+    /// many. The next read must begin at the preface.
+    pub(super) fn watch_frames(&mut self, ping_min_time: Option<Duration>) {
+        self.frames = Some(Frames::new(Instant::now(), ping_min_time));
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
@@ -119,6 +126,29 @@ impl Counted {
         Ok(buf[..len] == *PREFACE)
     }
 
+    /// Writes bytes that end with h2's GOAWAY, to a client that pings too often, with the reason that gRPC clients look for: h2 cannot
+    /// send one. Returns `None` for other bytes.
+    fn explain_goaway(&self, cx: &mut Context<'_>, buf: &[u8]) -> Option<Poll<io::Result<usize>>> {
+        let at = buf.len().checked_sub(GOAWAY.len())?;
+        let (before, goaway) = buf.split_at(at);
+        if goaway[..FRAME] != GOAWAY[..FRAME] || !goaway.ends_with(&CALM.to_be_bytes()) {
+            return None;
+        }
+        let mut socket = self.socket.lock();
+        if !before.is_empty() {
+            // It is written alone, next.
+            return Some(socket.poll_write(cx, &[io::IoSlice::new(before)]));
+        }
+        let mut explained = [goaway, TOO_MANY_PINGS].concat();
+        explained[2] += TOO_MANY_PINGS.len() as u8;
+        let polled = socket.poll_write(cx, &[io::IoSlice::new(&explained)]);
+        Some(polled.map_ok(|sent| match explained.len() - sent {
+            0 => goaway.len(),
+            // It is the last frame. Its end is lost.
+            _ => sent.min(goaway.len()),
+        }))
+    }
+
     /// Returns the number of bytes of `buf` that were already sent, if any were.
     fn skip(&mut self, buf: &[u8]) -> Option<usize> {
         let len = self.sent_ahead.min(buf.len());
@@ -168,12 +198,13 @@ impl AsyncRead for Counted {
                 self.read = Bytes::new();
             }
         }
-        if let Some(frames) = &mut self.frames
-            && frames.is_flood(&buf.filled()[before..], Instant::now())
+        let this = &mut *self;
+        if let Some(frames) = &mut this.frames
+            && let Some(reason) = frames.flood(&buf.filled()[before..], Instant::now(), &*this.connection)
         {
-            self.is_flooded = true;
+            this.is_flooded = true;
             buf.set_filled(before);
-            self.socket.lock().close(Reason::Settings);
+            this.socket.lock().close(reason);
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
@@ -185,6 +216,11 @@ impl AsyncWrite for Counted {
         if let Some(len) = self.skip(buf) {
             return Poll::Ready(Ok(len));
         }
+        if self.connection.reason() == Some(Reason::Pings)
+            && let Some(polled) = self.explain_goaway(cx, buf)
+        {
+            return polled;
+        }
         self.socket.lock().poll_write(cx, &[io::IoSlice::new(buf)])
     }
 
@@ -195,6 +231,12 @@ impl AsyncWrite for Counted {
     ) -> Poll<io::Result<usize>> {
         if let Some(len) = bufs.iter().find_map(|buf| self.skip(buf)) {
             return Poll::Ready(Ok(len));
+        }
+        if self.connection.reason() == Some(Reason::Pings)
+            && let Some(buf) = bufs.iter().find(|buf| !buf.is_empty())
+            && let Some(polled) = self.explain_goaway(cx, buf)
+        {
+            return polled;
         }
         self.socket.lock().poll_write(cx, bufs)
     }

@@ -138,7 +138,7 @@ type Connected = h2::server::Connection<Counted, Piece>;
 
 /// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
 pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
-    io.watch_frames();
+    io.watch_frames(port.ping_min_time);
     let socket = io.socket();
     // Boxed: moved on, it would take the memory of an idle connection several times.
     let serving = Box::pin(serve_streams(io, service, port, stop));
@@ -254,6 +254,7 @@ impl Serving {
             Err(exceeded) => {
                 self.service.routes.refusals.exceeded(exceeded);
                 let answer = too_many_requests(is_grpc(&request));
+                self.connection.answer();
                 let sent = respond.send_response(answer.map(|_| ()), true);
                 if let Err(error) = sent {
                     debug!(%error, "a refusal was not sent");
@@ -412,6 +413,7 @@ impl Answering {
     }
 
     async fn send(&mut self, response: Response<Body>) -> Result<(), Cut> {
+        self.serving.connection.answer();
         let (mut head, body) = response.into_parts();
         let mut body = pin!(body);
         if body.is_end_stream() || self.is_head {
@@ -455,6 +457,7 @@ impl Answering {
                     }
                 }
             };
+            self.serving.connection.answer();
             match frame {
                 Outgoing::Data(bytes, charge) => send_data(&mut to, bytes, charge, body.is_end_stream()).await?,
                 Outgoing::Trailers(trailers) => {

@@ -44,6 +44,13 @@ impl Shown {
         let pair = options.dial_pair.as_ref().or(options.pair.as_ref());
         let pair = pair.map(load).transpose()?;
         let Some(ca) = &options.trusted_ca else {
+            if options.system_roots {
+                return Ok(Shown {
+                    roots: system_roots()?,
+                    pair,
+                    revoked: Revoked::default(),
+                });
+            }
             return Err(TlsError(
                 "certificates of peers cannot be told apart without a trusted CA".to_owned(),
             ));
@@ -118,6 +125,26 @@ impl Files {
             trust_bundle,
         })
     }
+}
+
+/// Returns the CAs that the system trusts, as OpenSSL finds them: SSL_CERT_FILE and SSL_CERT_DIR name others. Fails if there are none.
+fn system_roots() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    // Some that systems have cannot be used.
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+        let why = if why.is_empty() {
+            "no file has any".to_owned()
+        } else {
+            why.join("; ")
+        };
+        return Err(TlsError(format!(
+            "this system trusts no CA, and --cacert names none: {why}"
+        )));
+    }
+    Ok(roots)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -26,11 +26,19 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::{TlsError, bad};
 use crate::flags::SelfSigned;
 
-/// Makes a certificate and its key, unless both files exist and the certificate has not expired.
+/// The file beside a certificate that whoever makes it has locked.
+const LOCK: &str = "lock";
+
+/// Makes a certificate and its key, unless both files exist and the certificate has not expired. Of processes that start at the same time
+/// one makes them.
 pub(super) fn ensure((cert, key): &(PathBuf, PathBuf), wanted: &SelfSigned) -> Result<(), TlsError> {
+    // The data directory is not locked yet, nor is it at all on TiKV.
+    let _locked = lock(cert).map_err(|error| bad(cert, format!("its directory cannot be locked: {error}")))?;
     if key.exists() && is_valid(cert)? {
         return Ok(());
     }
+    // Without its key it is of no use, and it must not be taken for that of the next key.
+    remove(cert).map_err(|error| bad(cert, format!("cannot be removed: {error}")))?;
     let not_after = OffsetDateTime::now_utc() + Duration::days(365 * i64::from(wanted.years));
     let made = make(wanted, not_after).map_err(|error| bad(cert, format!("no certificate can be made: {error}")))?;
     // The certificate last: a pair is complete when it is there.
@@ -94,10 +102,36 @@ fn is_valid(path: &Path) -> Result<bool, TlsError> {
     Ok(u64::try_from(not_after).is_ok_and(|not_after| now <= not_after))
 }
 
+/// Waits for the lock of the directory of a file, which is made if there is none; dropping the file unlocks it.
+fn lock(path: &Path) -> io::Result<fs::File> {
+    let dir = directory(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let mut options = OpenOptions::new();
+    let file = options
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(dir.join(LOCK))?;
+    file.lock()?;
+    Ok(file)
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+/// Removes a file, if there is one.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::File::open(directory(path))?.sync_all(),
+    }
+}
+
 /// Writes a file as a whole, with its directory.
 fn write(path: &Path, mode: u32, content: &str) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let dir = directory(path);
     let new = path.with_extension("new");
     let mut options = OpenOptions::new();
     let mut file = options.create(true).write(true).truncate(true).mode(mode).open(&new)?;
@@ -192,6 +226,7 @@ mod tests {
     fn expired_certificate_is_replaced_and_a_damaged_one_refused() {
         let dir = TempDir::new().unwrap();
         let pair = pair(&dir);
+        drop(lock(&pair.0).unwrap());
         let yesterday = OffsetDateTime::now_utc() - Duration::days(1);
         let old = make(&wanted(), yesterday).unwrap();
         write(&pair.0, 0o644, &old.cert).unwrap();
@@ -201,5 +236,49 @@ mod tests {
         fs::write(&pair.0, "damaged").unwrap();
         let refused = ensure(&pair, &wanted()).unwrap_err().to_string();
         assert!(refused.contains("cert.pem"), "{refused}");
+    }
+
+    /// The certificate and the key fit together.
+    fn check_pair((cert, key): &(PathBuf, PathBuf)) {
+        let cert = fs::read(cert).unwrap();
+        let der = CertificateDer::from_pem_slice(&cert).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        let key = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
+        assert_eq!(
+            certificate.public_key().subject_public_key.data.as_ref(),
+            key.public_key_raw()
+        );
+    }
+
+    #[test]
+    fn processes_that_start_together_make_one_pair() {
+        let dir = TempDir::new().unwrap();
+        let pair = pair(&dir);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    ensure(&pair, &wanted()).unwrap();
+                    check_pair(&pair);
+                });
+            }
+        });
+        let first = fs::read(&pair.0).unwrap();
+        ensure(&pair, &wanted()).unwrap();
+        assert_eq!(fs::read(&pair.0).unwrap(), first);
+    }
+
+    #[test]
+    fn pair_that_was_replaced_in_part_is_made_again() {
+        let dir = TempDir::new().unwrap();
+        let pair = pair(&dir);
+        ensure(&pair, &wanted()).unwrap();
+        fs::remove_file(&pair.1).unwrap();
+        // The key cannot be written.
+        fs::create_dir(pair.1.with_extension("new")).unwrap();
+        ensure(&pair, &wanted()).unwrap_err();
+        assert!(!pair.0.exists(), "it has no key");
+        fs::remove_dir(pair.1.with_extension("new")).unwrap();
+        ensure(&pair, &wanted()).unwrap();
+        check_pair(&pair);
     }
 }

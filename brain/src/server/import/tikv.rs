@@ -5,6 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
+use super::claim::{Claim, IMPORTER};
 use crate::cas_register::{Cas, CasRegister as _};
 use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
@@ -42,12 +43,29 @@ pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyho
     Ok(tikv)
 }
 
-/// Copies below the prefix, or goes on with that, and hands it over to members.
+/// Copies below the prefix, or goes on with that, and hands it over to members. Fails if another import does the same.
 pub(super) async fn copy_into(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
     is_new: bool,
+    orders: Orders,
+) -> anyhow::Result<Copied> {
+    let claim = Claim::new(tikv.register(IMPORTER));
+    let copied = tokio::select! {
+        biased;
+        lost = claim.keep() => return Err(lost),
+        copied = Box::pin(copy_alone(tikv, token, source, (is_new, &claim), orders)) => copied,
+    };
+    claim.end().await;
+    copied
+}
+
+async fn copy_alone(
+    tikv: &Tikv,
+    token: &str,
+    source: &mut Source,
+    (is_new, claim): (bool, &Claim<TikvRegister>),
     orders: Orders,
 ) -> anyhow::Result<Copied> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
@@ -58,7 +76,9 @@ pub(super) async fn copy_into(
     let (importing, collected) = match &stored {
         Some(stored) if is_copy && !is_new => {
             tikv.check_pin().await?;
-            (resume(source, stored)?, None)
+            let importing = resume(source, stored)?;
+            claim.take().await?;
+            (importing, None)
         }
         None if is_copy && !is_new => {
             bail!(
@@ -67,11 +87,13 @@ pub(super) async fn copy_into(
         }
         _ => {
             if is_copy && is_new {
+                claim.take().await?;
                 info!("deleting a copy that is not complete");
+                claim.release();
                 wipe(tikv, token).await?;
             }
             let made = collecting(source, &spool, async |source| {
-                begin(tikv, token, source, (engine.clone(), &spool)).await
+                begin(tikv, token, source, claim, (engine.clone(), &spool)).await
             });
             let (importing, collected) = made.await?;
             (importing, Some(collected))
@@ -102,6 +124,7 @@ async fn begin(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
+    claim: &Claim<TikvRegister>,
     (engine, spool): ((TikvLog, TikvRows), &Spool),
 ) -> anyhow::Result<Importing> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
@@ -113,6 +136,7 @@ async fn begin(
     let file = source.snapshot(spool).await?;
     // From now on no member starts on the prefix.
     owner::begin_restore(&owner, token).await?;
+    claim.take().await?;
     tikv.pin().await?;
     let importing = Importing {
         source: source.cluster_id(),

@@ -56,6 +56,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             }
         };
         let mut batch = self.batch();
+        let limit = self.pace.batch_limit.unwrap_or(usize::MAX);
+        batch.most.rows = batch.most.rows.min(limit);
         let mut more = false;
         loop {
             let mut superseding = match scan.current.take() {

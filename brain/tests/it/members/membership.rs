@@ -167,3 +167,60 @@ async fn members_that_are_added_and_moved_one_by_one_start_and_follow() {
     third.stop().await;
     second.stop().await;
 }
+
+/// The id under which a member lists another one.
+async fn id_of(member: &Process, peer_url: &str) -> u64 {
+    let mut cluster = ClusterClient::new(member.connect().await);
+    let answer = cluster.member_list(pb::MemberListRequest::default()).await.unwrap();
+    let mut members = answer.into_inner().members.into_iter();
+    members.find(|member| member.peer_ur_ls == [peer_url]).unwrap().id
+}
+
+async fn remove(member: &Process, id: u64) -> Result<Vec<String>, tonic::Status> {
+    let mut cluster = ClusterClient::new(member.connect().await);
+    let removed = cluster.member_remove(pb::MemberRemoveRequest { id }).await?;
+    Ok(removed
+        .into_inner()
+        .members
+        .into_iter()
+        .map(|member| member.name)
+        .collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn member_that_is_gone_is_removed_by_request_and_no_other_is() {
+    let site = Site::new(3).await;
+    let first = site.start(0, 2, &[]).await;
+    let second = site.start(1, 2, &[]).await;
+    let third = site.start(2, 3, &[]).await;
+    let all: Vec<_> = (0..3).map(|member| started(&site, member)).collect();
+    lists(&first, &all).await;
+    lists(&second, &all).await;
+    let gone = id_of(&first, &site.peer_url(2)).await;
+    let text = |removed: Result<Vec<String>, tonic::Status>| removed.unwrap_err().message().to_owned();
+    for member in [&first, &second] {
+        let runs = "etcdserver: the member runs: stop it, then remove it";
+        assert_eq!(text(remove(member, gone).await), runs);
+    }
+    assert_eq!(text(remove(&first, 1).await), "etcdserver: member not found");
+    let configured = id_of(&first, &site.peer_url(1)).await;
+    assert!(text(remove(&first, configured).await).contains("take it out there"));
+    assert_eq!(list(&first).await, all);
+
+    third.kill().await;
+    let mut left = remove(&second, gone).await.unwrap();
+    left.sort();
+    assert_eq!(left, ["b0", "b1"]);
+    lists(&second, &all[..2]).await;
+    lists(&first, &all[..2]).await;
+    assert_eq!(text(remove(&second, gone).await), "etcdserver: member not found");
+    second.stop().await;
+    let second = site.start(1, 2, &[]).await;
+    assert_eq!(list(&second).await, all[..2]);
+    // One that comes back is a member again.
+    let third = site.start(2, 3, &[]).await;
+    lists(&second, &all).await;
+    first.stop().await;
+    second.stop().await;
+    third.stop().await;
+}

@@ -640,3 +640,27 @@ async fn errors_that_nobody_reads_are_charged() {
     drop(io);
     server.end().await;
 }
+
+#[tokio::test]
+async fn client_that_pings_too_often_is_told_so_unless_it_is_answered_meanwhile() {
+    let (server, _) = start("--grpc-keepalive-min-time=1h");
+    let io = server.dial().await;
+    let (send, mut connection) = h2::client::handshake(io).await.unwrap();
+    let mut pings = connection.ping_pong().unwrap();
+    let mut client = Client {
+        send,
+        driver: Owned::start(connection),
+    };
+    for _ in 0..20 {
+        let response = client.ask("KV/Range", b"10", None).await;
+        assert_eq!(ended(response).await.0, 0);
+        pings.ping(h2::Ping::opaque()).await.unwrap();
+    }
+    for _ in 0..2 {
+        pings.ping(h2::Ping::opaque()).await.unwrap();
+    }
+    pings.ping(h2::Ping::opaque()).await.unwrap_err();
+    let error = client.driver.end().await.unwrap().unwrap_err();
+    assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
+    assert!(error.to_string().contains("too_many_pings"), "{error}");
+}

@@ -1,0 +1,111 @@
+//! Removes the row of a member that is gone for good: `MemberRemove`.
+//!
+//! Rows that no configuration names any more go by themselves, once all others were started without them. Where that does not happen,
+//! because members find each other by DNS or several went at once, an operator removes them. A member that runs is not removed: it
+//! answers on its peer port. One that is cut off from here may be removed by mistake; it sees that within half a minute, and enters its
+//! row again.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::{JoinError, JoinRequest, MemberTable, list};
+use crate::cas_register::{Cas, CasRegister};
+use crate::cluster::members::Members;
+use crate::cluster::peers::Peers;
+
+/// The time within which a member that runs answers on its peer port.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The reason why a member is not removed. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// There is no such member.
+    #[error("there is no such member")]
+    Unknown,
+    /// `--initial-cluster` of this member names it, and would go on to.
+    #[error("--initial-cluster names the member")]
+    Configured,
+    /// It runs.
+    #[error("the member runs")]
+    Running,
+    /// The rows are damaged, or of a newer version.
+    #[error(transparent)]
+    Unreadable(#[from] JoinError),
+    /// The rows cannot be reached; the member may be removed.
+    #[error("the rows of members cannot be reached")]
+    Unreachable(#[source] anyhow::Error),
+}
+
+/// The removal of members, whatever the storage.
+pub trait RemoveMember: Send + Sync {
+    /// Removes the row of the member with this id.
+    fn remove<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), RemoveError>> + Send + 'a>>;
+}
+
+/// Removes rows from a register.
+#[derive(Debug, Clone)]
+pub struct Removal<C> {
+    /// The rows.
+    pub register: C,
+    /// This member.
+    pub request: JoinRequest,
+    /// The ways to other members.
+    pub peers: Peers,
+    /// The list that is updated.
+    pub members: Members,
+}
+
+impl<C: CasRegister> RemoveMember for Removal<C> {
+    fn remove<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), RemoveError>> + Send + 'a>> {
+        Box::pin(async move {
+            let stored = self.read().await?;
+            let table = MemberTable::decode(stored.as_ref())?;
+            if self.peers.all().any(|(name, _)| self.peers.id(name) == id) {
+                return Err(RemoveError::Configured);
+            }
+            let own = self.request.row().0;
+            let name = table
+                .rows()
+                .map(|(name, _)| name)
+                .find(|name| self.peers.id(name) == id);
+            let name = match name {
+                _ if self.peers.id(own) == id => return Err(RemoveError::Running),
+                Some(name) => name.to_owned(),
+                None => return Err(RemoveError::Unknown),
+            };
+            let answer = tokio::time::timeout(ANSWER, self.peers.dial(&name, &self.members)).await;
+            if let Ok(Ok(_)) = answer {
+                return Err(RemoveError::Running);
+            }
+            let table = self.take_out(&name).await?;
+            tracing::info!(member = name, "removed a member that does not answer");
+            self.members.replace(list(&self.request, &table, &self.peers));
+            Ok(())
+        })
+    }
+}
+
+impl<C: CasRegister> Removal<C> {
+    async fn read(&self) -> Result<Option<bytes::Bytes>, RemoveError> {
+        let stored = self.register.get().await.context("read the rows of members");
+        stored.map_err(RemoveError::Unreachable)
+    }
+
+    /// Removes a row; returns the rows that are left.
+    async fn take_out(&self, name: &str) -> Result<MemberTable, RemoveError> {
+        loop {
+            let stored = self.read().await?;
+            let table = MemberTable::decode(stored.as_ref())?;
+            let Some(next) = table.without(name) else {
+                return Ok(table);
+            };
+            match self.register.compare_and_set(stored, Some(next.encode())).await {
+                Cas::Swapped => return Ok(next),
+                Cas::Mismatch => {} // another row changed
+                Cas::Unknown(error) => return Err(RemoveError::Unreachable(error)),
+            }
+        }
+    }
+}

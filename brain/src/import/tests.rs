@@ -1,0 +1,461 @@
+//! What the source may do meanwhile, played by a server that does just that.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::Stream;
+use prost::Message as _;
+use tokio::time::{Instant, timeout};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::copy::{OpenWatch, next};
+use super::*;
+use crate::errors::Error;
+use crate::flags::url::Url;
+use crate::flags::{SourceOptions, TlsOptions};
+use crate::log::MemLog;
+use crate::pb::etcdserverpb as pb;
+use crate::pb::mvccpb;
+use crate::rows::mem::MemRows;
+use crate::snapshot::{Importer, Revised};
+use crate::tasks::Owned;
+use crate::types::Revision;
+
+/// An etcd that answers what a test says.
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<Answers>>);
+
+#[derive(Default)]
+struct Answers {
+    cluster_id: u64,
+    revision: Revision,
+    term: u64,
+    compacted: Revision,
+    kvs: Vec<mvccpb::KeyValue>,
+    leases: Vec<i64>,
+    /// The next watches: the events of each, and its end.
+    watches: VecDeque<(Vec<bytes::Bytes>, Option<Status>)>,
+    /// The first revisions of the watches so far.
+    watched: Vec<Revision>,
+    calls: Vec<&'static str>,
+}
+
+impl Answers {
+    fn header(&self) -> Option<pb::ResponseHeader> {
+        Some(pb::ResponseHeader {
+            cluster_id: self.cluster_id,
+            revision: self.revision,
+            raft_term: self.term,
+            ..Default::default()
+        })
+    }
+}
+
+impl Fake {
+    fn at(revision: Revision) -> Self {
+        let fake = Self::default();
+        (fake.get().cluster_id, fake.get().revision, fake.get().term) = (7, revision, 3);
+        fake
+    }
+
+    fn get(&self) -> MutexGuard<'_, Answers> {
+        self.0.lock().unwrap()
+    }
+
+    fn call(&self, name: &'static str) -> MutexGuard<'_, Answers> {
+        let mut answers = self.get();
+        answers.calls.push(name);
+        answers
+    }
+
+    /// Serves it; the task ends with what is returned.
+    async fn source(&self) -> (Source, Owned<Result<(), tonic::transport::Error>>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = Server::builder()
+            .add_service(pb::kv_server::KvServer::new(self.clone()))
+            .add_service(pb::watch_server::WatchServer::new(self.clone()))
+            .add_service(pb::lease_server::LeaseServer::new(self.clone()))
+            .add_service(pb::maintenance_server::MaintenanceServer::new(self.clone()))
+            .serve_with_incoming(TcpIncoming::from(listener));
+        let served = Owned::start(serving);
+        let options = SourceOptions {
+            endpoints: vec![Url::parse(&url).unwrap()],
+            tls: TlsOptions::default(),
+            user: None,
+            dial_timeout: std::time::Duration::from_secs(2),
+        };
+        (Source::open(options).await.unwrap(), served)
+    }
+}
+
+fn unused<T>() -> Result<Response<T>, Status> {
+    Err(Status::unimplemented("no import asks for it"))
+}
+
+type Answering<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl pb::kv_server::Kv for Fake {
+    type RangeStreamStream = Answering<pb::RangeStreamResponse>;
+
+    async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
+        let range = request.into_inner();
+        let answers = self.call("range");
+        if range.revision > 0 && range.revision < answers.compacted {
+            return Err(Error::Compacted.into());
+        }
+        let kvs = if range.count_only {
+            Vec::new()
+        } else {
+            answers.kvs.clone()
+        };
+        Ok(Response::new(pb::RangeResponse {
+            header: answers.header(),
+            kvs,
+            ..Default::default()
+        }))
+    }
+
+    async fn range_stream(&self, _: Request<pb::RangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
+        unused()
+    }
+
+    async fn put(&self, _: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
+        unused()
+    }
+
+    async fn delete_range(
+        &self,
+        _: Request<pb::DeleteRangeRequest>,
+    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        unused()
+    }
+
+    async fn txn(&self, _: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
+        unused()
+    }
+
+    async fn compact(&self, _: Request<pb::CompactionRequest>) -> Result<Response<pb::CompactionResponse>, Status> {
+        unused()
+    }
+}
+
+#[tonic::async_trait]
+impl pb::watch_server::Watch for Fake {
+    type WatchStream = Answering<pb::WatchResponse>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<pb::WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let create = request.into_inner().message().await?.unwrap().request_union;
+        let Some(pb::watch_request::RequestUnion::CreateRequest(create)) = create else {
+            return unused();
+        };
+        let mut answers = self.call("watch");
+        answers.watched.push(create.start_revision);
+        let (events, end) = answers.watches.pop_front().unwrap_or_default();
+        let created = pb::WatchResponse {
+            header: answers.header(),
+            created: true,
+            ..Default::default()
+        };
+        let events = pb::WatchResponse {
+            events,
+            ..created.clone()
+        };
+        let some = [
+            created,
+            pb::WatchResponse {
+                created: false,
+                ..events
+            },
+        ];
+        let stream = async_stream::stream! {
+            for response in some {
+                yield Ok(response);
+            }
+            match end {
+                Some(status) => yield Err(status),
+                None => std::future::pending().await,
+            }
+        };
+        Ok(Response::new(Box::pin(stream)))
+    }
+}
+
+#[tonic::async_trait]
+impl pb::lease_server::Lease for Fake {
+    type LeaseKeepAliveStream = Answering<pb::LeaseKeepAliveResponse>;
+
+    async fn lease_grant(&self, _: Request<pb::LeaseGrantRequest>) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        unused()
+    }
+
+    async fn lease_revoke(
+        &self,
+        _: Request<pb::LeaseRevokeRequest>,
+    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        unused()
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        _: Request<Streaming<pb::LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        unused()
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<pb::LeaseTimeToLiveRequest>,
+    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let id = request.into_inner().id;
+        let answers = self.call("time to live");
+        let (ttl, granted_ttl) = if answers.leases.contains(&id) {
+            (50, 60)
+        } else {
+            (-1, 0)
+        };
+        Ok(Response::new(pb::LeaseTimeToLiveResponse {
+            header: answers.header(),
+            id,
+            ttl,
+            granted_ttl,
+            ..Default::default()
+        }))
+    }
+
+    async fn lease_leases(
+        &self,
+        _: Request<pb::LeaseLeasesRequest>,
+    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let answers = self.call("leases");
+        Ok(Response::new(pb::LeaseLeasesResponse {
+            header: answers.header(),
+            leases: answers.leases.iter().map(|id| pb::LeaseStatus { id: *id }).collect(),
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl pb::maintenance_server::Maintenance for Fake {
+    type SnapshotStream = Answering<pb::SnapshotResponse>;
+
+    async fn alarm(&self, _: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
+        unused()
+    }
+
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        let answers = self.call("status");
+        Ok(Response::new(pb::StatusResponse {
+            header: answers.header(),
+            ..Default::default()
+        }))
+    }
+
+    async fn defragment(&self, _: Request<pb::DefragmentRequest>) -> Result<Response<pb::DefragmentResponse>, Status> {
+        unused()
+    }
+
+    async fn hash(&self, _: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
+        unused()
+    }
+
+    async fn hash_kv(&self, _: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
+        unused()
+    }
+
+    async fn snapshot(&self, _: Request<pb::SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        unused()
+    }
+
+    async fn move_leader(&self, _: Request<pb::MoveLeaderRequest>) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        unused()
+    }
+
+    async fn downgrade(&self, _: Request<pb::DowngradeRequest>) -> Result<Response<pb::DowngradeResponse>, Status> {
+        unused()
+    }
+}
+
+fn kv(key: &'static str, revision: Revision, lease: i64) -> mvccpb::KeyValue {
+    mvccpb::KeyValue {
+        key: key.into(),
+        create_revision: revision,
+        mod_revision: revision,
+        version: 1,
+        lease,
+        ..Default::default()
+    }
+}
+
+fn put(revision: Revision) -> bytes::Bytes {
+    let event = mvccpb::Event {
+        kv: Some(kv("key", revision, 0)),
+        ..Default::default()
+    };
+    event.encode_to_vec().into()
+}
+
+fn revisions(revised: &[Revised]) -> Vec<Revision> {
+    revised.iter().map(|revised| revised.revision).collect()
+}
+
+fn lost() -> Option<Status> {
+    Some(Status::unavailable("lost"))
+}
+
+#[tokio::test]
+async fn lost_watch_goes_on_behind_the_last_revision() {
+    let fake = Fake::at(9);
+    fake.get().watches = [(vec![put(5), put(6)], lost()), (vec![put(7)], None)].into();
+    let (mut source, _served) = fake.source().await;
+    let mut watch: Option<OpenWatch> = None;
+    assert_eq!(revisions(&next(&mut source, &mut watch, 4).await.unwrap()), [5, 6]);
+    assert_eq!(revisions(&next(&mut source, &mut watch, 6).await.unwrap()), [7]);
+    assert_eq!(fake.get().watched, [5, 7]);
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_compacted_revision_is_not_taken_for_all_of_it() {
+    // Of revision 5 an older etcd sends the puts, or nothing if it had none.
+    for first in [5, 6] {
+        let fake = Fake::at(9);
+        fake.get().compacted = 5;
+        fake.get().watches = [(vec![put(first)], None)].into();
+        let (mut source, _served) = fake.source().await;
+        let refused = next(&mut source, &mut None, 4).await.map(|revised| revisions(&revised));
+        let error = refused.unwrap_err();
+        assert!(error.is::<Compacted>(), "{first}: {error:#}");
+    }
+    // All of it is there if only what was copied is compacted.
+    let fake = Fake::at(9);
+    fake.get().compacted = 4;
+    fake.get().watches = [(vec![put(5)], None)].into();
+    let (mut source, _served) = fake.source().await;
+    assert_eq!(revisions(&next(&mut source, &mut None, 4).await.unwrap()), [5]);
+    // A revision that is missing for another reason is none that a new snapshot would bring.
+    fake.get().watches = [(vec![put(7)], None)].into();
+    let error = next(&mut source, &mut None, 5).await.map(drop).unwrap_err();
+    assert!(
+        !error.is::<Compacted>() && error.to_string().contains("behind revision"),
+        "{error:#}"
+    );
+}
+
+#[tokio::test]
+async fn first_revisions_are_not_lost_when_the_wait_for_them_is_given_up() {
+    let fake = Fake::at(9);
+    // One for each attempt: some are given up before they are there.
+    fake.get().watches = std::iter::repeat_n((vec![put(5), put(6)], None), 1_000).collect();
+    let (mut source, _served) = fake.source().await;
+    let mut watch: Option<OpenWatch> = None;
+    let mut found = Vec::new();
+    for polls in 1..1_000 {
+        // Given up after ever more polls.
+        let mut left = polls;
+        let mut waiting = std::pin::pin!(next(&mut source, &mut watch, 4));
+        let polled = std::future::poll_fn(|cx| match waiting.as_mut().poll(cx) {
+            std::task::Poll::Ready(done) => std::task::Poll::Ready(Some(done)),
+            std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(None),
+            std::task::Poll::Pending => {
+                left -= 1;
+                std::task::Poll::Pending
+            }
+        });
+        if let Some(done) = polled.await {
+            found = revisions(&done.unwrap());
+            break;
+        }
+    }
+    assert_eq!(found, [5, 6]);
+}
+
+#[tokio::test]
+async fn source_that_was_restored_from_a_backup_ends_the_copy() {
+    type Restore = fn(&mut Answers);
+    let restores: [(Restore, &str); 3] = [
+        (|answers| answers.revision = 5, "is at revision 5, and was at 6 before"),
+        (|answers| answers.term = 2, "is in raft term 2, and was in 3 before"),
+        (|answers| answers.cluster_id = 8, "of several clusters, 7 and 8"),
+    ];
+    for (restore, text) in restores {
+        let fake = Fake::at(9);
+        fake.get().watches = [(vec![put(5), put(6)], lost())].into();
+        let (mut source, _served) = fake.source().await;
+        let mut watch: Option<OpenWatch> = None;
+        next(&mut source, &mut watch, 4).await.unwrap();
+        restore(&mut fake.get());
+        let error = next(&mut source, &mut watch, 6).await.map(drop).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(
+            error.contains(text) && error.contains("was restored from a backup") && error.contains("--restart"),
+            "{error}"
+        );
+        assert_eq!(fake.get().watched, [5]);
+    }
+}
+
+#[tokio::test]
+async fn source_is_waited_for_without_an_end_while_its_snapshot_is_restored() {
+    let fake = Fake::at(9);
+    let (source, served) = fake.source().await;
+    let mut patient = source.patient().await.unwrap();
+    let mut other = source;
+    served.abort().await;
+    tokio::time::pause();
+    let began = Instant::now();
+    let lost = || anyhow::anyhow!("lost");
+    let error = other.reconnect(lost()).await.unwrap_err();
+    assert!(format!("{error:#}").contains("has not answered for 60s"), "{error:#}");
+    assert!(began.elapsed().as_secs() >= 60);
+    let hour = std::time::Duration::from_secs(3_600);
+    assert!(timeout(hour, patient.reconnect(lost())).await.is_err());
+}
+
+#[tokio::test]
+async fn leases_are_listed_behind_a_linearizable_read() {
+    let fake = Fake::at(9);
+    fake.get().leases = vec![4, 5];
+    let (mut source, _served) = fake.source().await;
+    fake.get().calls.clear();
+    let listed = source.lease_ids().await.unwrap();
+    assert_eq!((listed.ids, listed.revision), (vec![4, 5], 9));
+    assert_eq!(fake.get().calls, ["range", "leases"]);
+}
+
+#[tokio::test]
+async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not() {
+    let fake = Fake::at(3);
+    fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7)];
+    let (mut source, _served) = fake.source().await;
+    let mut importer = Importer::open(MemLog::new(), MemRows::new(), 1).await.unwrap();
+    let revised = [("a", 2), ("b", 3)].map(|(key, revision)| Revised {
+        revision,
+        kvs: vec![kv(key, revision, 7)],
+    });
+    let revised = Vec::from(revised);
+    // It is gone when it is asked for; the copy cannot know yet whether its keys are deleted.
+    leases::grant_named(&mut source, &mut importer, &revised).await.unwrap();
+    importer.append(revised).await.unwrap();
+    assert!(importer.leases().contains_key(&7));
+    importer.revoke_others(&std::collections::HashSet::new()).await.unwrap();
+    assert!(importer.leases().contains_key(&7));
+    importer
+        .revoke_all_but(&std::collections::HashSet::new())
+        .await
+        .unwrap();
+    assert!(importer.leases().is_empty());
+
+    let checksum = verify::compare(&mut source, &mut importer).await.unwrap();
+    assert_eq!(checksum.versions, 2);
+    fake.get().leases = vec![7];
+    let error = verify::compare(&mut source, &mut importer).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("the copy has no lease 7 for"), "{error:#}");
+    importer.finish().await.unwrap();
+}

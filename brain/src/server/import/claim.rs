@@ -1,0 +1,164 @@
+//! One import at a time fills a key prefix: it says so in a register, again and again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::cas_register::{Cas, CasRegister};
+
+/// The name of the register. It is part of the format.
+pub(in crate::server) const IMPORTER: &str = "importer";
+
+/// The interval in which the register changes while an import is under way.
+const RENEW: Duration = Duration::from_secs(2);
+
+/// The time for which it has to stay as it is if no import is, and the interval at which it is read meanwhile.
+const UNCHANGED: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The right of one import to fill a key prefix.
+#[derive(Debug)]
+pub(super) struct Claim<C> {
+    register: C,
+    /// What this import has written; `None` while it has no right.
+    own: Mutex<Option<Bytes>>,
+}
+
+/// Waits until it is certain that no import fills the key prefix. Returns the register's value. Fails if one does.
+pub(in crate::server) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
+    let read = async || register.get().await.context("read who imports");
+    let seen = read().await?;
+    if seen.is_some() {
+        info!("looking whether another import fills the key prefix");
+        let until = Instant::now() + UNCHANGED;
+        while Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+            ensure!(
+                read().await? == seen,
+                "another import fills the key prefix right now: end that one first"
+            );
+        }
+    }
+    Ok(seen)
+}
+
+impl<C: CasRegister> Claim<C> {
+    /// No right yet.
+    pub(super) fn new(register: C) -> Self {
+        Self {
+            register,
+            own: Mutex::new(None),
+        }
+    }
+
+    /// Gets the right. Fails if another import has it, and is under way.
+    pub(super) async fn take(&self) -> anyhow::Result<()> {
+        let seen = unused(&self.register).await?;
+        let own = value();
+        let swapped = match self.register.compare_and_set(seen, Some(own.clone())).await {
+            Cas::Swapped => true,
+            Cas::Mismatch => false,
+            Cas::Unknown(_) => self.register.get().await.context("read who imports")?.as_ref() == Some(&own),
+        };
+        ensure!(swapped, "another import begins on the key prefix right now");
+        *self.own() = Some(own);
+        Ok(())
+    }
+
+    /// Keeps the right as long as this is polled. Returns when another import has taken it.
+    pub(super) async fn keep(&self) -> anyhow::Error {
+        loop {
+            tokio::time::sleep(RENEW).await;
+            let Some(own) = self.own().clone() else { continue };
+            let next = value();
+            let is_kept = match self
+                .register
+                .compare_and_set(Some(own.clone()), Some(next.clone()))
+                .await
+            {
+                Cas::Swapped => true,
+                Cas::Mismatch => false,
+                Cas::Unknown(_) => match self.register.get().await {
+                    Ok(found) if found.as_ref() == Some(&next) => true,
+                    // It may yet be set.
+                    Ok(found) if found.as_ref() == Some(&own) => continue,
+                    Ok(_) => false,
+                    Err(_) => continue,
+                },
+            };
+            let mut current = self.own();
+            if current.as_ref() != Some(&own) {
+                continue; // given up meanwhile
+            }
+            if !is_kept {
+                return anyhow::anyhow!("another import has taken over the key prefix");
+            }
+            *current = Some(next);
+        }
+    }
+
+    /// Gives the right up; the register is deleted by something else.
+    pub(super) fn release(&self) {
+        *self.own() = None;
+    }
+
+    /// Gives the right up, so that the next import need not wait.
+    pub(super) async fn end(&self) {
+        let Some(own) = self.own().take() else { return };
+        let ended = self.register.compare_and_set(Some(own), None).await;
+        if !matches!(ended, Cas::Swapped) {
+            tracing::debug!(?ended, "the next import on the key prefix waits for a moment");
+        }
+    }
+
+    fn own(&self) -> MutexGuard<'_, Option<Bytes>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn value() -> Bytes {
+    Bytes::copy_from_slice(&rand::random::<[u8; 16]>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cas_register::mem::MemRegister;
+
+    #[tokio::test(start_paused = true)]
+    async fn import_that_is_under_way_keeps_others_away() {
+        let register = MemRegister::new();
+        let (first, second) = (Claim::new(register.clone()), Claim::new(register.clone()));
+        first.take().await.unwrap();
+        tokio::select! {
+            biased;
+            lost = first.keep() => panic!("{lost}"),
+            taken = second.take() => assert!(taken.unwrap_err().to_string().contains("fills the key prefix right now")),
+        }
+        // It was killed.
+        second.take().await.unwrap();
+        let lost = first.keep().await;
+        assert!(lost.to_string().contains("taken over"), "{lost}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn right_that_was_given_up_is_not_lost() {
+        let register = MemRegister::new();
+        let claim = Claim::new(register.clone());
+        claim.take().await.unwrap();
+        claim.release();
+        let stored = register.get().await.unwrap();
+        assert!(matches!(register.compare_and_set(stored, None).await, Cas::Swapped));
+        let kept = tokio::time::timeout(RENEW * 3, claim.keep()).await;
+        assert!(kept.is_err());
+        let began = Instant::now();
+        claim.take().await.unwrap();
+        claim.end().await;
+        Claim::new(register.clone()).take().await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO, "nobody is waited for");
+    }
+}
