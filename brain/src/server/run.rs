@@ -206,12 +206,7 @@ pub(crate) async fn serve<E: Engine>(
     start_leadership(config, engine, store, node, (transfer_requests, checks), &mut life)?;
     life.tasks
         .spawn("watch hub", running.hub.clone().run(life.stop.clone()));
-    let leads = role.wait_for(|role| !matches!(role, Role::Nobody));
-    let begun = tokio::select! {
-        begun = leads => matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_))),
-        () = life.leave.cancelled() => false,
-    };
-    if !begun {
+    if !has_begun(&mut role, &life.leave).await {
         return life.end().await;
     }
     start_upkeep(config, &api, &mut life);
@@ -248,6 +243,16 @@ pub(crate) async fn serve<E: Engine>(
     let outcome = life.tasks.join().await;
     tracing.end().await;
     outcome
+}
+
+/// Waits until this member leads or follows. Returns false if it is to leave before.
+async fn has_begun(role: &mut watch_channel::Receiver<Role>, leave: &CancellationToken) -> bool {
+    tokio::select! {
+        begun = role.wait_for(|role| !matches!(role, Role::Nobody)) => {
+            matches!(begun.as_deref(), Ok(Role::Leading(_) | Role::Following(_)))
+        }
+        () = leave.cancelled() => false,
+    }
 }
 
 /// Returns the options to open the store with. A single member leads without a lease.
