@@ -90,7 +90,10 @@ async fn leader_and_follower_measure_their_traffic() {
     let mut kv = brain::pb::etcdserverpb::kv_client::KvClient::new(follower.connect().await);
     kv.put(put).await.unwrap();
     let received = "etcd_network_client_grpc_received_bytes_total";
-    assert!(shown(&follower, received).await > 1 << 20);
+    // A page may be a moment old.
+    until(&follower, received, |bytes| bytes > f64::from(1 << 20)).await;
+    let from_follower = format!("etcd_network_peer_received_bytes_total{{From=\"{from}\"}}");
+    until(&leader, &from_follower, |bytes| bytes > f64::from(1 << 20)).await;
     assert!(shown(&leader, received).await < 1 << 20);
     leader.signal(Signal::KILL);
     let gone = format!("etcd_network_disconnected_peers_total{{Local=\"{from}\",Remote=\"{to}\"}}");
