@@ -55,6 +55,10 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
     let (mut check, began) = (Check::default(), Instant::now());
     let mut failing_since = None;
     loop {
+        // Damage that is known is not looked for.
+        if store.state.is_corrupt() {
+            return;
+        }
         if !store.router.lease_valid() {
             if check.rows > 0 {
                 tracing::info!(
@@ -72,15 +76,12 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
                 piece.elapsed() * REST
             }
             Err(error @ RowsError::Corrupt(_)) => {
-                // Damage that is known is not looked for.
-                if !store.state.is_corrupt() {
-                    store.state.set_corrupt();
-                    let error = &error as &dyn std::error::Error;
-                    tracing::error!(
-                        error,
-                        "the check of the rows found damage: this member answers no more requests"
-                    );
-                }
+                store.state.set_corrupt();
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    error,
+                    "the check of the rows found damage: this member answers no more requests"
+                );
                 return;
             }
             Err(error) => {

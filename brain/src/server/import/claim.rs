@@ -74,18 +74,19 @@ impl<C: CasRegister> Claim<C> {
         loop {
             tokio::time::sleep(RENEW).await;
             let Some(own) = self.own().clone() else { continue };
-            let next = value();
+            let mut next = after(&own);
             let is_kept = match self
                 .register
                 .compare_and_set(Some(own.clone()), Some(next.clone()))
                 .await
             {
                 Cas::Swapped => true,
-                Cas::Mismatch => false,
-                Cas::Unknown(_) => match self.register.get().await {
-                    Ok(found) if found.as_ref() == Some(&next) => true,
-                    // It may yet be set.
-                    Ok(found) if found.as_ref() == Some(&own) => continue,
+                // What an earlier attempt of unknown outcome has written may be there by now.
+                Cas::Mismatch | Cas::Unknown(_) => match self.register.get().await {
+                    Ok(Some(found)) if is_of_one(&found, &own) => {
+                        next = found;
+                        true
+                    }
                     Ok(_) => false,
                     Err(_) => continue,
                 },
@@ -120,8 +121,22 @@ impl<C: CasRegister> Claim<C> {
     }
 }
 
+/// Bytes of a value that all values of one import begin with.
+const NONCE: usize = 16;
+
+/// The first value of an import.
 fn value() -> Bytes {
-    Bytes::copy_from_slice(&rand::random::<[u8; 16]>())
+    Bytes::from([&rand::random::<[u8; NONCE]>()[..], &rand::random::<[u8; 8]>()].concat())
+}
+
+/// Another value of the same import.
+fn after(own: &Bytes) -> Bytes {
+    Bytes::from([&own[..NONCE.min(own.len())], &rand::random::<[u8; 8]>()].concat())
+}
+
+/// Returns true if two values are of one import.
+fn is_of_one(a: &Bytes, b: &Bytes) -> bool {
+    a.get(..NONCE).is_some_and(|nonce| b.get(..NONCE) == Some(nonce))
 }
 
 #[cfg(test)]
@@ -143,6 +158,17 @@ mod tests {
         second.take().await.unwrap();
         let lost = first.keep().await;
         assert!(lost.to_string().contains("taken over"), "{lost}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_that_arrives_late_is_not_taken_for_another_import() {
+        let register = MemRegister::new();
+        let claim = Claim::new(register.clone());
+        claim.take().await.unwrap();
+        let stored = register.get().await.unwrap();
+        let late = stored.as_ref().map(after);
+        assert!(matches!(register.compare_and_set(stored, late).await, Cas::Swapped));
+        assert!(tokio::time::timeout(RENEW * 3, claim.keep()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
