@@ -25,7 +25,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// To look for a short script.
-const SHRINK: Duration = Duration::from_secs(60);
+const SHRINK: Duration = Duration::from_secs(20);
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
     let _deadline = patience(requests);
