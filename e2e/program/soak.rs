@@ -94,7 +94,7 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<boo
     // Clients have just left in the middle of answers.
     let server = server.expected_logs("requests of clients were refused or reset");
     server.stop()?;
-    let verdict = Verdict::of(&rows[warm_up..]);
+    let verdict = Verdict::of(&rows[warm_up..], flags.rate);
     println!("{verdict}");
     Ok(verdict.is_flat())
 }

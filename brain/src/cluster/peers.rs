@@ -148,6 +148,15 @@ impl Peers {
         Err(failed)
     }
 
+    /// Returns true if anything takes connections at one of the URLs of a member, whether it then identifies itself or not.
+    pub async fn answers(&self, name: &str, known: &Members) -> bool {
+        let (endpoints, _) = self.endpoints(name, known).await;
+        let addresses = endpoints.iter().filter_map(|(url, _)| url.host_port());
+        let attempts = addresses.map(|address| tokio::time::timeout(CONNECT, TcpStream::connect(address)));
+        let answers = futures::future::join_all(attempts).await;
+        answers.iter().any(|answer| matches!(answer, Ok(Ok(_))))
+    }
+
     /// Returns the URLs of a member, with the names that their certificates must have, if different; and the error to report if
     /// there are none.
     async fn endpoints(&self, name: &str, known: &Members) -> (Vec<(Url, Option<String>)>, anyhow::Error) {

@@ -303,7 +303,7 @@ fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {
 /// Returns the pace of compactions. Etcd's defaults are for bbolt; storage here has a size of its own for one write.
 fn compaction_pace(values: &Values<'_>) -> Result<CompactionPace, String> {
     const MOST: usize = 1_000_000;
-    const LONGEST: Duration = Duration::from_secs(60);
+    const LONGEST: Duration = Duration::from_secs(30);
     let mut pace = CompactionPace::default();
     if values.is_given("compaction-batch-limit") {
         let limit = values.number("compaction-batch-limit")?;
@@ -315,7 +315,7 @@ fn compaction_pace(values: &Values<'_>) -> Result<CompactionPace, String> {
     if values.is_given("compaction-sleep-interval") {
         pace.pause = values.duration("compaction-sleep-interval")?;
         if pace.pause > LONGEST {
-            return Err(values.error("compaction-sleep-interval", "a pause is not longer than 1m"));
+            return Err(values.error("compaction-sleep-interval", "a pause is not longer than 30s"));
         }
     }
     Ok(pace)

@@ -235,7 +235,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("corrupt-check-time", "0s", Tuning, Works("how often the member that leads reads all rows to find damage, slowly; 0 means never. Every record and block is checked when it is read, anyway")),
     text("compact-hash-check-time", "1m", Tuning, Idle("no two members have data of their own that could differ: members on TiKV share one log and one set of rows, and a data directory has one member. --corrupt-check-time looks for damage")),
     text("compaction-batch-limit", "", Tuning, Works("most versions of keys that one step of a compaction deletes, 1 to 1000000 [default: what one write to storage takes]")),
-    text("compaction-sleep-interval", "", Tuning, Works("pause between two steps of a compaction, up to 1m [default: none]")),
+    text("compaction-sleep-interval", "", Tuning, Works("pause between two steps of a compaction, up to 30s [default: none]")),
     text("watch-progress-notify-interval", "10m", Tuning, Works("how often idle watches are told of progress")),
     text("bootstrap-defrag-threshold-megabytes", "0", Tuning, Works("defragment the data directory once after a start if at least so many MiB are not in use by then; 0 means never")),
     text("max-learners", "1", Tuning, Idle("there are no learners: a member that starts has no data to catch up with before it counts")),

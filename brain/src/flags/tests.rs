@@ -172,7 +172,7 @@ fn pace_of_compactions_is_that_of_storage_unless_given() {
         ("--compaction-batch-limit=0", "0 is not in 1 to 1000000"),
         ("--compaction-batch-limit=1000001", "1000001 is not in 1 to 1000000"),
         ("--compaction-batch-limit=-1", "is not a number in range"),
-        ("--compaction-sleep-interval=61s", "a pause is not longer than 1m"),
+        ("--compaction-sleep-interval=31s", "a pause is not longer than 30s"),
     ] {
         assert!(refused(line).contains(expected), "{line}: {}", refused(line));
     }

@@ -4,12 +4,16 @@ use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, Injector};
 use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 
+/// The longest value that is taken, in bytes: what the W3C recommendation has everybody take. Spans keep it.
+const LONGEST: usize = 512;
+
 /// The headers of a request that has arrived.
 pub(super) struct Headers<'a>(pub(super) &'a HeaderMap);
 
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        let value = self.0.get(key).filter(|value| value.len() <= LONGEST);
+        value?.to_str().ok()
     }
 
     fn keys(&self) -> Vec<&str> {

@@ -61,6 +61,8 @@ pub struct Flusher<L, R: Rows> {
     flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
     /// A compaction that is under way.
     scan: Option<CompactionScan<L>>,
+    /// The bytes of log that were given up when slots were last destroyed.
+    destroyed: i64,
     /// When views were last given a snapshot.
     shown: Instant,
     /// The pace of compactions, and when the next step of one is due.
@@ -103,6 +105,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             .cloned()
             .collect();
         let stored = manifest.encode_to_vec().into();
+        let destroyed = manifest.sizes.dropped;
         state.set_flush_refused(false);
         Self {
             log,
@@ -114,6 +117,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             immutable,
             flushed,
             scan: None,
+            destroyed,
             shown: Instant::now(),
             pace: CompactionPace::default(),
             next_step: Instant::now(),
@@ -226,6 +230,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         // The manifest as it is stored, without the change.
         self.manifest = Manifest::decode(self.stored.clone()).context("decode the fence")?;
+        self.destroyed = self.destroyed.min(self.manifest.sizes.dropped);
         self.scan = None;
         let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
         tokio::pin!(again);

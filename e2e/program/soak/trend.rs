@@ -2,7 +2,8 @@
 //!
 //! Two questions are asked, and growth is what answers both with yes. Is there a trend at all? Of all pairs of minutes, more rise than
 //! fall than chance explains (the test of Mann and Kendall). Is it large enough to matter? The line along the median of the slopes
-//! between any two minutes (Theil and Sen) rises by more than a bound. Neither changes much with a single bad minute.
+//! between any two minutes (Theil and Sen) rises by more than a bound, or the last third of the minutes lies so much above the first
+//! one, as after a step. None of that changes much with a single bad minute.
 
 /// Values that are needed to tell a trend from chance.
 pub(super) const FEWEST: usize = 5;
@@ -37,7 +38,7 @@ impl Trend {
         let median = median(values.to_vec());
         Self {
             median,
-            growth: growth(values),
+            growth: growth(values).max(step(values)),
             allowed: bound.noise + bound.part * median,
             score: score(values),
         }
@@ -60,6 +61,13 @@ fn pairs(values: &[f64]) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
 fn growth(values: &[f64]) -> f64 {
     let slopes = pairs(values).map(|(one, other, distance)| (other - one) / distance);
     median(slopes.collect()) * values.len().saturating_sub(1) as f64
+}
+
+/// The median of the last third of the values less that of the first one.
+fn step(values: &[f64]) -> f64 {
+    let third = values.len().div_ceil(3);
+    let (first, last) = (&values[..third], &values[values.len() - third..]);
+    median(last.to_vec()) - median(first.to_vec())
 }
 
 /// Pairs that rise less those that fall, in standard deviations.
@@ -101,6 +109,15 @@ mod tests {
         assert!(growth(&[10.0, 13.0, 12.0, 15.0, 14.0, 17.0]) > 4.0);
         assert!(growth(&[9.0, 7.0, 8.0, 6.0]) < 0.0);
         assert_eq!((growth(&[]), growth(&[1.0])), (0.0, 0.0));
+    }
+
+    #[test]
+    fn step_that_stays_is_growth() {
+        let late = |minute| if minute < 14 { 100.0 } else { 900.0 };
+        let early = |minute| if minute < 6 { 100.0 } else { 900.0 };
+        assert!(!is_flat(&(0..20).map(late).collect::<Vec<_>>()));
+        assert!(!is_flat(&(0..20).map(early).collect::<Vec<_>>()));
+        assert_eq!((step(&[]), step(&[1.0]), step(&[1.0, 1.0, 1.0, 4.0])), (0.0, 0.0, 1.5));
     }
 
     #[test]

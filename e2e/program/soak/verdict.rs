@@ -21,16 +21,21 @@ const P99: Bound = Bound {
     noise: 10.0,
 };
 
+/// The least part of the requests of a minute that is served, and the minutes in ten in which it may be less.
+const SERVED: f64 = 0.95;
+
 /// The trend of each figure.
 #[derive(Debug)]
 pub(super) struct Verdict {
     minutes: usize,
+    /// Minutes in which the load got less than it asks for.
+    short: usize,
     figures: Vec<(&'static str, &'static str, Trend)>,
 }
 
 impl Verdict {
-    /// Judges the minutes behind the warm-up.
-    pub(super) fn of(rows: &[Row]) -> Self {
+    /// Judges the minutes behind the warm-up, of a load of so many requests a second.
+    pub(super) fn of(rows: &[Row], rate: u32) -> Self {
         type Figure = (&'static str, &'static str, Bound, fn(&Row) -> f64);
         let figures: [Figure; 4] = [
             ("memory", "MiB", MEMORY, |row| row.memory),
@@ -44,19 +49,31 @@ impl Verdict {
         };
         Self {
             minutes: rows.len(),
+            short: rows
+                .iter()
+                .filter(|row| (row.requests as f64) < SERVED * 60.0 * f64::from(rate))
+                .count(),
             figures: figures.map(trend).into(),
         }
     }
 
-    /// True if no figure grows.
+    /// True if no figure grows, and the load got what it asks for in nine minutes of ten.
     pub(super) fn is_flat(&self) -> bool {
-        self.figures.iter().all(|(_, _, trend)| trend.is_flat())
+        !self.is_short() && self.figures.iter().all(|(_, _, trend)| trend.is_flat())
+    }
+
+    fn is_short(&self) -> bool {
+        self.short * 10 > self.minutes
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { minutes, figures } = self;
+        let Self {
+            minutes,
+            short,
+            figures,
+        } = self;
         for (name, unit, trend) in figures {
             let Trend {
                 median,
@@ -69,6 +86,10 @@ impl fmt::Display for Verdict {
                 f,
                 "{name:<9} {state:<5} {growth:+.1} {unit} in {minutes} minutes (at most {allowed:.1} at a median of {median:.1}; trend {score:+.1} σ)"
             )?;
+        }
+        writeln!(f, "minutes with less than 95 % of the requests: {short} of {minutes}")?;
+        if self.is_short() {
+            return f.write_str("verdict: NOT flat, requests wait");
         }
         let grown: Vec<_> = figures.iter().filter(|(_, _, trend)| !trend.is_flat()).collect();
         if grown.is_empty() {
@@ -103,11 +124,26 @@ mod tests {
     fn steady_and_noisy_rows_are_flat() {
         let saw = |minute: f64| 150.0 + 20.0 * (minute % 4.0);
         let jumpy = |minute: f64| if minute % 7.0 == 3.0 { 90.0 } else { 15.0 + minute % 3.0 };
-        let verdict = Verdict::of(&rows(saw, |minute| 500.0 + 90.0 * (minute % 3.0), jumpy));
+        let verdict = Verdict::of(&rows(saw, |minute| 500.0 + 90.0 * (minute % 3.0), jumpy), 400);
         assert!(verdict.is_flat(), "{verdict}");
         let said = verdict.to_string();
         assert!(said.contains("memory    flat"), "{said}");
         assert!(said.ends_with("verdict: memory, disk and latency are flat"), "{said}");
+    }
+
+    #[test]
+    fn load_that_is_not_served_is_not_flat() {
+        let mut rows = rows(|_| 100.0, |_| 100.0, |_| 100.0);
+        rows[3].requests = 100;
+        rows[9].requests = 100;
+        assert!(Verdict::of(&rows, 400).is_flat(), "two minutes of twenty");
+        rows[12].requests = 22_700;
+        let verdict = Verdict::of(&rows, 400);
+        assert!(!verdict.is_flat());
+        assert!(
+            verdict.to_string().ends_with("verdict: NOT flat, requests wait"),
+            "{verdict}"
+        );
     }
 
     #[test]
@@ -118,7 +154,7 @@ mod tests {
             (rows(flat, |minute| 400.0 + 12.0 * minute, flat), "disk"),
             (rows(flat, flat, |minute| 10.0 + 2.0 * minute), "write p99"),
         ] {
-            let verdict = Verdict::of(&rows);
+            let verdict = Verdict::of(&rows, 400);
             assert!(!verdict.is_flat(), "{verdict}");
             let said = verdict.to_string();
             assert!(

@@ -124,11 +124,13 @@ async fn page<R: Rows>(
 
 /// True if any pairs are in a span.
 async fn has_pairs<S: Snapshot>(view: &View<S>, span: &Span, at: Revision) -> Result<bool, RowsError> {
-    let mut cursor = view.cursor(span, at, false);
-    while let Some(page) = cursor.page(1).await? {
+    let (mut cursor, mut most) = (view.cursor(span, at, false), 1);
+    while let Some(page) = cursor.page(most).await? {
         if !page.is_empty() {
             return Ok(true);
         }
+        // Many deleted keys may lie before the next pair.
+        most = (most * 2).min(CHUNK);
     }
     Ok(false)
 }

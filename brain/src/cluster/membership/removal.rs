@@ -6,7 +6,6 @@
 //! row again.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -14,9 +13,6 @@ use super::{JoinError, JoinRequest, MemberTable, list};
 use crate::cas_register::{Cas, CasRegister};
 use crate::cluster::members::Members;
 use crate::cluster::peers::Peers;
-
-/// The time within which a member that runs answers on its peer port.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// The reason why a member is not removed. Nothing was written.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +71,7 @@ impl<C: CasRegister> RemoveMember for Removal<C> {
                 Some(name) => name.to_owned(),
                 None => return Err(RemoveError::Unknown),
             };
-            let answer = tokio::time::timeout(ANSWER, self.peers.dial(&name, &self.members)).await;
-            if let Ok(Ok(_)) = answer {
+            if self.peers.answers(&name, &self.members).await {
                 return Err(RemoveError::Running);
             }
             let table = self.take_out(&name).await?;

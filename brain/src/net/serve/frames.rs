@@ -13,6 +13,7 @@ const PREFACE_LEN: u32 = 24;
 /// The length of a frame header: the payload's length in three bytes, the type, the flags and the stream id.
 pub(super) const FRAME: usize = 9;
 pub(super) const SETTINGS: u8 = 4;
+const HEADERS: u8 = 1;
 const PING: u8 = 6;
 
 /// The flag of a frame that acknowledges another one.
@@ -49,6 +50,8 @@ struct PingRules {
     min_time: Duration,
     last: Option<Instant>,
     early: u8,
+    /// HEADERS came since the last PING: their stream may not be open yet, if both came at once.
+    headers: bool,
 }
 
 /// What a connection does when a PING arrives on it.
@@ -69,7 +72,8 @@ impl PingRules {
             self.early = 0;
             return false;
         }
-        let least = if traffic.has_streams() {
+        let headers = std::mem::take(&mut self.headers);
+        let least = if headers || traffic.has_streams() {
             self.min_time
         } else {
             PING_WITHOUT_STREAMS
@@ -94,6 +98,7 @@ impl Frames {
                 min_time,
                 last: None,
                 early: 0,
+                headers: false,
             }),
         }
     }
@@ -116,6 +121,11 @@ impl Frames {
                 self.len = 0;
                 if kind == SETTINGS && !self.allow(now) {
                     return Some(Reason::Settings);
+                }
+                if kind == HEADERS
+                    && let Some(pings) = &mut self.pings
+                {
+                    pings.headers = true;
                 }
                 if kind == PING
                     && flags & ACK == 0

@@ -359,8 +359,9 @@ struct Answering {
 
 /// Returns true for RPCs that change nothing: a client may get a refusal for them if their response cannot be sent.
 fn only_reads(path: &str) -> bool {
-    const READS: [&str; 11] = [
+    const READS: [&str; 12] = [
         "/etcdserverpb.KV/Range",
+        "/etcdserverpb.KV/RangeStream",
         "/etcdserverpb.Watch/Watch",
         "/etcdserverpb.Lease/LeaseTimeToLive",
         "/etcdserverpb.Lease/LeaseLeases",
@@ -459,7 +460,10 @@ impl Answering {
             };
             self.serving.connection.answer();
             match frame {
-                Outgoing::Data(bytes, charge) => send_data(&mut to, bytes, charge, body.is_end_stream()).await?,
+                Outgoing::Data(bytes, charge) => {
+                    let connection = &self.serving.connection;
+                    send_data(&mut to, (bytes, charge), body.is_end_stream(), connection).await?;
+                }
                 Outgoing::Trailers(trailers) => {
                     to.send_trailers(trailers)?;
                     self.keep_charge();
@@ -536,7 +540,12 @@ fn frame_or_reset(
 }
 
 /// Sends bytes as the client's window allows. The rest stays here.
-async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Charge, ends: bool) -> Result<(), Cut> {
+async fn send_data(
+    to: &mut SendStream<Piece>,
+    (mut bytes, mut charge): (Bytes, Charge),
+    ends: bool,
+    connection: &Arc<Connection>,
+) -> Result<(), Cut> {
     let mut due = Due::new(ANSWER_TIMEOUT, ANSWER_RATE);
     let all = bytes.len();
     while !bytes.is_empty() {
@@ -556,6 +565,7 @@ async fn send_data(to: &mut SendStream<Piece>, mut bytes: Bytes, mut charge: Cha
         let piece = Piece {
             bytes: bytes.split_to(len),
             charge: Some(charge.split(held)),
+            connection: Some(Arc::clone(connection)),
         };
         to.send_data(piece, ends && rest == 0)?;
     }
@@ -580,6 +590,7 @@ fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(),
 pub(super) struct Piece {
     bytes: Bytes,
     charge: Option<Charge>,
+    connection: Option<Arc<Connection>>,
 }
 
 impl Buf for Piece {
@@ -593,6 +604,10 @@ impl Buf for Piece {
 
     fn advance(&mut self, len: usize) {
         self.bytes.advance(len);
+        // For each write, as grpc-go does: its clients ping once per round trip while data arrives.
+        if let Some(connection) = &self.connection {
+            connection.answer();
+        }
         if let Some(charge) = &self.charge {
             charge.moved(len);
         }

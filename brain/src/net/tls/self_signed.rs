@@ -85,7 +85,7 @@ fn make(wanted: &SelfSigned, not_after: OffsetDateTime) -> Result<Made, rcgen::E
     })
 }
 
-/// Returns false if the file does not exist, or if its certificate has expired. Fails if it is damaged.
+/// Returns false if the file does not exist, or if its certificate has expired, or counts only from a later time on. Fails if it is damaged.
 fn is_valid(path: &Path) -> Result<bool, TlsError> {
     let pem = match fs::read(path) {
         Ok(pem) => pem,
@@ -98,8 +98,9 @@ fn is_valid(path: &Path) -> Result<bool, TlsError> {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    let not_after = certificate.validity().not_after.timestamp();
-    Ok(u64::try_from(not_after).is_ok_and(|not_after| now <= not_after))
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let validity = certificate.validity();
+    Ok((validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now))
 }
 
 /// Waits for the lock of the directory of a file, which is made if there is none; dropping the file unlocks it.

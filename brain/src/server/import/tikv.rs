@@ -78,6 +78,7 @@ async fn copy_alone(
             tikv.check_pin().await?;
             let importing = resume(source, stored)?;
             claim.take().await?;
+            unchanged(tikv, token, Some(stored)).await?;
             (importing, None)
         }
         None if is_copy && !is_new => {
@@ -88,6 +89,7 @@ async fn copy_alone(
         _ => {
             if is_copy && is_new {
                 claim.take().await?;
+                unchanged(tikv, token, stored.as_ref()).await?;
                 info!("deleting a copy that is not complete");
                 claim.release();
                 wipe(tikv, token).await?;
@@ -105,6 +107,16 @@ async fn copy_alone(
     // It means nothing any more.
     set(&register, None).await?;
     Ok(copied)
+}
+
+/// Fails if another import finished or deleted the copy before this one had the claim.
+async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::Result<()> {
+    let now = tikv.register(IMPORTING).get().await.context("read what is copied")?;
+    ensure!(
+        now.as_ref() == stored && owner::is_restoring(&tikv.register(OWNER), token).await?,
+        "another import finished or deleted the copy meanwhile: start again"
+    );
+    Ok(())
 }
 
 fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<Importing> {
@@ -137,6 +149,7 @@ async fn begin(
     // From now on no member starts on the prefix.
     owner::begin_restore(&owner, token).await?;
     claim.take().await?;
+    unchanged(tikv, token, None).await?;
     tikv.pin().await?;
     let importing = Importing {
         source: source.cluster_id(),

@@ -25,6 +25,9 @@ const READ_AHEAD: usize = 4 << 20;
 /// Bytes of log behind the compacted revision, none of them of keys, that are given up.
 const UNNEEDED_LOG: i64 = 256 << 10;
 
+/// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
+const DESTROY_EVERY: i64 = 16 << 20;
+
 /// The position at which a compaction continues to read the log.
 pub(super) struct CompactionScan<L> {
     reader: Reader<L>,
@@ -82,7 +85,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             }
             scan.unneeded += superseding.bytes;
             // The last revision must not leave another batch: that one would find nothing to do, and not finish.
-            if batch.changes.len() >= batch.most.rows / 2 && self.manifest.deleted_up_to < target {
+            if batch.changes.len() >= (batch.most.rows / 2).max(1) && self.manifest.deleted_up_to < target {
                 more = true;
                 break;
             }
@@ -92,8 +95,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         self.apply(batch).await?;
         kill_points::reach("versions-deleted");
+        if !more || self.manifest.sizes.dropped - self.destroyed >= DESTROY_EVERY {
+            self.destroy(self.manifest.deleted_up_to).await?;
+        }
         if !more {
-            self.destroy(target).await?;
+            tracing::info!(revision = target, slot = self.manifest.deleted_slot, "compacted");
             return Ok(false);
         }
         self.scan = Some(scan);
@@ -119,10 +125,10 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         manifest.deleted_slot = last;
         manifest.sizes.dropped = manifest.sizes.logged;
-        let target = manifest.deleted_up_to;
+        let deleted_up_to = manifest.deleted_up_to;
         let batch = self.batch();
         self.apply(batch).await?;
-        self.destroy(target).await
+        self.destroy(deleted_up_to).await
     }
 
     /// Adds to a batch, until it is full, the versions that one record superseded up to `target`; returns true if that is all of them. A
@@ -187,9 +193,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         kill_points::reach("slots-destroyed");
         self.state.set_deleted_up_to(deleted_up_to);
-        self.show(None).await?;
-        tracing::info!(revision = deleted_up_to, slot = watermark.0, "compacted");
-        Ok(())
+        self.destroyed = self.manifest.sizes.dropped;
+        self.show(None).await
     }
 }
 

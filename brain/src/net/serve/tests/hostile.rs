@@ -664,3 +664,26 @@ async fn client_that_pings_too_often_is_told_so_unless_it_is_answered_meanwhile(
     assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM));
     assert!(error.to_string().contains("too_many_pings"), "{error}");
 }
+
+/// As clients of grpc-go do to measure the bandwidth, once per round trip.
+#[tokio::test]
+async fn client_may_ping_for_each_piece_of_a_large_answer() {
+    const WINDOW: u32 = 16 << 10;
+    let (server, _) = start("--grpc-keepalive-min-time=1h");
+    let io = server.dial().await;
+    let handshake = h2::client::Builder::new().initial_window_size(WINDOW).handshake(io);
+    let (send, mut connection) = handshake.await.unwrap();
+    let mut pings = connection.ping_pong().unwrap();
+    let mut client = Client {
+        send,
+        driver: Owned::start(connection),
+    };
+    let response = client.ask("KV/Range", b"1000000", None).await.await.unwrap();
+    let (mut body, mut pieces) = (response.into_body(), 0);
+    while let Some(bytes) = body.data().await {
+        pings.ping(h2::Ping::opaque()).await.unwrap();
+        body.flow_control().release_capacity(bytes.unwrap().len()).unwrap();
+        pieces += 1;
+    }
+    assert!(pieces > 50, "{pieces} pieces");
+}
