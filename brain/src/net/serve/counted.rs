@@ -39,8 +39,8 @@ pub(super) struct Counted {
     /// The number of bytes, at the beginning of the next write, that were already sent.
     sent_ahead: usize,
     connection: Arc<Connection>,
-    /// The frames of the client, while they are watched.
-    frames: Option<Frames>,
+    /// The frames of the client, while they are watched. Apart, because connections are many.
+    frames: Option<Box<Frames>>,
     /// True if the client sent too many SETTINGS or PINGs.
     is_flooded: bool,
     left: Left,
@@ -62,7 +62,7 @@ impl Counted {
     /// Begins to count SETTINGS, and PINGs if there is a least time between them, and closes the connection of a client that sends too
     /// many. The next read must begin at the preface.
     pub(super) fn watch_frames(&mut self, ping_min_time: Option<Duration>) {
-        self.frames = Some(Frames::new(Instant::now(), ping_min_time));
+        self.frames = Some(Box::new(Frames::new(Instant::now(), ping_min_time)));
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
