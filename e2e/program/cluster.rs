@@ -8,7 +8,7 @@ use e2e::cluster_dir::{ClusterDir, Name};
 use e2e::config::{Config, Store};
 use e2e::log_check::ClusterLogs;
 use e2e::progress::Progress;
-use e2e::tools::Tools;
+use e2e::tools;
 use e2e::tools::own::Programs;
 use e2e::{cleanup, cluster_process, demo};
 use tracing_subscriber::EnvFilter;
@@ -66,7 +66,7 @@ pub(crate) struct Up {
 /// It cannot be done, or a cluster's logs have complaints.
 pub(crate) fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
     match command {
-        Command::Tools => Tools::prepare(progress).map(drop),
+        Command::Tools => tools::prepare_for_tests(progress),
         Command::Up(up) => self::up(&up, progress),
         Command::Demo(up) => show(&up, progress),
         Command::Down { name, tests } => {

@@ -12,6 +12,22 @@ use std::path::PathBuf;
 use crate::progress::Progress;
 use cache::Cache;
 
+/// Installs or builds everything that tests use, so that no test shares the processors with a build.
+///
+/// # Errors
+///
+/// As [`Tools::prepare`], or Python's packages cannot be installed.
+pub fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
+    Tools::prepare(progress)?;
+    let cache = Cache::open()?;
+    for module in [go::ETCD_NEXT, go::CLIENTV3, go::HELM, go::PROMETHEUS] {
+        module.build(&cache, progress)?;
+    }
+    crates::etcd_client_tests(&cache, progress)?;
+    python::Python::prepare(progress)?;
+    Ok(())
+}
+
 /// Paths of the programs of a whole cluster.
 #[derive(Clone, Debug)]
 pub struct Tools {

@@ -1,4 +1,4 @@
-//! What the source may do meanwhile, played by a server that does just that.
+//! Imports from a server of the tests, which compacts, restarts or disappears during the copy.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -322,7 +322,7 @@ async fn lost_watch_goes_on_behind_the_last_revision() {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_compacted_revision_is_not_taken_for_all_of_it() {
+async fn compacted_revision_is_not_copied_in_part() {
     // Of revision 5 an older etcd sends the puts, or nothing if it had none.
     for first in [5, 6] {
         let fake = Fake::at(9);

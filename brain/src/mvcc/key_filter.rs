@@ -12,7 +12,7 @@ const BITS: u32 = 4;
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// The hash of `key`. Who makes keys of equal hashes only makes their own reads slower.
+    /// Returns the hash of `key`. A client that chooses keys with equal hashes makes only its own reads slower.
     #[must_use]
     pub fn of(key: &[u8]) -> Self {
         let mut hasher = DefaultHasher::new();

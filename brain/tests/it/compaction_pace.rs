@@ -9,13 +9,13 @@ use tokio::time::Instant;
 
 use crate::engine::Engine;
 
-/// How long it takes until 40 versions that a compaction made obsolete are deleted. Meanwhile a key is put.
+/// Returns the time until 40 versions that a compaction made obsolete are deleted. Meanwhile a key is put.
 async fn compaction_takes(pace: CompactionPace) -> Duration {
     let mut engine = Engine::start_paced(MemLog::new(), MemRows::new(), pace).await.unwrap();
     for _ in 0..=40 {
         engine.put(b"key", b"value").await.unwrap();
     }
-    // All of it is flushed: the compaction does not wait for that.
+    // The clock is paused: it moves on once everything is flushed, so that the compaction does not wait for a flush.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
     engine.compact().await;

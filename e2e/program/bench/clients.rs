@@ -1,4 +1,4 @@
-//! What clients get from a server, one alone and many at once: each part on a fresh one.
+//! Measures a server from the side of its clients, with one client and with many. Each part starts a fresh server.
 
 use std::path::Path;
 

@@ -54,7 +54,7 @@ struct PingRules {
     headers: bool,
 }
 
-/// What a connection does when a PING arrives on it.
+/// The state of a connection by which a PING is judged.
 pub(super) trait Traffic {
     /// Returns true if a stream is open.
     fn has_streams(&self) -> bool;

@@ -270,7 +270,7 @@ pub(super) async fn within(
     }
 }
 
-/// What waits for the outcome of an RPC. Dropped before it is known, its client has disconnected.
+/// Records the outcome of an RPC: metrics and a span. If it is dropped before the outcome is known, the client has disconnected.
 pub(super) struct Observed {
     pub(super) in_flight: Option<InFlight>,
     pub(super) span: Option<RpcSpan>,

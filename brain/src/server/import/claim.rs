@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Claim<C> {
     register: C,
-    /// What this import has written; `None` while it has no right.
+    /// The value that this import wrote last; `None` while it does not hold the claim.
     own: Mutex<Option<Bytes>>,
 }
 

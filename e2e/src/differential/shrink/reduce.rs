@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_last_step_shows_alone_is_found_at_once() {
+    async fn last_step_that_is_enough_is_found_at_once() {
         let script: Vec<_> = hidden(1)
             .into_iter()
             .filter(|ran| ran.step.request.method() != "Put")
