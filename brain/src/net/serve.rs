@@ -371,7 +371,8 @@ impl Server {
                 ping_min_time: (purpose != Purpose::Peers).then_some(self.config.keepalive.min_time),
                 connections: if is_probes { probes.clone() } else { clients.clone() },
                 network: network.clone(),
-                refused: (purpose == Purpose::Peers).then(|| refused.clone()),
+                refused: refused.clone(),
+                for_peers: purpose == Purpose::Peers,
             };
             ports.spawn(port.run(listener, leave.clone(), grace));
         }

@@ -10,8 +10,9 @@ from patroni.dcs import get_dcs
 # Patroni interrupts its own watch, and says so as an error.
 logging.disable(logging.CRITICAL)
 
-TTL = 3
-DEADLINE = 60
+# Longer than a loaded machine stands still: a lease that ends between two steps would be an answer of neither server.
+TTL = 15
+DEADLINE = 120
 
 
 def member(name):
@@ -23,7 +24,7 @@ def member(name):
             "name": name,
             "ttl": TTL,
             "loop_wait": 1,
-            "retry_timeout": 5,
+            "retry_timeout": 30,
             "maximum_lag_on_failover": 0,
             "postgresql": {},
             "tags": {},

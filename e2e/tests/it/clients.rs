@@ -13,16 +13,21 @@ use e2e::tools::{crates, go};
 
 use crate::harness::deadline;
 
-/// Runs a client on both with the URL of the server, and returns what it printed.
-fn prints_the_same(client: impl Fn(&str) -> String) -> String {
+/// Runs a client on both at a time with the URL of the server, and returns what it printed.
+fn prints_the_same(client: impl Fn(&str) -> String + Sync) -> String {
     let progress = Progress::stderr();
-    let printed = [Program::etcd(&progress).unwrap(), Program::kubebrain().unwrap()].map(|server| {
+    let servers = [Program::etcd(&progress).unwrap(), Program::kubebrain().unwrap()];
+    let client = &client;
+    let printed = |server: Program| {
         let server = Server::start(&server, &[]).unwrap();
         let printed = client(server.endpoint());
         server.stop().unwrap();
         printed
+    };
+    let [etcd, brain] = std::thread::scope(|scope| {
+        let runs = servers.map(|server| scope.spawn(move || printed(server)));
+        runs.map(|run| run.join().unwrap())
     });
-    let [etcd, brain] = printed;
     assert_eq!(brain, etcd);
     brain
 }
@@ -63,9 +68,10 @@ fn python_package_etcd3_gets_the_same_answers() {
 
 /// Runs the tests of the crate `etcd-client` on a server, and returns the lines with their results.
 ///
-/// They connect to etcd's own port of localhost, expect a user who may do all, and wait until their tokens end.
+/// They connect to etcd's own port of localhost, expect a user who may do all, and wait 4 s until their tokens have ended. etcd looks for
+/// those once a second: with 2 s to live they have ended a second before that, and no request takes as long as they live.
 fn etcd_client_on(server: &Program, tests: &Path) -> anyhow::Result<Vec<String>> {
-    let server = Server::start_alone(server, &["--auth-token-ttl=3"])?;
+    let server = Server::start_alone(server, &["--auth-token-ttl=2"])?;
     let etcdctl = go::ETCD.build(&Cache::open()?, &Progress::stderr())?.join("etcdctl");
     for args in [
         &["user", "add", "root", "--new-user-password=rootpwd"][..],

@@ -36,6 +36,7 @@ const TEMPORARY: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain is started for one TiKV cluster.
 const CLUSTER_ID: &str = "tikv-cluster-id";
+const INSTANCE_ID: &str = "distributed-tracing-instance-id";
 /// Common name of the certificate that brains show to each other.
 pub(crate) const PEER_NAME: &str = "kubebrain-peer";
 pub(crate) const CONTAINER: &str = "brain";
@@ -213,6 +214,7 @@ impl Renderer<'_> {
             Storage::Unmanaged => {}
         }
         flags.extend(self.typed_flags());
+        flags.extend(self.instance_id());
         // Kubernetes would take `$(` in a user's value for a variable.
         let further = self.cluster.spec.flags.iter();
         let further = further.map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
@@ -239,6 +241,17 @@ impl Renderer<'_> {
             flags.push(("lease-name", self.names().lease()));
         }
         flags
+    }
+
+    /// If spans are exported, the name under which those of one member are found, unless the user chose one for all of them.
+    fn instance_id(&self) -> Option<(&'static str, String)> {
+        let given = |name: &str| {
+            let flags = &self.cluster.spec.flags;
+            let former = || flags.get(&format!("experimental-{name}"));
+            flags.get(name).or_else(former).map(String::as_str)
+        };
+        let exports = given("enable-distributed-tracing") == Some("true") && given(INSTANCE_ID).is_none();
+        exports.then(|| (INSTANCE_ID, "$(POD_NAME)".to_owned()))
     }
 
     /// Flags that have fields of their own.

@@ -372,14 +372,16 @@ fn access_mode_is_the_claims() {
     assert_eq!(modes(json!({"accessMode": "ReadWriteOnce"})), json!(["ReadWriteOnce"]));
 }
 
-#[track_caller]
-fn has_flag(spec: Value, flag: &str) {
+fn arguments(spec: Value) -> Vec<Value> {
     let set = rendered(spec, Kind::StatefulSet, "dev");
     let arguments = set.pointer("/spec/template/spec/containers/0/args").unwrap();
-    assert!(
-        arguments.as_array().unwrap().contains(&json!(flag)),
-        "{flag} in {arguments}"
-    );
+    arguments.as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn has_flag(spec: Value, flag: &str) {
+    let arguments = arguments(spec);
+    assert!(arguments.contains(&json!(flag)), "{flag} in {arguments:?}");
 }
 
 #[test]
@@ -393,6 +395,24 @@ fn fields_of_the_brain_become_flags() {
     has_flag(revisions, "--auto-compaction-retention=1000");
     let times = json!({"autoCompaction": {"mode": "Periodic", "retention": "1h"}});
     has_flag(times, "--auto-compaction-mode=periodic");
+}
+
+#[test]
+fn spans_of_each_member_carry_its_name_unless_the_user_chose_one() {
+    let flag = json!("--distributed-tracing-instance-id=$(POD_NAME)");
+    for (flags, has) in [
+        (json!({}), false),
+        (json!({"enable-distributed-tracing": "false"}), false),
+        (json!({"enable-distributed-tracing": "true"}), true),
+        (json!({"experimental-enable-distributed-tracing": "true"}), true),
+        (
+            json!({"enable-distributed-tracing": "true", "distributed-tracing-instance-id": "one"}),
+            false,
+        ),
+    ] {
+        let arguments = arguments(json!({"flags": &flags}));
+        assert_eq!(arguments.contains(&flag), has, "{flags}: {arguments:?}");
+    }
 }
 
 fn merged(template: Value) -> Value {

@@ -55,11 +55,13 @@ pub(super) struct PortConfig {
     pub(super) ping_min_time: Option<Duration>,
     pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
-    /// Limits log lines about refused peers; set on peer ports. Refused clients are logged at debug level only.
-    pub(super) refused: Option<Refused>,
+    /// Limits log lines about refused peers and clients.
+    pub(super) refused: Refused,
+    /// Whether other members connect to it, not clients.
+    pub(super) for_peers: bool,
 }
 
-/// Limits log lines about refused peers.
+/// Limits log lines about refused peers and clients.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Refused {
     /// Refused by TLS.
@@ -287,21 +289,21 @@ impl PortConfig {
         let from = caller
             .address()
             .map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
-        if let Some(refused) = &self.refused {
-            refused.tell(&from, &why);
-        }
+        self.refused.tell(&from, &why);
         Err(why)
     }
 
     fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
-        match (&self.refused, refusal(error)) {
-            (Some(refused), Some(reason)) => {
-                if let Some(count) = refused.handshakes.due() {
-                    warn!(from, count, %reason, "a peer is refused");
-                }
-            }
-            _ => debug!(from, %error, "a TLS handshake failed"),
+        let Some(reason) = refusal(error) else {
+            debug!(from, %error, "a TLS handshake failed");
+            return;
+        };
+        match self.refused.handshakes.due() {
+            Some(count) if self.for_peers => warn!(from, count, %reason, "a peer is refused"),
+            // the text of etcd
+            Some(count) => warn!(from, count, %reason, "rejected connection on client endpoint"),
+            None => debug!(from, %reason, "a TLS handshake failed"),
         }
     }
 
