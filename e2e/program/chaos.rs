@@ -23,7 +23,7 @@ mod test_cluster;
 use faults::{Fault, Named};
 use history::History;
 use round::{RoundResult, TestCluster, Wrong};
-use test_cluster::members::{Clock, FAKETIME, Members};
+use test_cluster::members::{Clock, Members};
 use test_cluster::network::{self, Network};
 use test_cluster::tikv::{self, Tikv};
 
@@ -72,10 +72,7 @@ pub(crate) fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
 }
 
 fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<Addresses>> {
-    debian::require(network::PACKAGES, progress)?;
-    if flags.with_clock.is_some() {
-        debian::require(&[FAKETIME], progress)?;
-    }
+    debian::require(debian::CHAOS, progress)?;
     network::enter(|| match std::env::var(REAL) {
         Ok(pd) if flags.lost_replies.is_none() && flags.fault.is_none() => ask(&pd).map(Some),
         _ => Ok(None),

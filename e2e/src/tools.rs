@@ -19,6 +19,7 @@ use cache::Cache;
 /// As [`Tools::prepare`], or Python's packages cannot be installed.
 pub fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
     Tools::prepare(progress)?;
+    debian::require(debian::CHAOS, progress)?;
     let cache = Cache::open()?;
     for module in [go::ETCD_NEXT, go::CLIENTV3, go::HELM, go::PROMETHEUS] {
         module.build(&cache, progress)?;

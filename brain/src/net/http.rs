@@ -1,7 +1,7 @@
 //! The HTTP routes beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's,
 //! and `/member`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,7 +11,8 @@ use axum::routing::any;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use tokio::time::Instant;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use crate::log_once::LogOnce;
@@ -33,6 +34,11 @@ pub trait Health: Send + Sync + 'static {
 
     /// Reads one key from this member alone, or returns the reason why that failed.
     async fn serializable_read(&self) -> Result<(), String>;
+
+    /// Returns true if the member has just started and nothing has gone wrong yet.
+    fn is_starting(&self) -> bool {
+        false
+    }
 
     /// Succeeds if this process can do its work; if only a restart can help, returns the reason for it.
     async fn alive(&self) -> Result<(), String> {
@@ -82,11 +88,11 @@ struct Log {
     health: LogOnce,
 }
 
-/// The metrics page that was rendered last, with its time.
+/// The metrics page that was rendered last, and when that began.
 type Page = Arc<Mutex<Option<(Instant, Bytes)>>>;
 
-/// The time for which a rendered metrics page is reused, so that concurrent requests get the same one.
-const PAGE_AGE: Duration = Duration::from_millis(100);
+/// The shortest time from one rendering of the metrics page to the next. Requests in between wait for the next one.
+const PAGE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Returns the routes, without the CORS policy.
 pub fn routes(
@@ -126,7 +132,7 @@ async fn version(request: Request<Body>) -> Response<Body> {
 }
 
 async fn metrics_page(State(site): State<Site>) -> Response<Body> {
-    match site.page() {
+    match site.page().await {
         Ok(text) => answer(StatusCode::OK, METRICS_TYPE, text),
         Err(error) => {
             error!(%error, "metrics cannot be rendered");
@@ -136,16 +142,20 @@ async fn metrics_page(State(site): State<Site>) -> Response<Body> {
 }
 
 impl Site {
-    /// Returns the metrics page, rendered once for concurrent requests.
-    fn page(&self) -> anyhow::Result<Bytes> {
-        let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((rendered, text)) = &*page
-            && rendered.elapsed() < PAGE_AGE
-        {
-            return Ok(text.clone());
+    /// Returns a metrics page that counts everything before this call. It is rendered once for concurrent requests, and not more often
+    /// than this server has time for.
+    async fn page(&self) -> anyhow::Result<Bytes> {
+        let called = Instant::now();
+        let mut page = self.page.lock().await;
+        if let Some((rendered, text)) = &*page {
+            if *rendered > called {
+                return Ok(text.clone());
+            }
+            sleep_until(*rendered + PAGE_INTERVAL).await;
         }
+        let began = Instant::now();
         let text = Bytes::from(self.metrics.render()?);
-        *page = Some((Instant::now(), text.clone()));
+        *page = Some((began, text.clone()));
         Ok(text)
     }
 }

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::net::http::{Alarm, Health};
 use crate::net::serve::Services;
 use crate::otel::Tracing;
-use crate::refusal::Refusal;
+use crate::refusal::{Code, Refusal};
 
 /// The reason why a member is not ready. Clones share it.
 #[derive(Debug, Clone)]
@@ -66,6 +66,10 @@ impl Health for NotReady {
 
     async fn serializable_read(&self) -> Result<(), String> {
         Err(self.reason())
+    }
+
+    fn is_starting(&self) -> bool {
+        self.0.load().code == Code::Starting
     }
 
     /// A restart does not help if storage is unreachable.

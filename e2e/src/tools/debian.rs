@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use super::cache;
 use crate::progress::Progress;
 
 /// A program (or, with a slash, a file) and the package that brings it.
@@ -39,6 +40,17 @@ pub const CLUSTER: &[Package] = &[
     package("sysctl", "procps"),
 ];
 
+/// Packages by which the network and the clocks of members are disturbed.
+pub const CHAOS: &[Package] = &[
+    package("ip", "iproute2"),
+    package("nft", "nftables"),
+    package("nsenter", "util-linux"),
+    package(FAKETIME, "libfaketime"),
+];
+
+/// The library that shows a process another time of day.
+pub const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
 /// Makes sure that these packages are there: installs the missing ones when root, names them otherwise.
 ///
 /// # Errors
@@ -52,6 +64,13 @@ pub fn require(packages: &[Package], progress: &Progress) -> anyhow::Result<()> 
     let command = format!("apt-get install -y --no-install-recommends {}", missing.join(" "));
     if !rustix::process::geteuid().is_root() {
         bail!("Debian packages are missing; as root: apt-get update && {command}");
+    }
+    // `apt-get update` does not wait for another one, as it does for dpkg's lock.
+    let lock = std::env::temp_dir().join("kubebrain-apt-get.lock");
+    let _alone = cache::lock(&lock, progress, "Debian packages are installed by another process")?;
+    let missing = self::missing(packages);
+    if missing.is_empty() {
+        return Ok(());
     }
     progress.during(format_args!("install Debian packages: {}", missing.join(" ")), || {
         apt_get(["update", "-q"])?;

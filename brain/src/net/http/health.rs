@@ -128,7 +128,10 @@ async fn run(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &U
         written.expect("a string takes what is written to it");
     }
     if !ok {
-        if let Some(count) = site.log.checks.due() {
+        // A probe that comes early is no trouble.
+        if site.health.is_starting() {
+            debug!(kind, reason = %text.trim_end().replace('\n', "; "), "health checks fail");
+        } else if let Some(count) = site.log.checks.due() {
             warn!(kind, count, reason = %text.trim_end().replace('\n', "; "), "health checks fail");
         }
         return plain_error(StatusCode::SERVICE_UNAVAILABLE, &text);
@@ -155,7 +158,9 @@ pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -
         }
         Err(reason) => {
             counters.failures.inc();
-            if let Some(count) = site.log.health.due() {
+            if site.health.is_starting() {
+                debug!(reason, "/health is false");
+            } else if let Some(count) = site.log.health.due() {
                 warn!(reason, count, "/health is false");
             }
             let body = serde_json::json!({ "health": "false", "reason": reason });

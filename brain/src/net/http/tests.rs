@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
@@ -73,6 +73,37 @@ async fn ask(store: Store, method: Method, uri: &str) -> (u16, http::HeaderMap, 
         parts.headers,
         String::from_utf8(body.to_vec()).unwrap(),
     )
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many() {
+    let (metrics, renderings) = (Arc::new(Metrics::new(false)), Arc::new(AtomicUsize::new(0)));
+    let counted = renderings.clone();
+    metrics.before_render(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let routes = routes(
+        Arc::new(healthy()),
+        (nobody(), Certificates::default()),
+        metrics.clone(),
+    );
+    let ranges = async || {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        let body = routes.clone().oneshot(request).await.unwrap().into_body();
+        let page = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix("etcd_mvcc_range_total "));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(ranges().await, "0");
+    metrics.mvcc.ranges.inc();
+    assert_eq!(ranges().await, "1");
+    metrics.mvcc.ranges.inc();
+    let before = renderings.load(Ordering::Relaxed);
+    let pages = futures::future::join_all((0..50).map(|_| ranges())).await;
+    assert!(pages.iter().all(|page| page == "2"), "{pages:?}");
+    assert_eq!(renderings.load(Ordering::Relaxed) - before, 1);
 }
 
 async fn get(store: Store, uri: &str) -> (u16, String) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::{Program, spawn};
-use e2e::tools::debian::Package;
+use e2e::tools::debian::FAKETIME;
 use e2e::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,12 +24,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// For SIGTERM.
 const STOP: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Shows a process another time of day.
-pub(crate) const FAKETIME: Package = Package {
-    brings: "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
-    name: "libfaketime",
-};
-
 /// All brains of one cluster.
 #[derive(Debug)]
 pub(crate) struct Members {
@@ -80,7 +74,7 @@ impl Clock {
 
     fn show(&self, member: usize, command: &mut Command) {
         command
-            .env("LD_PRELOAD", FAKETIME.brings)
+            .env("LD_PRELOAD", FAKETIME)
             .env("FAKETIME_TIMESTAMP_FILE", self.file(member))
             // looked at in every call: a step is seen at once
             .env("FAKETIME_NO_CACHE", "1")

@@ -13,23 +13,7 @@ use anyhow::Context as _;
 use e2e::command::{feed, run};
 use e2e::tcp_proxy::TcpProxy;
 use e2e::tikv::real::Addresses;
-use e2e::tools::debian::{self, Package};
-
-/// Debian packages for the network.
-pub(crate) const PACKAGES: &[Package] = &[
-    Package {
-        brings: "ip",
-        name: "iproute2",
-    },
-    Package {
-        brings: "nft",
-        name: "nftables",
-    },
-    Package {
-        brings: "nsenter",
-        name: "util-linux",
-    },
-];
+use e2e::tools::debian;
 
 /// Address of this process, its clients and the mock.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
