@@ -77,6 +77,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Returns the age at which a snapshot should be replaced; `None` if it stays valid for ever.
     fn renew_after(&self) -> Option<Duration>;
 
+    /// Returns once views are to be renewed before that, because work waits for what the older ones keep; never if there is no such work.
+    fn renewal_asked(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
     /// Returns the recommended upper limit of one `apply`. It accepts more, but no faster.
     fn step(&self) -> Step;
 

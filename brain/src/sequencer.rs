@@ -420,7 +420,8 @@ fn count(record: &Record, metrics: &Metrics) {
         match &entry.change {
             Some(Change::Keys(keys)) => {
                 let deletes = keys.changes.iter().filter(|change| change.is_delete()).count();
-                metrics.mvcc.txns.inc();
+                // As in etcd, one change is no txn.
+                metrics.mvcc.txns.inc_by((keys.changes.len() > 1).into());
                 metrics.mvcc.deletes.inc_by(deletes as u64);
                 metrics.mvcc.puts.inc_by((keys.changes.len() - deletes) as u64);
                 let bytes: usize = keys

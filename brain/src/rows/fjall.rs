@@ -28,7 +28,7 @@ use std::time::Duration;
 use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use self::guard::{Health, caught};
@@ -72,6 +72,10 @@ const RENEW: Duration = Duration::from_secs(10);
 
 /// Maximum age of a view when space is short.
 const RENEW_TIGHT: Duration = Duration::from_millis(500);
+
+/// Time for which a compaction waits until views are renewed. A client that reads an old one slowly holds it up no longer.
+const RENEWAL: Duration = Duration::from_secs(2);
+const RENEWAL_POLL: Duration = Duration::from_millis(20);
 
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
@@ -134,7 +138,19 @@ struct Shared {
     writer: Arc<Mutex<Writer>>,
     /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
     view: ArcSwap<FjallSnapshot>,
+    /// Asks for younger views.
+    renewal: Notify,
     cut: Option<String>,
+}
+
+/// What is left to do of a compaction.
+#[derive(Debug, Clone, Copy)]
+enum Left {
+    /// Tables are not in the last level yet.
+    Tables,
+    /// The last level may hold what no view needs.
+    LastLevel,
+    Nothing,
 }
 
 struct Writer {
@@ -196,6 +212,21 @@ impl FjallRows {
         let shared = self.shared.clone();
         // fjall looks at the length of the journal when it writes a table.
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await
+    }
+}
+
+impl FjallRows {
+    /// Has views renewed that are older than the rows in tables: merges keep what these see, and what comes to the last level stays there.
+    async fn renew_views(&self) -> Result<(), RowsError> {
+        let mut writer = self.shared.writer.clone().lock_owned().await;
+        let shared = self.shared.clone();
+        guard::blocking(move || shared.touch(&mut writer)).await?;
+        let begun = Instant::now();
+        while !self.shared.merger.are_views_younger() && begun.elapsed() < RENEWAL {
+            self.shared.renewal.notify_one();
+            tokio::time::sleep(RENEWAL_POLL).await;
+        }
+        Ok(())
     }
 }
 
@@ -273,10 +304,11 @@ impl Rows for FjallRows {
         let shared = self.shared.clone();
         // Makes tables of all rows; rows that are written meanwhile stay in memory.
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
-        let mut waits = 0;
+        self.renew_views().await?;
+        let (mut waits, mut left) = (0, Left::Tables);
         loop {
             let shared = self.shared.clone();
-            let done = guard::blocking(move || shared.compact()).await;
+            let done = guard::blocking(move || shared.compact(left)).await;
             let writer = self.shared.writer.clone().lock_owned().await;
             let shared = self.shared.clone();
             guard::blocking(move || {
@@ -285,8 +317,8 @@ impl Rows for FjallRows {
             })
             .await?;
             match done {
-                Ok(true) => waits = 0,
-                Ok(false) => return Ok(()),
+                Ok(Left::Nothing) => return Ok(()),
+                Ok(next) => (waits, left) = (0, next),
                 // Tables that views keep are deleted once the views are renewed.
                 Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {
                     waits += 1;
@@ -295,6 +327,10 @@ impl Rows for FjallRows {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    async fn renewal_asked(&self) {
+        self.shared.renewal.notified().await;
     }
 
     fn to_come(&self) -> u64 {
@@ -518,20 +554,24 @@ impl Shared {
     }
 
     /// Merges all tables into one level: at once where there is space, for the new tables stand beside the old ones until they are
-    /// whole; else some of them, and `true` when there may be more. Blocks; where it is done at once, fjall writes no other tables
-    /// meanwhile.
-    fn compact(&self) -> Result<bool, RowsError> {
+    /// whole; else some of them, and in the end the last level with itself. Returns what is left to do. Blocks; where it is done at once,
+    /// fjall writes no other tables meanwhile.
+    fn compact(&self, left: Left) -> Result<Left, RowsError> {
         self.health.check()?;
-        if self.merger.merge_everything()? {
-            return Ok(false);
+        match left {
+            Left::Tables if self.merger.merge_everything()? => Ok(Left::Nothing),
+            Left::Tables if self.merger.push_down()? => Ok(Left::Tables),
+            Left::Tables => Ok(Left::LastLevel),
+            Left::LastLevel => self.merger.rewrite_last().map(|_| Left::Nothing),
+            Left::Nothing => Ok(Left::Nothing),
         }
-        self.merger.push_down()
     }
 
     /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it makes or merges
     /// tables. Those that an older view needs stay.
     fn release(&self, writer: &mut Writer, at_least: u64) -> Result<(), RowsError> {
-        if writer.fence.is_none() || left_over(&self.keyspace)? < at_least {
+        let is_due = || Ok::<_, RowsError>(left_over(&self.keyspace)? >= at_least || self.merger.waits_for_views());
+        if writer.fence.is_none() || !is_due()? {
             return Ok(());
         }
         self.touch(writer)?;

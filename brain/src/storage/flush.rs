@@ -435,9 +435,15 @@ fn is_refused(error: &anyhow::Error) -> bool {
 
 /// A snapshot as soon as the last one is too old; never where one serves for ever.
 async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
-    match aged {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
+    let aged = async {
+        match aged {
+            Some(moment) => tokio::time::sleep_until(moment).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = aged => {}
+        () = rows.renewal_asked() => {}
     }
     rows.snapshot().await
 }

@@ -146,6 +146,16 @@ impl Merger {
         self.work.under_way.load(Ordering::Acquire)
     }
 
+    /// Returns true if all views are younger than all rows in tables.
+    pub(super) fn are_views_younger(&self) -> bool {
+        self.work.are_views_younger()
+    }
+
+    /// Returns true if much in the last level is deleted, and goes once views are younger.
+    pub(super) fn waits_for_views(&self) -> bool {
+        Counts::of(&self.work.keyspace).is_last_much_deleted() && !self.work.are_views_younger()
+    }
+
     /// Additional bytes that the next small merges, and the next table that comes from memory, need.
     pub(super) fn to_come(&self) -> u64 {
         self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
@@ -180,6 +190,12 @@ impl Merger {
     /// [`RowsError::Full`] if there is no space even for that.
     pub(super) fn push_down(&self) -> Result<bool, RowsError> {
         self.work.push_down()
+    }
+
+    /// Writes the last level again without the versions of rows that no view needs: tables are not merged there any more, so those that views
+    /// still needed when they came there would stay. Returns [`RowsError::Full`] if much is deleted and there is no space for it.
+    pub(super) fn rewrite_last(&self) -> Result<bool, RowsError> {
+        self.work.rewrite_last(u64::MAX)
     }
 }
 
@@ -237,6 +253,7 @@ impl Work {
             let merged = match self.next(&levels) {
                 Some((shape, _)) => self.step(shape),
                 None if self.is_stuck(&levels) || self.is_much_deleted() => self.push_down(),
+                None if self.is_last_much_deleted() => self.rewrite_last(MOST_PULLED * self.limits.memtable_bytes),
                 None => return Ok(()),
             };
             match merged {
@@ -256,6 +273,15 @@ impl Work {
         let counts = Counts::of(&self.keyspace);
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
         counts.bytes > LEFT_OVER && counts.deleted * DELETED >= counts.rows && newest <= Some(self.live.watermark())
+    }
+
+    /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
+    fn is_last_much_deleted(&self) -> bool {
+        Counts::of(&self.keyspace).is_last_much_deleted() && self.are_views_younger()
+    }
+
+    fn are_views_younger(&self) -> bool {
+        self.keyspace.tree.get_highest_persisted_seqno() < Some(self.live.watermark())
     }
 
     /// Returns true if a level is too large and fjall finds no merge for it: then it looks at no other level either. Only where there is space
@@ -297,6 +323,23 @@ impl Work {
             return Ok(false);
         }
         self.merge(&mut unfinished, PullDown(level, LAST), need)
+    }
+
+    /// Writes the last level again, if it is no larger than `most` bytes. Returns true if anything was done.
+    fn rewrite_last(&self, most: u64) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let need = Levels::of(&self.keyspace).last_bytes();
+        // Beside other work it must leave space for writes.
+        if need == 0 || need > most || most < u64::MAX && !self.is_ample(2 * need) {
+            return Ok(false);
+        }
+        match self.require_space(need) {
+            Err(RowsError::Full(_)) if !Counts::of(&self.keyspace).is_last_much_deleted() => return Ok(false),
+            outcome => outcome?,
+        }
+        kill_points::reach("tables-unmerged");
+        self.merge(&mut unfinished, PullDown(LAST, LAST), need)
     }
 
     /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
@@ -466,6 +509,16 @@ struct Counts {
     /// Deletions above the last level: there they end.
     deleted: u64,
     bytes: u64,
+    last: Last,
+}
+
+/// The contents of the last level.
+#[derive(Debug, Default)]
+struct Last {
+    rows: u64,
+    /// Deletions of rows that views needed when both came there.
+    deleted: u64,
+    bytes: u64,
 }
 
 impl Counts {
@@ -478,10 +531,19 @@ impl Counts {
                 counts.bytes += table.metadata.file_size;
                 if at + 1 < version.level_count() {
                     counts.deleted += table.metadata.tombstone_count;
+                } else {
+                    counts.last.rows += table.metadata.item_count;
+                    counts.last.deleted += table.metadata.tombstone_count;
+                    counts.last.bytes += table.metadata.file_size;
                 }
             }
         }
         counts
+    }
+
+    fn is_last_much_deleted(&self) -> bool {
+        let last = &self.last;
+        last.bytes > LEFT_OVER && last.deleted > 0 && last.deleted * DELETED >= last.rows
     }
 }
 

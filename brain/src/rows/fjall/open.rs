@@ -11,7 +11,7 @@ use ::fjall::config::{
 use ::fjall::{AbstractTree, CompressionType, Database, Error, Keyspace, KeyspaceCreateOptions, PersistMode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::guard::{Health, caught, io, within};
 use super::inspect::{self, named};
@@ -124,6 +124,7 @@ pub(super) fn open(
             fence,
         })),
         view,
+        renewal: Notify::new(),
         cut: flaw,
     })
 }

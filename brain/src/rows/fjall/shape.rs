@@ -109,6 +109,11 @@ impl Levels {
         self.0.iter().map(|tables| sum(tables)).sum()
     }
 
+    /// Bytes of the tables of the last level.
+    pub(super) fn last_bytes(&self) -> u64 {
+        sum(&self.0[LEVELS - 1])
+    }
+
     /// Returns true if there are tables that are not in the last level.
     pub(super) fn is_spread(&self) -> bool {
         self.0[..LEVELS - 1].iter().any(|level| !level.is_empty())

@@ -278,3 +278,93 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
     let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
     assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
 }
+
+/// Versions of rows in tables.
+fn versions(rows: &FjallRows) -> u64 {
+    let version = rows.shared.keyspace.tree.current_version();
+    version.iter_tables().map(|table| table.metadata.item_count).sum()
+}
+
+#[tokio::test]
+async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    write(&rows, 1).await;
+    let view = rows.snapshot().await.unwrap();
+    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
+    rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
+        .await
+        .unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    while rows.shared.merger.push_down().unwrap() {}
+    assert!(versions(&rows) > 2 * KEYS, "the view needs them");
+    assert_eq!(view.get(b"key/7").await.unwrap(), Some(value(1)));
+    drop(view);
+    let last = History::fence(3).unwrap();
+    rows.apply(History::fence(2), last, Vec::new()).await.unwrap();
+    assert!(!rows.shared.merger.push_down().unwrap(), "all is in the last level");
+    assert!(rows.shared.merger.rewrite_last().unwrap());
+    assert_eq!(versions(&rows), 1, "the fence");
+}
+
+#[tokio::test]
+async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself() {
+    const ROWS: u64 = 250;
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: 1 << 20,
+        ..small()
+    };
+    let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    let put = |key| laws::put(format!("key/{key:04}"), random_bytes(key, 100 << 10));
+    let puts = (0..ROWS).map(put).collect();
+    let fence = |batch| History::fence(batch).unwrap();
+    rows.apply(None, fence(1), puts).await.unwrap();
+    let view = rows.snapshot().await.unwrap();
+    let deletions = (0..ROWS).map(|key| laws::delete(format!("key/{key:04}"))).collect();
+    rows.apply(History::fence(1), fence(2), deletions).await.unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    while Levels::of(&rows.shared.keyspace).is_spread() {
+        rows.shared.merger.push_down().unwrap();
+        tokio::task::yield_now().await;
+    }
+    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    let before = occupied();
+    assert!(before > 2 * LEFT_OVER, "{before} bytes");
+    drop(view);
+    let given_back = async {
+        while occupied() > LEFT_OVER {
+            // As a brain does.
+            drop(rows.snapshot().await.unwrap());
+            tokio::task::yield_now().await;
+        }
+    };
+    let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
+    assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
+}
+
+#[tokio::test]
+async fn compaction_has_views_renewed_first() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    write(&rows, 1).await;
+    let mut view = rows.snapshot().await.unwrap();
+    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
+    rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
+        .await
+        .unwrap();
+    // As a brain does.
+    let renewals = async {
+        loop {
+            rows.renewal_asked().await;
+            view = rows.snapshot().await.unwrap();
+            assert_eq!(view.fence().await.unwrap(), History::fence(2));
+        }
+    };
+    tokio::select! {
+        () = renewals => {}
+        done = rows.compact() => done.unwrap(),
+    }
+    assert_eq!(versions(&rows), 1, "the fence");
+}
