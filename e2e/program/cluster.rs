@@ -10,7 +10,7 @@ use e2e::log_check::ClusterLogs;
 use e2e::progress::Progress;
 use e2e::tools;
 use e2e::tools::own::Programs;
-use e2e::{cleanup, cluster_process, demo};
+use e2e::{cleanup, cluster_process, conformance, demo};
 use tracing_subscriber::EnvFilter;
 
 /// Calls about clusters.
@@ -59,6 +59,15 @@ pub(crate) struct Up {
     bare: bool,
 }
 
+/// Installs or builds everything that tests use, so that no test shares the processors with a build.
+fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
+    tools::prepare_for_tests(progress)?;
+    for suite in [conformance::ETCD3, conformance::FACTORY] {
+        suite.build(progress)?;
+    }
+    Ok(())
+}
+
 /// Does what was asked for.
 ///
 /// # Errors
@@ -66,7 +75,7 @@ pub(crate) struct Up {
 /// It cannot be done, or a cluster's logs have complaints.
 pub(crate) fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
     match command {
-        Command::Tools => tools::prepare_for_tests(progress),
+        Command::Tools => prepare_for_tests(progress),
         Command::Up(up) => self::up(&up, progress),
         Command::Demo(up) => show(&up, progress),
         Command::Down { name, tests } => {

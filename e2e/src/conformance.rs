@@ -107,7 +107,12 @@ impl Suite {
         Ok(outcome)
     }
 
-    fn build(&self, progress: &Progress) -> anyhow::Result<PathBuf> {
+    /// Builds the tests if they were not before; returns the directory with the program and the module's sources.
+    ///
+    /// # Errors
+    ///
+    /// Go or the module cannot be had, or the build fails.
+    pub fn build(&self, progress: &Progress) -> anyhow::Result<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("storage");
         let read = |file: &str| fs::read(source.join(file)).with_context(|| format!("read {file} in e2e/storage"));
         let ours = source.join("testserver/test_server.go");

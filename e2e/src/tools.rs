@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use crate::progress::Progress;
 use cache::Cache;
 
-/// Installs or builds everything that tests use, so that no test shares the processors with a build.
+/// Installs or builds the programs that tests use.
 ///
 /// # Errors
 ///
