@@ -43,6 +43,9 @@ const LARGE: u64 = 16;
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
 
+/// The size of the tables that a merge of everything makes, in bytes.
+const WHOLE_TABLE: u64 = 64_000_000;
+
 /// The limits of merges.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -434,7 +437,9 @@ impl Work {
             return Ok(false);
         }
         let first = self.keyspace.tree.get_next_table_id();
-        let merged = self.promised(need, || self.keyspace.major_compact());
+        // Not the keyspace's own function: what that takes for the oldest view may be long gone.
+        let tree = &self.keyspace.tree;
+        let merged = self.promised(need, || Ok(tree.major_compact(WHOLE_TABLE, self.live.watermark())?));
         self.note_unfinished(&mut unfinished, first, &merged);
         merged.map(|()| true)
     }
