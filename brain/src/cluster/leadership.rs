@@ -53,6 +53,15 @@ const DOUBLINGS: u32 = 4;
 /// Time for a transfer's target to become a follower: right after a change of leader there are none yet.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
+/// A transfer of leadership that has begun.
+#[derive(Debug, Default)]
+struct Transfer {
+    /// The request for it; none if this member stops.
+    asked: Option<TransferLeader>,
+    /// The election identity of a follower that could lead when it began.
+    identity: Option<String>,
+}
+
 /// A request to transfer leadership to another member.
 #[derive(Debug)]
 pub struct TransferLeader {
@@ -235,7 +244,7 @@ impl LeadershipLoop {
         let (placed, placing) = oneshot::channel();
         let (mut leads, mut overtaken) = (false, false);
         let mut election_state = self.election.watch();
-        let mut transferring: Option<TransferLeader> = None;
+        let mut transfer = Transfer::default();
         // A leader that saw no predecessor end may not hand over within its first lease: requests to transfer wait.
         let transferable = tokio::time::sleep(node.lease * u32::from(!term.predecessor.ended()));
         tokio::pin!(transferable);
@@ -258,6 +267,7 @@ impl LeadershipLoop {
                     lost.cancel();
                 }
                 () = stop.cancelled(), if !drain.is_cancelled() => {
+                    transfer = self.transfer(None);
                     self.roles.send_replace(Role::Transferring);
                     drain.cancel();
                 }
@@ -299,9 +309,9 @@ impl LeadershipLoop {
                     // If the reply channel is closed, the client has already been answered with an error.
                     let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
                     if follows && asked.is_some() {
+                        transfer = self.transfer(asked);
                         self.roles.send_replace(Role::Transferring);
                         drain.cancel();
-                        transferring = asked;
                     } else if let Some(asked) = asked {
                         refuse(asked, Error::BadLeaderTransferee);
                     }
@@ -309,7 +319,7 @@ impl LeadershipLoop {
             }
         };
         if how == TermEnd::Stopped && self.cluster.is_some() {
-            self.transfer_leadership_to(transferring.take()).await;
+            self.transfer_leadership_to(&mut transfer).await;
         }
         if how == TermEnd::Lost && overtaken {
             how = TermEnd::Deposed;
@@ -318,7 +328,7 @@ impl LeadershipLoop {
             self.rest.begin(began, lease);
             self.step_down(reason, &state).await;
         }
-        for asked in transferring.into_iter().chain(awaited.map(|(asked, _)| asked)) {
+        for asked in transfer.asked.into_iter().chain(awaited.map(|(asked, _)| asked)) {
             refuse(asked, Error::TimeoutDueToLeaderFail);
         }
         self.roles.send_replace(Role::Nobody);
@@ -354,23 +364,31 @@ impl LeadershipLoop {
         }
     }
 
+    /// Returns a transfer to the requested member, or to any.
+    fn transfer(&self, asked: Option<TransferLeader>) -> Transfer {
+        let identity = self.identity(asked.as_ref().map(|asked| asked.target));
+        Transfer { asked, identity }
+    }
+
+    /// Returns the election identity of a follower that can lead.
+    fn identity(&self, target: Option<u64>) -> Option<String> {
+        self.cluster.as_ref()?.followers.identity(target)
+    }
+
     /// Transfers leadership to the requested member or to any, and replies with the outcome.
-    async fn transfer_leadership_to(&self, transferring: Option<TransferLeader>) {
-        let outcome = self
-            .transfer_leadership(transferring.as_ref().map(|asked| asked.target))
-            .await;
-        if let Some(asked) = transferring {
+    async fn transfer_leadership_to(&self, transfer: &mut Transfer) {
+        let target = transfer.asked.as_ref().map(|asked| asked.target);
+        // The streams of followers end with the term, and then it is known no more who followed.
+        let identity = self.identity(target).or(transfer.identity.take());
+        let outcome = self.transfer_leadership(identity).await;
+        if let Some(asked) = transfer.asked.take() {
             let _gone = asked.reply.send(outcome);
         }
     }
 
-    /// Transfers leadership, if a follower can lead.
-    async fn transfer_leadership(&self, target: Option<u64>) -> Result<(), Error> {
-        let Some(identity) = self
-            .cluster
-            .as_ref()
-            .and_then(|cluster| cluster.followers.identity(target))
-        else {
+    /// Transfers leadership to the member with this election identity, if there is one.
+    async fn transfer_leadership(&self, identity: Option<String>) -> Result<(), Error> {
+        let Some(identity) = identity else {
             return Err(Error::BadLeaderTransferee);
         };
         let named = tokio::time::timeout(TRANSFER_TIMEOUT, self.election.transfer_leadership(&identity)).await;

@@ -334,7 +334,7 @@ async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself()
     assert!(before > 2 * LEFT_OVER, "{before} bytes");
     drop(view);
     let given_back = async {
-        while occupied() > LEFT_OVER {
+        while occupied() > 3 * LEFT_OVER / 2 {
             // As a brain does.
             drop(rows.snapshot().await.unwrap());
             tokio::task::yield_now().await;
