@@ -266,11 +266,7 @@ impl LeadershipLoop {
                     warn!("lost the lead");
                     lost.cancel();
                 }
-                () = stop.cancelled(), if !drain.is_cancelled() => {
-                    transfer = self.transfer(None);
-                    self.roles.send_replace(Role::Transferring);
-                    drain.cancel();
-                }
+                () = stop.cancelled(), if !drain.is_cancelled() => transfer = self.begin_transfer(None, &drain),
                 begun = &mut begins, if !leads && !lost.is_cancelled() => {
                     // A dropped sender is followed by the term's end. A member that is already stopping does not begin to serve: it
                     // may soon lose the lock.
@@ -309,9 +305,7 @@ impl LeadershipLoop {
                     // If the reply channel is closed, the client has already been answered with an error.
                     let asked = awaited.take().map(|(asked, _)| asked).filter(|asked| !asked.reply.is_closed());
                     if follows && asked.is_some() {
-                        transfer = self.transfer(asked);
-                        self.roles.send_replace(Role::Transferring);
-                        drain.cancel();
+                        transfer = self.begin_transfer(asked, &drain);
                     } else if let Some(asked) = asked {
                         refuse(asked, Error::BadLeaderTransferee);
                     }
@@ -364,9 +358,11 @@ impl LeadershipLoop {
         }
     }
 
-    /// Returns a transfer to the requested member, or to any.
-    fn transfer(&self, asked: Option<TransferLeader>) -> Transfer {
+    /// Begins a transfer to the requested member, or to any: what is under way is ended, and then the term.
+    fn begin_transfer(&self, asked: Option<TransferLeader>, drain: &CancellationToken) -> Transfer {
         let identity = self.identity(asked.as_ref().map(|asked| asked.target));
+        self.roles.send_replace(Role::Transferring);
+        drain.cancel();
         Transfer { asked, identity }
     }
 
