@@ -143,7 +143,7 @@ struct Shared {
     cut: Option<String>,
 }
 
-/// What is left to do of a compaction.
+/// The work that a compaction has not done yet.
 #[derive(Debug, Clone, Copy)]
 enum Left {
     /// Tables are not in the last level yet.

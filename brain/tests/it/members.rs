@@ -17,6 +17,7 @@ mod refusals;
 mod shared_prefix;
 mod starting;
 mod streams;
+mod transfer;
 mod wipe;
 
 /// A TiKV cluster, and the ports of the members that run on it.

@@ -57,7 +57,7 @@ pub(super) struct PortConfig {
     pub(super) network: NetworkMetrics,
     /// Limits log lines about refused peers and clients.
     pub(super) refused: Refused,
-    /// Whether other members connect to it, not clients.
+    /// True if members connect to this port, false if clients do.
     pub(super) for_peers: bool,
 }
 

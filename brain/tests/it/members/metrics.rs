@@ -90,7 +90,6 @@ async fn leader_and_follower_measure_their_traffic() {
     let mut kv = brain::pb::etcdserverpb::kv_client::KvClient::new(follower.connect().await);
     kv.put(put).await.unwrap();
     let received = "etcd_network_client_grpc_received_bytes_total";
-    // A page may be a moment old.
     until(&follower, received, |bytes| bytes > f64::from(1 << 20)).await;
     let from_follower = format!("etcd_network_peer_received_bytes_total{{From=\"{from}\"}}");
     until(&leader, &from_follower, |bytes| bytes > f64::from(1 << 20)).await;

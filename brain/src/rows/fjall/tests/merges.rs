@@ -241,9 +241,20 @@ async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
     while rows.shared.merger.push_down().unwrap() {}
     let levels = Levels::of(&rows.shared.keyspace);
     assert!(!levels.is_spread(), "{levels:?}");
-    let version = rows.shared.keyspace.tree.current_version();
-    let left: u64 = version.iter_tables().map(|table| table.metadata.item_count).sum();
-    assert_eq!(left, 2, "the row and the fence");
+    assert_eq!(versions(&rows), 2, "the row and the fence");
+}
+
+/// Waits until tables that occupied `before` bytes occupy little, and renews views meanwhile as a brain does.
+async fn until_given_back(rows: &FjallRows, before: u64) {
+    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    let given_back = async {
+        while occupied() > 3 * LEFT_OVER / 2 {
+            drop(rows.snapshot().await.unwrap());
+            tokio::task::yield_now().await;
+        }
+    };
+    let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
+    assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
 }
 
 #[tokio::test]
@@ -265,18 +276,16 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
             .await
             .unwrap();
     }
-    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
-    let before = occupied();
+    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
     assert!(before > 3 * LEFT_OVER, "{before} bytes");
-    let given_back = async {
-        while occupied() > 3 * LEFT_OVER / 2 {
-            // As a brain does.
-            drop(rows.snapshot().await.unwrap());
-            tokio::task::yield_now().await;
-        }
-    };
-    let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
-    assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
+    until_given_back(&rows, before).await;
+}
+
+/// Deletes what batch 1 has written.
+async fn delete_all(rows: &FjallRows) {
+    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
+    let fence = History::fence(2).unwrap();
+    rows.apply(History::fence(1), fence, changes).await.unwrap();
 }
 
 /// Versions of rows in tables.
@@ -292,10 +301,7 @@ async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
     rows.shared.merger.end();
     write(&rows, 1).await;
     let view = rows.snapshot().await.unwrap();
-    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
-    rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
-        .await
-        .unwrap();
+    delete_all(&rows).await;
     rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
     while rows.shared.merger.push_down().unwrap() {}
     assert!(versions(&rows) > 2 * KEYS, "the view needs them");
@@ -329,19 +335,10 @@ async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself()
         rows.shared.merger.push_down().unwrap();
         tokio::task::yield_now().await;
     }
-    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
-    let before = occupied();
+    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
     assert!(before > 2 * LEFT_OVER, "{before} bytes");
     drop(view);
-    let given_back = async {
-        while occupied() > 3 * LEFT_OVER / 2 {
-            // As a brain does.
-            drop(rows.snapshot().await.unwrap());
-            tokio::task::yield_now().await;
-        }
-    };
-    let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
-    assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
+    until_given_back(&rows, before).await;
 }
 
 #[tokio::test]
@@ -350,10 +347,7 @@ async fn compaction_has_views_renewed_first() {
     let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
     write(&rows, 1).await;
     let mut view = rows.snapshot().await.unwrap();
-    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
-    rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
-        .await
-        .unwrap();
+    delete_all(&rows).await;
     // As a brain does.
     let renewals = async {
         loop {
