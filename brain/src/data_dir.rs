@@ -37,6 +37,8 @@ const FIXTURES: &str = "fixtures";
 pub const LOG: &str = "log";
 /// Directory of the rows.
 pub const ROWS: &str = "rows";
+/// The rows while they are made.
+const ROWS_NEW: &str = "rows.new";
 
 /// A data directory that this process owns until it is dropped.
 #[derive(Debug)]

@@ -29,6 +29,7 @@ pub use config::{
     LogOutput, LogRotation, Password, Quota, SelfSigned, SignMethod, SnapshotCommand, SocketOptions, SourceOptions,
     SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion, TokenOptions, TracingOptions,
 };
+pub use read::features;
 
 /// The action that the command line requests.
 #[derive(Debug, Clone, PartialEq)]

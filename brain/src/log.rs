@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use self::faulty::{Fault, Faulty};
-pub use self::files::{FileLog, OpenError, Options, StoredLog, SyncObserver};
+pub use self::files::{FileLog, LogObserver, LogWrite, OpenError, Options, StoredLog};
 pub use self::mem::MemLog;
 pub use self::tikv::TikvLog;
 pub use self::watched::{Unanswered, WatchedLog};

@@ -1,10 +1,10 @@
 //! Metrics with etcd's names, as handles that are passed to the modules that update them.
 //!
 //! Counters, gauges and histograms may be updated from anywhere at any time; nothing here blocks. Names, types, labels and buckets
-//! are etcd's if etcd has the metric, so that dashboards and alerts keep working. Metrics that are never measured, because there is
-//! nothing like it here, exist for the same reason, and their help texts say so.
+//! are etcd's if etcd has the metric, so that dashboards and alerts keep working. What has no meaning here, because there are no
+//! pauses for compactions and no snapshots between members, is left out.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -12,11 +12,13 @@ use prometheus::{
     Registry, TextEncoder, exponential_buckets,
 };
 
+pub use apply::ApplyMetrics;
 pub use grpc::{GrpcMetrics, InFlight};
 pub(crate) use grpc::{has_one_request, is_service, is_unary};
 pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
 pub use process::ProcessMetrics;
 
+mod apply;
 mod grpc;
 mod peers;
 mod process;
@@ -29,8 +31,8 @@ type Observe = Box<dyn Fn(&Metrics) + Send + Sync>;
 /// All handles. Parts are cheap to clone and are passed to the modules that update them.
 pub struct Metrics {
     registry: Registry,
-    /// Updates gauges before a scrape.
-    observe: OnceLock<Observe>,
+    /// Update gauges before a scrape.
+    observe: Mutex<Vec<Observe>>,
     /// Metrics that are read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
     /// The log and the rows.
@@ -50,6 +52,7 @@ pub struct Metrics {
     /// Certificates.
     pub tls: TlsMetrics,
     tikv: OnceLock<TikvMetrics>,
+    open_snapshots: OnceLock<IntGauge>,
 }
 
 /// The log and the rows. Durations are in seconds.
@@ -57,13 +60,13 @@ pub struct Metrics {
 pub struct DiskMetrics {
     /// One fdatasync of the log; on TiKV one append to it, which is durable there when it is answered.
     pub wal_fsync: Histogram,
-    /// One write to the log; never measured: it does not wait for a disk.
+    /// One write to the log before its sync; on TiKV, the same append.
     pub wal_write: Histogram,
-    /// Bytes written to the log; always 0.
+    /// Bytes written to the log.
     pub wal_write_bytes: IntGauge,
     /// One flush of rows.
     pub backend_commit: Histogram,
-    /// One snapshot sent to a client; never measured: there are none.
+    /// One snapshot from its first byte until its last one is sent to the client, or the client has gone.
     pub backend_snapshot: Histogram,
     /// One defragmentation requested by a client.
     pub defrag: Histogram,
@@ -84,13 +87,11 @@ pub struct MvccMetrics {
     pub db_total_size: IntGauge,
     /// Bytes of it that hold data.
     pub db_in_use: IntGauge,
-    /// Views held open by reads; always 0: they block no writes.
-    pub open_reads: IntGauge,
     /// Puts, including each put of a txn.
     pub puts: IntCounter,
     /// Ranges and range streams.
     pub ranges: IntCounter,
-    /// Keys deleted.
+    /// Deletes, including each delete of a txn.
     pub deletes: IntCounter,
     /// Txns.
     pub txns: IntCounter,
@@ -118,17 +119,15 @@ pub struct MvccMetrics {
     pub compact_revision: IntGauge,
     /// Versions removed by compaction.
     pub compaction_keys: IntCounter,
-    /// When the last compaction ended, in seconds since 1970; always 0.
+    /// When the last compaction ended, in seconds since 1970; 0 before.
     pub compaction_last: IntGauge,
-    /// One compaction, in milliseconds; never measured: it happens during flushes.
+    /// One compaction, in milliseconds, from the first version that it deletes to the last one.
     pub compaction_total: Histogram,
-    /// One pause of writers by a compaction, in milliseconds; never measured: they do not pause.
-    pub compaction_pause: Histogram,
     /// Bytes put by this member as the leader.
     pub put_size: IntGauge,
-    /// One hash of everything, in seconds; never measured.
+    /// One hash of everything, in seconds.
     pub hash: Histogram,
-    /// One hash up to a revision, in seconds; never measured.
+    /// One hash up to a revision, in seconds.
     pub hash_rev: Histogram,
 }
 
@@ -176,18 +175,19 @@ pub struct ServerMetrics {
     pub slow_read_indexes: IntCounter,
     /// Linearizable reads that failed because this could not be determined.
     pub read_indexes_failed: IntCounter,
-    /// Heartbeats that could not be sent; always 0: a lock is renewed instead.
+    /// Renewals of the leader's lock that were not answered, or not in time: they take the place of a leader's heartbeats.
     pub heartbeat_failures: IntCounter,
     /// Committed slots that this member knows of but has not applied yet.
     pub follower_lag: IntGauge,
     /// 1 while the cluster has an alarm, else 0, by `alarm`.
     pub alarms: IntGaugeVec,
-    /// Snapshots being applied; always 0.
-    pub snapshots_applying: IntGauge,
-    /// Applying a request, in seconds, by `version`, `op` and `success`; never measured.
-    pub apply: HistogramVec,
+    /// 1 for each alarm of a member, by `server_id` and `alarm_type`.
+    pub member_alarms: IntGaugeVec,
+    /// Applied requests.
+    pub apply: ApplyMetrics,
     /// Ranges, in seconds, by `success`.
     pub range: HistogramVec,
+    features: IntGaugeVec,
     identity: IntGaugeVec,
     version: IntGaugeVec,
     cluster_version: IntGaugeVec,
@@ -285,7 +285,8 @@ impl Metrics {
             network: NetworkMetrics::register(&r),
             tls: TlsMetrics::register(&r),
             tikv: OnceLock::new(),
-            observe: OnceLock::new(),
+            open_snapshots: OnceLock::new(),
+            observe: Mutex::default(),
             registry: r.0,
         }
     }
@@ -296,19 +297,29 @@ impl Metrics {
         self.tikv.get_or_init(register).clone()
     }
 
-    /// Registers `observe`, which is called at the beginning of each scrape, for gauges that are not worth updating continuously.
-    /// Only the first call has an effect.
+    /// Returns the gauge of snapshots of rows that are open, which is registered by the first call: only if they hold something.
+    pub fn open_snapshots(&self) -> &IntGauge {
+        self.open_snapshots.get_or_init(|| {
+            Register(self.registry.clone()).gauge(
+                "etcd_mvcc_db_open_read_transactions",
+                "Snapshots of rows that are open: the current one, and those that reads hold.",
+            )
+        })
+    }
+
+    /// Adds `observe` to what is called at the beginning of each scrape, for gauges that are not worth updating continuously.
     pub fn before_render(&self, observe: impl Fn(&Metrics) + Send + Sync + 'static) {
-        self.observe.get_or_init(|| Box::new(observe));
+        let mut all = self.observe.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Box::new(observe));
     }
 
     /// Renders all metrics in the text format of Prometheus; see [`CONTENT_TYPE`]. Fails if the encoder does.
     pub fn render(&self) -> anyhow::Result<Vec<u8>> {
-        let process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.refresh();
-        if let Some(observe) = self.observe.get() {
-            observe(self);
-        }
+        let all = self.observe.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().for_each(|observe| observe(self));
+        drop(all);
         let mut text = Vec::with_capacity(64 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
@@ -321,7 +332,33 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
+impl MvccMetrics {
+    /// Counts the operations of one request. As in etcd it is a txn if it has more than one.
+    pub fn count_request(&self, ranges: u64, puts: u64, deletes: u64) {
+        self.ranges.inc_by(ranges);
+        self.puts.inc_by(puts);
+        self.deletes.inc_by(deletes);
+        self.txns.inc_by((ranges + puts + deletes > 1).into());
+    }
+}
+
 impl ServerMetrics {
+    /// Sets the alarms of members: etcd's name of the kind, and the member's id.
+    pub fn set_member_alarms<'a>(&self, alarms: impl Iterator<Item = (&'a str, u64)>) {
+        self.member_alarms.reset();
+        for (kind, member) in alarms {
+            let member = format!("{member:x}");
+            self.member_alarms.with_label_values(&[member.as_str(), kind]).set(1);
+        }
+    }
+
+    /// Sets the features: name, stage, and whether it is on.
+    pub fn set_features<'a>(&self, features: impl Iterator<Item = (&'a str, &'a str, bool)>) {
+        for (name, stage, on) in features {
+            self.features.with_label_values(&[name, stage]).set(on.into());
+        }
+    }
+
     /// Sets the metrics that identify this member: once, when its id is known.
     pub fn set_identity(&self, member_id: u64) {
         self.identity.with_label_values(&[&format!("{member_id:x}")]).set(1);

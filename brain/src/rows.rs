@@ -101,6 +101,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
         0
     }
 
+    /// Returns the snapshots that are open; `None` if they hold nothing.
+    fn open_snapshots(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the bytes that it occupies now and will release by itself within seconds.
     fn left_over(&self) -> u64 {
         0

@@ -35,7 +35,7 @@ use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::storage::state::{CORRUPT, NOSPACE, State};
 use crate::types::LeaseId;
 use batch::{Batch, BatchReply, Builder};
-use command::{Command, Outcome, Reply};
+use command::{Answer, Command, Outcome, Reply};
 use fetch::{Expired, Retries};
 
 use options::MIN_BATCH;
@@ -340,6 +340,9 @@ where
         let compacted = self.replica.compacted();
         if !needs_lease_check {
             count(&batch.record, &self.metrics);
+            for keys in batch.lease_deletes {
+                self.metrics.mvcc.count_request(0, 0, keys);
+            }
             let events = self.replica.apply(batch.record, batch.superseded, (first, next));
             let events = events.into_iter().map(Arc::new).collect();
             (self.publish)(CommitEvent::Batch(CommittedBatch {
@@ -351,6 +354,14 @@ where
         }
         kill_points::reach("batch-published");
         for (reply, outcome) in batch.replies {
+            if let BatchReply::Outcome(Ok(Answer {
+                result: Some(result), ..
+            })) = &outcome
+            {
+                let counts = result.counts();
+                let mvcc = &self.metrics.mvcc;
+                mvcc.count_request(counts.ranges, counts.puts, counts.deletes);
+            }
             let outcome = match outcome {
                 BatchReply::Outcome(result) => Reply::Outcome(Outcome {
                     result,
@@ -414,21 +425,13 @@ async fn passed(then: Option<Instant>) {
     }
 }
 
-/// Counts the changes of a record.
+/// Counts the changes of a record. Operations of clients are counted where their results are known.
 fn count(record: &Record, metrics: &Metrics) {
     for entry in &record.entries {
         match &entry.change {
             Some(Change::Keys(keys)) => {
-                let deletes = keys.changes.iter().filter(|change| change.is_delete()).count();
-                // As in etcd, one change is no txn.
-                metrics.mvcc.txns.inc_by((keys.changes.len() > 1).into());
-                metrics.mvcc.deletes.inc_by(deletes as u64);
-                metrics.mvcc.puts.inc_by((keys.changes.len() - deletes) as u64);
-                let bytes: usize = keys
-                    .changes
-                    .iter()
-                    .map(|change| change.key.len() + change.value.len())
-                    .sum();
+                let puts = keys.changes.iter().filter(|change| !change.is_delete());
+                let bytes: usize = puts.map(|change| change.key.len() + change.value.len()).sum();
                 metrics.mvcc.put_size.add(i64::try_from(bytes).unwrap_or(i64::MAX));
             }
             Some(Change::Grant(grant)) => {

@@ -164,6 +164,9 @@ impl<L: Lock, C: Clock> Elector<L, C> {
                 }
                 Ok(Done::Wrote) | Err(LockError::Conflict) => break,
                 Err(LockError::Failed(error)) => {
+                    if led {
+                        self.shared.renewal_failed();
+                    }
                     self.complain(&error);
                     break;
                 }

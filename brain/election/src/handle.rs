@@ -1,5 +1,6 @@
 //! The handle of an elector: its state, and requests to it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     held: Mutex<Option<Held>>,
     election_state: watch::Sender<ElectionState>,
     renewal: watch::Sender<Option<Record>>,
+    failed_renewals: AtomicU64,
 }
 
 impl Shared {
@@ -85,7 +87,12 @@ impl Shared {
             held: Mutex::new(None),
             election_state: watch::Sender::new(ElectionState::NoLeader),
             renewal: watch::Sender::new(None),
+            failed_renewals: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn renewal_failed(&self) {
+        self.failed_renewals.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Publishes the lease before the state, and revokes it before the state: a reader that sees `Leading` finds the lease of that
@@ -154,6 +161,12 @@ impl<C: Clock> Handle<C> {
     #[must_use]
     pub fn renewals(&self) -> watch::Receiver<Option<Record>> {
         self.shared.renewal.subscribe()
+    }
+
+    /// Returns the number of renewals that the lock did not answer, or not in time.
+    #[must_use]
+    pub fn failed_renewals(&self) -> u64 {
+        self.shared.failed_renewals.load(Ordering::Relaxed)
     }
 
     /// Returns true if this process may act as a leader now, by its own clock.

@@ -8,7 +8,6 @@ use crate::record::Record;
 ///
 /// Laws, proved for every implementation by [`laws`](crate::laws):
 /// 1. `create` writes only where there is no record; `update` writes only over the very write that `expected` names.
-/// 2. A version names one record for ever: no write of another record has the same, also not one that restores an older record.
 /// 2. A version identifies one record for ever: no write of another record has the same, not even one that restores an older
 ///    record. (Kubernetes does not count a write that changes nothing. The elector makes none: `renew_time` always advances.)
 /// 3. `get` returns every write that was acknowledged before the call, and never an older one than an earlier `get` did.

@@ -331,7 +331,19 @@ impl<R: Rows> ApiContext<R> {
         let lease = self.router.lease();
         // Changes of keys and values are timed by their service.
         let applying = Change::of(&request).map(|change| self.slow.begin("", move || change.to_string()));
+        let (name, began) = (request.name(), Instant::now());
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
+        let success = match &outcome.result {
+            Ok(_) | Err(types::Error::Compacted) => Some(true),
+            // They were not carried out, or nobody knows.
+            Err(
+                types::Error::NotLeader | types::Error::TooManyRequests | types::Error::Stopped | types::Error::Timeout,
+            ) => None,
+            Err(_) => Some(false),
+        };
+        if let Some(success) = success {
+            self.metrics.server.apply.observe(name, success, began.elapsed());
+        }
         if let Some(applying) = applying {
             applying.end(outcome.result.as_ref(), |_| String::new());
         }

@@ -241,7 +241,10 @@ impl<R: Rows> KvService<R> {
 
     /// Evaluates a txn that changes nothing; it needs no sequencer.
     async fn read_only(&self, op: TxnOp, request: &Request<pb::TxnRequest>) -> Result<pb::TxnResponse, Status> {
-        let view = self.store.linearizable().await?;
+        let view = match is_serializable(request.get_ref()) {
+            true => self.store.view()?,
+            false => self.store.linearizable().await?,
+        };
         // It puts nothing, so it attaches no key to a lease.
         let read = |auth: &Auth, caller: &Caller| auth.check_txn(caller, &op, &mut |_| Vec::new());
         let permit = self.store.permit(request, read).await?;
@@ -254,6 +257,9 @@ impl<R: Rows> KvService<R> {
         drop(span);
         let result = result?;
         self.store.still_permitted(&permit)?;
+        let counts = result.counts();
+        let mvcc = &self.store.metrics.mvcc;
+        mvcc.count_request(counts.ranges, counts.puts, counts.deletes);
         Ok(response::txn(self.store.header(view.revision), result))
     }
 }
@@ -268,6 +274,13 @@ fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
 /// Returns the meter that charges a request for its answer. Without a budget it charges nobody.
 pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
+}
+
+/// Returns true if all operations of a txn are serializable ranges, as etcd decides it: then no leader is needed.
+fn is_serializable(txn: &pb::TxnRequest) -> bool {
+    use pb::request_op::Request;
+    let mut ops = txn.success.iter().chain(&txn.failure);
+    ops.all(|op| matches!(&op.request, Some(Request::RequestRange(range)) if range.serializable))
 }
 
 /// Returns true if a txn changes nothing, whatever its compares evaluate to.

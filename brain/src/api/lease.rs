@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use async_stream::try_stream;
 use bytes::Bytes;
-use futures::future::BoxFuture;
-use futures::{FutureExt as _, Stream};
+use futures::Stream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -25,6 +24,7 @@ use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
+use crate::tasks::Owned;
 use crate::types::{Caller, LeaseId};
 
 mod keep_alive;
@@ -45,7 +45,7 @@ enum Next {
     Renewed(Vec<(pb::LeaseKeepAliveResponse, u64)>),
 }
 
-type Renewing = BoxFuture<'static, Result<Vec<(pb::LeaseKeepAliveResponse, u64)>, Status>>;
+type Renewing = Owned<Result<Vec<(pb::LeaseKeepAliveResponse, u64)>, Status>>;
 
 #[tonic::async_trait]
 impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
@@ -88,11 +88,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
             let (mut renewing, mut refused): (Option<Renewing>, Option<Error>) = (None, None);
             while open || renewing.is_some() || !ahead.is_empty() {
                 if renewing.is_none() && !ahead.is_empty() {
-                    renewing = Some(keep_alives.clone().renew_all(ahead.take()).boxed());
+                    renewing = Some(Owned::start(keep_alives.clone().renew_all(ahead.take())));
                 }
                 let renewed = async {
                     match &mut renewing {
-                        Some(renewing) => renewing.await,
+                        Some(renewing) => {
+                            let ended = renewing.end().await;
+                            ended.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
+                        }
                         None => std::future::pending().await,
                     }
                 };
@@ -218,7 +221,11 @@ impl<R: Rows> LeaseService<R> {
         let request = request.into_inner();
         let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
-        let info = self.store.state.leases().info(LeaseId(request.id), since_boot());
+        let info = self
+            .store
+            .state
+            .leases()
+            .info(LeaseId(request.id), since_boot(), request.keys);
         if self.store.guard.is_enabled() {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
             let keys = info.as_ref().filter(|_| request.keys).map(|info| info.keys.clone());

@@ -5,7 +5,6 @@ use std::fmt::{self, Display, Formatter};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::mvcc::auth::AuthRequest;
 use crate::pb::etcdserverpb as pb;
 use crate::sequencer::command::Request;
 use crate::slow_requests::{BoundedText, Exchanged, RequestStats};
@@ -116,8 +115,7 @@ impl Change {
                 kind: *kind,
                 raised: *raised,
             },
-            Request::Auth(request, _) => Self::Auth(auth(request)),
-            Request::Token { .. } => Self::Auth("authenticate"),
+            Request::Auth(..) | Request::Token { .. } => Self::Auth(request.name()),
         })
     }
 }
@@ -136,23 +134,6 @@ impl Display for Change {
             }
             Self::Auth(what) => write!(f, "{what}:<>"),
         }
-    }
-}
-
-/// Returns etcd's name for a change of users and roles.
-fn auth(request: &AuthRequest) -> &'static str {
-    match request {
-        AuthRequest::Enable => "auth_enable",
-        AuthRequest::Disable => "auth_disable",
-        AuthRequest::AddUser(..) => "auth_user_add",
-        AuthRequest::DeleteUser(_) => "auth_user_delete",
-        AuthRequest::ChangePassword(..) => "auth_user_change_password",
-        AuthRequest::GrantRole { .. } => "auth_user_grant_role",
-        AuthRequest::RevokeRole { .. } => "auth_user_revoke_role",
-        AuthRequest::AddRole(_) => "auth_role_add",
-        AuthRequest::DeleteRole(_) => "auth_role_delete",
-        AuthRequest::GrantPermission(..) => "auth_role_grant_permission",
-        AuthRequest::RevokePermission { .. } => "auth_role_revoke_permission",
     }
 }
 
@@ -332,6 +313,7 @@ fn name(f: &mut Formatter<'_>, field: &str, value: i32, name: &str) -> fmt::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mvcc::auth::AuthRequest;
 
     #[test]
     fn texts_are_etcds_and_have_no_values() {

@@ -119,6 +119,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     async fn hash(&self, request: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
         let view = self.store.view()?;
+        let _timer = self.store.metrics.mvcc.hash.start_timer();
         let hash = hash(&view, view.revision)
             .await
             .map_err(|error| self.store.rows_failed(&error))?;
@@ -133,6 +134,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         let view = self.store.view()?;
         let asked = request.get_ref().revision;
         let at = view.resolve(asked).map_err(super::context::to_status)?;
+        let _timer = self.store.metrics.mvcc.hash_rev.start_timer();
         let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.store.header(view.revision)),

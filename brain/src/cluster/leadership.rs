@@ -375,7 +375,8 @@ impl LeadershipLoop {
     async fn transfer_leadership_to(&self, transfer: &mut Transfer) {
         let target = transfer.asked.as_ref().map(|asked| asked.target);
         // The streams of followers end with the term, and then it is known no more who followed.
-        let identity = self.identity(target).or(transfer.identity.take());
+        let before = transfer.identity.take().filter(|_| target.is_some());
+        let identity = self.identity(target).or(before);
         let outcome = self.transfer_leadership(identity).await;
         if let Some(asked) = transfer.asked.take() {
             let _gone = asked.reply.send(outcome);

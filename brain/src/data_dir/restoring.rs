@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DataDirError, IDENTITY, Identity, LOG, ROWS, contents, create, lock, note_owner, sync_dir, write};
+use super::{
+    DataDirError, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
+};
 
 /// Says that log and rows are those of a restore that is not complete.
 pub(super) const RESTORING: &str = "RESTORING";
@@ -142,7 +144,7 @@ impl Restoring {
             remove(&self.path.join(file))?;
         }
         sync_dir(&self.path)?;
-        for part in [LOG, ROWS] {
+        for part in [LOG, ROWS, ROWS_NEW] {
             match fs::remove_dir_all(self.path.join(part)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -166,7 +168,8 @@ fn check(path: &Path, may_import: bool) -> Result<(), DataDirError> {
     let found = contents(path)?;
     let is_interrupted = found.iter().any(|name| name == RESTORING);
     let imports = |name: &str| name == IMPORTING_NEW || (may_import && name == IMPORTING);
-    let is_ours = |name: &String| is_interrupted && ([RESTORING, LOG, ROWS].contains(&name.as_str()) || imports(name));
+    let is_ours =
+        |name: &String| is_interrupted && ([RESTORING, LOG, ROWS, ROWS_NEW].contains(&name.as_str()) || imports(name));
     let other = found.iter().find(|name| !is_ours(name));
     let found = match other {
         _ if is_store => "a store".to_owned(),

@@ -21,6 +21,8 @@ pub(super) mod storage;
 mod tls;
 mod tracing;
 
+pub use gates::features;
+
 /// Reads and checks all values. Warnings are appended to `warnings`.
 pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Config, String> {
     let values = Values { given };

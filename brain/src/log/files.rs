@@ -4,7 +4,8 @@
 //!   order of arrival. The first frame of each says where the segment before it ends.
 //! - **One thread** (`files/writer.rs`) writes them: all that is queued as one batch, one `fdatasync`, then the answers.
 //! - **`control`** (`files/control.rs`) holds the watermark and says which segments there have to be.
-//! - **Open** (`files/open.rs`) reads everything once. A batch is written only when all before it is synced, so any frame
+//! - **Index files** (`files/segment_index.rs`) stand beside segments that nothing is written to any more, and may be missing.
+//! - **Open** (`files/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so any frame
 //!   proves what lies before its batch; and when the queue runs empty a mark behind the last batch proves that one too.
 //!   Hence only a last batch without a mark can be torn, or stand in the page cache alone: the one is cut, the other is
 //!   written again into a new file and synced before anybody sees it (`files/recover_tail.rs`). Everything else that is not
@@ -26,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::control::State;
 use self::disk::Disk;
-pub use self::disk::SyncObserver;
+pub use self::disk::{LogObserver, LogWrite};
 pub use self::error::OpenError;
 use self::shared::Shared;
 pub use self::stored::StoredLog;
@@ -44,6 +45,7 @@ mod read;
 mod recover_tail;
 mod scan;
 mod segment;
+mod segment_index;
 mod shared;
 mod stored;
 #[cfg(test)]
@@ -103,7 +105,7 @@ impl FileLog {
     /// Longest record, in bytes.
     pub const MAX_RECORD_LEN: usize = 16 << 20;
 
-    /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored.
+    /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored, and trusts no index file.
     ///
     /// # Errors
     /// The log is not as it was left: see [`OpenError`]. Nothing was changed then.
@@ -111,15 +113,15 @@ impl FileLog {
         Self::open_on(dir, options, Disk::default(), None)
     }
 
-    /// The same; `on_sync` observes the duration of each sync of a batch, and the log must be the one that the rows come from,
-    /// if there are any.
+    /// The same; `observer` is told of each write and sync of a batch, and the log must be the one that the rows come from,
+    /// if there are any. What they hold is not read.
     pub fn open_for(
         dir: &Path,
         options: Options,
-        on_sync: SyncObserver,
+        observer: LogObserver,
         origin: Option<Origin>,
     ) -> Result<FileLog, OpenError> {
-        Self::open_on(dir, options, Disk::observed(on_sync), origin)
+        Self::open_on(dir, options, Disk::observed(observer), origin)
     }
 
     /// Returns the id and the watermark of the log in `dir`, if there is one. Writes nothing.

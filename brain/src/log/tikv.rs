@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use self::slot_index::SlotIndex;
 use super::frame::WINDOW;
-use super::{AppendError, Log, LogError, Slot, SyncObserver, check_len};
+use super::{AppendError, Log, LogError, LogObserver, LogWrite, Slot, check_len};
 use crate::cas_register::{Cas, CasRegister};
 use crate::tikv::{Error, Range, Tikv, TikvRegister, Ts};
 
@@ -45,7 +45,7 @@ const NEAR: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct TikvLog {
     inner: Arc<Inner>,
-    on_append: Option<SyncObserver>,
+    observer: Option<LogObserver>,
 }
 
 #[derive(Debug)]
@@ -83,15 +83,15 @@ impl TikvLog {
         };
         TikvLog {
             inner: Arc::new(inner),
-            on_append: None,
+            observer: None,
         }
     }
 
-    /// Returns the same log; `on_append` observes the duration of each append that TiKV makes durable.
+    /// Returns the same log; `observer` is told of each append that TiKV makes durable: it is a write and its sync.
     #[must_use]
-    pub fn observed(self, on_append: SyncObserver) -> TikvLog {
+    pub fn observed(self, observer: LogObserver) -> TikvLog {
         TikvLog {
-            on_append: Some(on_append),
+            observer: Some(observer),
             ..self
         }
     }
@@ -105,8 +105,10 @@ impl Log for TikvLog {
         let began = Instant::now();
         match inner.tikv.insert(&key, &seal(slot, &record)).await {
             Ok(()) => {
-                if let Some(on_append) = &self.on_append {
-                    on_append.tell(began.elapsed());
+                if let Some(observer) = &self.observer {
+                    let took = began.elapsed();
+                    observer.tell(LogWrite::Written(record.len(), took));
+                    observer.tell(LogWrite::Synced(took));
                 }
                 inner.note(slot.0, &record);
                 Ok(())

@@ -3,8 +3,8 @@
 use prometheus::Registry;
 
 use super::{
-    DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, PeerMetrics, RELOAD_RESULTS, Register,
-    ServerMetrics, TikvMetrics, TlsMetrics,
+    ApplyMetrics, DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, PeerMetrics, RELOAD_RESULTS,
+    Register, ServerMetrics, TikvMetrics, TlsMetrics,
 };
 
 impl DiskMetrics {
@@ -18,7 +18,7 @@ impl DiskMetrics {
             ),
             wal_write: r.histogram(
                 "etcd_disk_wal_write_duration_seconds",
-                "Durations of writes to the log.",
+                "Durations of writes to the log, without its syncs.",
                 0.001,
                 14,
             ),
@@ -66,7 +66,6 @@ impl MvccMetrics {
                 "etcd_mvcc_db_total_size_in_use_in_bytes",
                 "Bytes of the store that hold data.",
             ),
-            open_reads: r.gauge("etcd_mvcc_db_open_read_transactions", "Views held open by reads."),
             puts: r.counter("etcd_mvcc_put_total", "Puts seen by this member."),
             ranges: r.counter("etcd_mvcc_range_total", "Ranges seen by this member."),
             deletes: r.counter("etcd_mvcc_delete_total", "Deletes seen by this member."),
@@ -104,12 +103,6 @@ impl MvccMetrics {
                 "Durations of compactions.",
                 100.0,
                 14,
-            ),
-            compaction_pause: r.histogram(
-                "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
-                "Durations of pauses by compactions.",
-                1.0,
-                13,
             ),
             put_size: r.gauge(
                 "etcd_debugging_mvcc_total_put_size_in_bytes",
@@ -179,7 +172,10 @@ impl ServerMetrics {
                 "etcd_server_read_indexes_failed_total",
                 "Failed confirmations of reads.",
             ),
-            heartbeat_failures: r.counter("etcd_server_heartbeat_send_failures_total", "Heartbeats not sent."),
+            heartbeat_failures: r.counter(
+                "etcd_server_heartbeat_send_failures_total",
+                "Renewals of the leader's lock that were not answered in time.",
+            ),
             follower_lag: r.gauge(
                 "kubebrain_server_follower_lag_slots",
                 "Committed slots of the log that this member has heard of and does not show yet.",
@@ -189,23 +185,23 @@ impl ServerMetrics {
                 "Whether an alarm is raised: 1 or 0.",
                 &["alarm"],
             ),
-            snapshots_applying: r.gauge(
-                "etcd_server_snapshot_apply_in_progress_total",
-                "1 while a snapshot is applied.",
+            member_alarms: r.gauges(
+                "etcd_debugging_server_alarms",
+                "1 for each alarm of a member.",
+                &["server_id", "alarm_type"],
             ),
-            apply: r.histograms(
-                "etcd_server_apply_duration_seconds",
-                "Durations of applying requests.",
-                &["version", "op", "success"],
-                0.0001,
-                20,
-            ),
+            apply: ApplyMetrics::register(r),
             range: r.histograms(
                 "etcd_server_range_duration_seconds",
                 "Durations of ranges.",
                 &["success"],
                 0.0001,
                 20,
+            ),
+            features: r.gauges(
+                "etcd_server_feature_enabled",
+                "Whether the feature of a feature gate is on: 1 or 0.",
+                &["name", "stage"],
             ),
             identity: r.gauges(
                 "etcd_server_id",

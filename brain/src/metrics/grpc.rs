@@ -4,9 +4,10 @@
 //! methods that do not exist are not counted, because clients choose their names.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use prometheus::{Histogram, IntCounter};
+use http::HeaderMap;
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -92,14 +93,55 @@ fn kind_of(path: &str) -> Option<&'static str> {
     methods.find(|(name, _)| *name == method).map(|(_, kind)| *kind)
 }
 
+/// The header in which clients of etcd name the version of their API.
+const API_VERSION: &str = "client-api-version";
+
+/// The most versions that are told apart, and the longest one: clients choose them.
+const VERSIONS: usize = 64;
+const VERSION_LEN: usize = 32;
+
 /// The counters of every method.
 #[derive(Debug, Clone)]
 pub struct GrpcMetrics {
     by_path: Arc<HashMap<String, Arc<Method>>>,
+    clients: Arc<Clients>,
+    /// True for requests of other members: clients and messages were counted where they came in.
+    is_for_peers: bool,
+}
+
+/// Requests by the version of the client's API: of unary RPCs, and of streams.
+#[derive(Debug)]
+struct Clients {
+    all: IntCounterVec,
+    by_version: RwLock<HashMap<Box<str>, [IntCounter; 2]>>,
+}
+
+impl Clients {
+    fn count(&self, headers: &HeaderMap, kind: &str) {
+        let named = headers.get(API_VERSION).and_then(|version| version.to_str().ok());
+        let version = named
+            .filter(|version| version.len() <= VERSION_LEN)
+            .unwrap_or("unknown");
+        let at = usize::from(kind != UNARY);
+        let read = self.by_version.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counters) = read.get(version) {
+            return counters[at].inc();
+        }
+        let is_full = read.len() >= VERSIONS;
+        drop(read);
+        let version = if is_full { "unknown" } else { version };
+        let counters = ["unary", "stream"].map(|kind| self.all.with_label_values(&[kind, version]));
+        counters[at].inc();
+        let mut write = self.by_version.write().unwrap_or_else(PoisonError::into_inner);
+        write.insert(version.into(), counters);
+    }
 }
 
 #[derive(Debug)]
 struct Method {
+    kind: &'static str,
+    received: IntCounter,
+    sent: IntCounter,
     started: IntCounter,
     handled: [IntCounter; 17],
     seconds: Option<Histogram>,
@@ -124,10 +166,31 @@ impl GrpcMetrics {
                 16,
             )
         });
+        let received = r.counters(
+            "grpc_server_msg_received_total",
+            "Messages of RPCs received on the server.",
+            &labels,
+        );
+        let sent = r.counters(
+            "grpc_server_msg_sent_total",
+            "Messages of RPCs sent by the server.",
+            &labels,
+        );
+        let clients = Clients {
+            all: r.counters(
+                "etcd_server_client_requests_total",
+                "RPCs by the version of the client's API.",
+                &["type", "client_api_version"],
+            ),
+            by_version: RwLock::default(),
+        };
         let mut by_path = HashMap::new();
         for (service, methods) in SERVICES {
             for (method, kind) in *methods {
                 let counters = Method {
+                    kind,
+                    received: received.with_label_values(&[method, service, kind]),
+                    sent: sent.with_label_values(&[method, service, kind]),
                     started: started.with_label_values(&[method, service, kind]),
                     handled: CODES.map(|code| handled.with_label_values(&[code, method, service, kind])),
                     seconds: seconds
@@ -139,16 +202,34 @@ impl GrpcMetrics {
         }
         GrpcMetrics {
             by_path: Arc::new(by_path),
+            clients: Arc::new(clients),
+            is_for_peers: false,
         }
     }
 
-    /// Counts an RPC as started, if its method exists. `path` is the path of the request.
+    /// Returns the same metrics for the requests of other members.
     #[must_use]
-    pub fn start(&self, path: &str) -> Option<InFlight> {
+    pub fn for_peers(&self) -> Self {
+        Self {
+            is_for_peers: true,
+            ..self.clone()
+        }
+    }
+
+    /// Counts an RPC as started, if its method exists, by the path and the headers of its request.
+    #[must_use]
+    pub fn start(&self, path: &str, headers: &HeaderMap) -> Option<InFlight> {
         let method = Arc::clone(self.by_path.get(path)?);
         method.started.inc();
+        if !self.is_for_peers {
+            self.clients.count(headers, method.kind);
+            if method.kind != BIDI {
+                method.received.inc();
+            }
+        }
         Some(InFlight {
             method,
+            counts_messages: !self.is_for_peers,
             code: Code::Cancelled,
             began: Instant::now(),
         })
@@ -159,14 +240,30 @@ impl GrpcMetrics {
 #[derive(Debug)]
 pub struct InFlight {
     method: Arc<Method>,
+    counts_messages: bool,
     code: Code,
     began: Instant,
 }
 
 impl InFlight {
+    /// Returns the counter of messages received, if the client may send more than one.
+    #[must_use]
+    pub fn received(&self) -> Option<IntCounter> {
+        (self.counts_messages && self.method.kind == BIDI).then(|| self.method.received.clone())
+    }
+
+    /// Returns the counter of messages sent, if there may be more than one.
+    #[must_use]
+    pub fn sent(&self) -> Option<IntCounter> {
+        (self.counts_messages && self.method.kind != UNARY).then(|| self.method.sent.clone())
+    }
+
     /// Counts the RPC as completed with `code`.
     pub fn end(mut self, code: Code) {
         self.code = code;
+        if self.counts_messages && self.method.kind == UNARY && code == Code::Ok {
+            self.method.sent.inc();
+        }
     }
 }
 

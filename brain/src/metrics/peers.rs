@@ -18,6 +18,7 @@ pub struct PeerMetrics {
     round_trip: HistogramVec,
     active: IntGaugeVec,
     disconnected: IntCounterVec,
+    known: IntGaugeVec,
 }
 
 /// The bytes of the connections with one member, within TLS.
@@ -65,6 +66,11 @@ impl PeerMetrics {
                 "Streams of committed records that have ended.",
                 &["Local", "Remote"],
             ),
+            known: r.gauges(
+                "etcd_network_known_peers",
+                "1 for each member of the cluster, this one included.",
+                &["Local", "Remote"],
+            ),
         }
     }
 
@@ -75,6 +81,14 @@ impl PeerMetrics {
         PeerBytes {
             sent: self.sent.with_label_values(&[&id]),
             received: self.received.with_label_values(&[&id]),
+        }
+    }
+
+    /// Sets the members that are known.
+    pub fn set_known(&self, local: u64, members: impl Iterator<Item = u64>) {
+        self.known.reset();
+        for member in members {
+            self.known.with_label_values(&[&hex(local), &hex(member)]).set(1);
         }
     }
 

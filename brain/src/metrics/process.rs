@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use prometheus::{Counter, Gauge};
+use prometheus::{Counter, Gauge, IntCounter};
 use rustix::process::{Resource, getrlimit};
 
 use super::Register;
@@ -18,6 +18,8 @@ pub struct ProcessMetrics {
     max_fds: Gauge,
     os_fd_used: Gauge,
     os_fd_limit: Gauge,
+    received: IntCounter,
+    sent: IntCounter,
 }
 
 impl ProcessMetrics {
@@ -38,6 +40,14 @@ impl ProcessMetrics {
             max_fds: gauge("process_max_fds", "Most file descriptors that may be open."),
             os_fd_used: gauge("os_fd_used", "Open file descriptors."),
             os_fd_limit: gauge("os_fd_limit", "Most file descriptors that may be open."),
+            received: r.counter(
+                "process_network_receive_bytes_total",
+                "Bytes that the network namespace of the process has received.",
+            ),
+            sent: r.counter(
+                "process_network_transmit_bytes_total",
+                "Bytes that the network namespace of the process has sent.",
+            ),
         }
     }
 
@@ -65,6 +75,16 @@ impl ProcessMetrics {
             let open = u32::try_from(fds.count().saturating_sub(1)).unwrap_or(u32::MAX).into();
             self.open_fds.set(open);
             self.os_fd_used.set(open);
+        }
+        if let Some((received, sent)) = fs::read_to_string("/proc/self/net/netstat")
+            .ok()
+            .as_deref()
+            .and_then(octets)
+        {
+            self.received.reset();
+            self.received.inc_by(received);
+            self.sent.reset();
+            self.sent.inc_by(sent);
         }
         if let Some(limit) = getrlimit(Resource::Nofile).current {
             #[allow(clippy::cast_precision_loss, reason = "2^53 files are out of reach")]
@@ -95,6 +115,17 @@ impl Stat {
             resident_pages: field(24)?,
         })
     }
+}
+
+/// Returns the bytes received and sent, from the text of `/proc/self/net/netstat`.
+fn octets(text: &str) -> Option<(u64, u64)> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let named = |wanted: &str| {
+        let mut fields = names.split(' ').zip(values.split(' '));
+        fields.find(|(name, _)| *name == wanted)?.1.parse().ok()
+    };
+    Some((named("InOctets")?, named("OutOctets")?))
 }
 
 /// Returns when the machine booted, in seconds since 1970.

@@ -1,10 +1,12 @@
 use std::time::Duration;
 
+use http::HeaderMap;
 use tonic::Code;
 
 use super::Metrics;
 
-/// The names and types in `/metrics` of etcd 3.6.16, without those of Go, raft, bbolt and the v2 store.
+/// The names and types in `/metrics` of etcd 3.6.16, without those of Go, raft, bbolt and the v2 store, of pauses for compactions and of
+/// snapshots between members.
 const ETCD: &str = "\
     etcd_cluster_version gauge \n\
     etcd_debugging_auth_revision gauge \n\
@@ -16,7 +18,6 @@ const ETCD: &str = "\
     etcd_debugging_mvcc_current_revision gauge \n\
     etcd_debugging_mvcc_db_compaction_keys_total counter \n\
     etcd_debugging_mvcc_db_compaction_last gauge \n\
-    etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds histogram \n\
     etcd_debugging_mvcc_db_compaction_total_duration_milliseconds histogram \n\
     etcd_debugging_mvcc_events_total counter \n\
     etcd_debugging_mvcc_keys_total gauge \n\
@@ -26,6 +27,7 @@ const ETCD: &str = "\
     etcd_debugging_mvcc_watch_stream_total gauge \n\
     etcd_debugging_mvcc_watcher_total gauge \n\
     etcd_debugging_server_lease_expired_total counter \n\
+    etcd_debugging_server_alarms gauge \n\
     etcd_disk_backend_commit_duration_seconds histogram \n\
     etcd_disk_backend_defrag_duration_seconds histogram \n\
     etcd_disk_backend_snapshot_duration_seconds histogram \n\
@@ -46,12 +48,15 @@ const ETCD: &str = "\
     etcd_network_client_grpc_received_bytes_total counter \n\
     etcd_network_client_grpc_sent_bytes_total counter \n\
     etcd_network_disconnected_peers_total counter \n\
+    etcd_network_known_peers gauge \n\
     etcd_network_peer_received_bytes_total counter \n\
     etcd_network_peer_received_failures_total counter \n\
     etcd_network_peer_round_trip_time_seconds histogram \n\
     etcd_network_peer_sent_bytes_total counter \n\
     etcd_network_peer_sent_failures_total counter \n\
     etcd_server_apply_duration_seconds histogram \n\
+    etcd_server_client_requests_total counter \n\
+    etcd_server_feature_enabled gauge \n\
     etcd_server_has_leader gauge \n\
     etcd_server_health_failures counter \n\
     etcd_server_health_success counter \n\
@@ -71,14 +76,17 @@ const ETCD: &str = "\
     etcd_server_read_indexes_failed_total counter \n\
     etcd_server_slow_apply_total counter \n\
     etcd_server_slow_read_indexes_total counter \n\
-    etcd_server_snapshot_apply_in_progress_total gauge \n\
     etcd_server_version gauge \n\
     grpc_server_handled_total counter \n\
+    grpc_server_msg_received_total counter \n\
+    grpc_server_msg_sent_total counter \n\
     grpc_server_started_total counter \n\
     os_fd_limit gauge \n\
     os_fd_used gauge \n\
     process_cpu_seconds_total counter \n\
     process_max_fds gauge \n\
+    process_network_receive_bytes_total counter \n\
+    process_network_transmit_bytes_total counter \n\
     process_open_fds gauge \n\
     process_resident_memory_bytes gauge \n\
     process_start_time_seconds gauge \n\
@@ -101,11 +109,17 @@ fn names_and_types_are_etcds() {
     let metrics = Metrics::new(false);
     metrics.server.set_identity(0xa1);
     metrics.health.record("livez", "serializable_read", true);
+    metrics.server.set_member_alarms([("NOSPACE", 0xa1)].into_iter());
     metrics
         .server
-        .apply
-        .with_label_values(&["v3", "Put", "true"])
-        .observe(0.1);
+        .set_features([("LeaseCheckpoint", "ALPHA", true)].into_iter());
+    metrics.network.peers.set_known(0xa1, [0xa1].into_iter());
+    metrics.open_snapshots().set(1);
+    metrics
+        .grpc
+        .start("/etcdserverpb.KV/Range", &HeaderMap::new())
+        .unwrap()
+        .end(Code::Ok);
     metrics.server.range.with_label_values(&["true"]).observe(0.1);
     meet_a_peer(&metrics);
     let text = text(&metrics);
@@ -149,14 +163,11 @@ fn series_read_as_prometheus_reads_them() {
 #[test]
 fn rpcs_are_counted_by_method_and_code() {
     let metrics = Metrics::new(true);
-    metrics.grpc.start("/etcdserverpb.KV/Range").unwrap().end(Code::Ok);
-    metrics
-        .grpc
-        .start("/etcdserverpb.KV/Range")
-        .unwrap()
-        .end(Code::OutOfRange);
-    drop(metrics.grpc.start("/etcdserverpb.Watch/Watch").unwrap());
-    assert!(metrics.grpc.start("/etcdserverpb.KV/NoSuch").is_none());
+    let start = |path| metrics.grpc.start(path, &HeaderMap::new());
+    start("/etcdserverpb.KV/Range").unwrap().end(Code::Ok);
+    start("/etcdserverpb.KV/Range").unwrap().end(Code::OutOfRange);
+    drop(start("/etcdserverpb.Watch/Watch").unwrap());
+    assert!(start("/etcdserverpb.KV/NoSuch").is_none());
     let text = text(&metrics);
     let range = "grpc_method=\"Range\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"}";
     let watch = "grpc_method=\"Watch\",grpc_service=\"etcdserverpb.Watch\",grpc_type=\"bidi_stream\"}";
@@ -176,9 +187,71 @@ fn rpcs_are_counted_by_method_and_code() {
             1.0,
         ),
         (format!("grpc_server_handling_seconds_count{{{range}"), 2.0),
+        (format!("grpc_server_msg_received_total{{{range}"), 2.0),
+        (format!("grpc_server_msg_sent_total{{{range}"), 1.0),
+        (format!("grpc_server_msg_received_total{{{watch}"), 0.0),
     ] {
         assert!((value(&text, &series) - wanted).abs() < f64::EPSILON, "{series}");
     }
+}
+
+#[test]
+fn clients_are_counted_by_a_bounded_number_of_versions() {
+    let metrics = Metrics::new(false);
+    let start = |path, version: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("client-api-version", version.parse().unwrap());
+        drop(metrics.grpc.start(path, &headers).unwrap());
+    };
+    start("/etcdserverpb.KV/Put", "3.6.0");
+    start("/etcdserverpb.KV/Put", "3.6.0");
+    start("/etcdserverpb.Watch/Watch", "3.6.0");
+    start("/etcdserverpb.KV/Put", &"9".repeat(33));
+    for version in 0..100 {
+        start("/etcdserverpb.KV/Put", &version.to_string());
+    }
+    let text = text(&metrics);
+    let series = |kind, version| {
+        format!("etcd_server_client_requests_total{{client_api_version=\"{version}\",type=\"{kind}\"}}")
+    };
+    assert!((value(&text, &series("unary", "3.6.0")) - 2.0).abs() < f64::EPSILON);
+    assert!((value(&text, &series("stream", "3.6.0")) - 1.0).abs() < f64::EPSILON);
+    // 64 are told apart: this one, "unknown", and the first 62 numbers.
+    assert!((value(&text, &series("unary", "unknown")) - 39.0).abs() < f64::EPSILON);
+}
+
+#[test]
+fn changes_are_timed_by_kind_and_outcome() {
+    let metrics = Metrics::new(false);
+    for name in ["put", "put", "lease_grant"] {
+        metrics.server.apply.observe(name, true, Duration::from_millis(3));
+    }
+    metrics.server.apply.observe("put", false, Duration::from_millis(3));
+    let text = text(&metrics);
+    for (op, success, wanted) in [("Put", "true", 2.0), ("Put", "false", 1.0), ("LeaseGrant", "true", 1.0)] {
+        let series =
+            format!("etcd_server_apply_duration_seconds_count{{op=\"{op}\",success=\"{success}\",version=\"v3\"}}");
+        assert!((value(&text, &series) - wanted).abs() < f64::EPSILON, "{series}");
+    }
+}
+
+#[test]
+fn alarms_and_members_that_are_gone_leave_no_series() {
+    let metrics = Metrics::new(false);
+    let peers = &metrics.network.peers;
+    metrics
+        .server
+        .set_member_alarms([("NOSPACE", 0xa1), ("CORRUPT", 0x2a)].into_iter());
+    peers.set_known(0xa1, [0xa1, 0x2a].into_iter());
+    let before = text(&metrics);
+    metrics.server.set_member_alarms([("NOSPACE", 0xa1)].into_iter());
+    peers.set_known(0xa1, [0xa1].into_iter());
+    let after = text(&metrics);
+    let alarm = "etcd_debugging_server_alarms{alarm_type=\"CORRUPT\",server_id=\"2a\"}";
+    let peer = "etcd_network_known_peers{Local=\"a1\",Remote=\"2a\"}";
+    assert!(before.contains(alarm) && before.contains(peer), "{before}");
+    assert!(!after.contains(alarm) && !after.contains(peer), "{after}");
+    assert!(after.contains("etcd_debugging_server_alarms{alarm_type=\"NOSPACE\",server_id=\"a1\"} 1"));
 }
 
 /// Talks to the member 2a and loses it.

@@ -136,7 +136,8 @@ impl Applier {
             self.state_rows.insert(keys::attachment_key(old, &change.key), None);
         }
         if new != LeaseId::NONE && old != new {
-            leases.attach(new, change.key.clone());
+            // A copy, for the key may be a part of a message or a page of the log, which would stay as long as the lease.
+            leases.attach(new, Bytes::copy_from_slice(&change.key));
             self.state_rows
                 .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
         }

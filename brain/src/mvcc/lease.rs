@@ -83,7 +83,7 @@ pub struct Info {
     pub granted_ttl: i64,
     /// Time left.
     pub remaining: Duration,
-    /// Attached keys, in key order.
+    /// Attached keys, in key order, if they were asked for.
     pub keys: Vec<Bytes>,
 }
 
@@ -290,14 +290,17 @@ impl Leases {
         leases.collect()
     }
 
-    /// The state of a lease that has not run out.
+    /// The state of a lease that has not run out, and its keys if `with_keys`: there may be a million of them.
     #[must_use]
-    pub fn info(&self, id: LeaseId, now: Duration) -> Option<Info> {
+    pub fn info(&self, id: LeaseId, now: Duration, with_keys: bool) -> Option<Info> {
         let lease = self.by_id.get(&id).filter(|lease| lease.deadline > now)?;
         Some(Info {
             granted_ttl: lease.ttl,
             remaining: lease.deadline.saturating_sub(now),
-            keys: lease.attached.iter().cloned().collect(),
+            keys: match with_keys {
+                true => lease.attached.iter().cloned().collect(),
+                false => Vec::new(),
+            },
         })
     }
 

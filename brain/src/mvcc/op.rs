@@ -363,6 +363,48 @@ pub enum OpResult {
     Txn(TxnResult),
 }
 
+/// The operations that were carried out, those of txns in txns included. Unlike in etcd, compares and previous versions are no ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpCounts {
+    /// Ranges.
+    pub ranges: u64,
+    /// Puts.
+    pub puts: u64,
+    /// Deletes, whatever they found.
+    pub deletes: u64,
+}
+
+impl OpCounts {
+    fn add(&mut self, result: &OpResult) {
+        match result {
+            OpResult::Range(_) => self.ranges += 1,
+            OpResult::Put(_) => self.puts += 1,
+            OpResult::Delete(..) => self.deletes += 1,
+            OpResult::Txn(txn) => txn.results.iter().for_each(|(_, result)| self.add(result)),
+        }
+    }
+}
+
+impl OpResult {
+    /// Counts what was carried out.
+    #[must_use]
+    pub fn counts(&self) -> OpCounts {
+        let mut counts = OpCounts::default();
+        counts.add(self);
+        counts
+    }
+}
+
+impl TxnResult {
+    /// Counts what was carried out.
+    #[must_use]
+    pub fn counts(&self) -> OpCounts {
+        let mut counts = OpCounts::default();
+        self.results.iter().for_each(|(_, result)| counts.add(result));
+        counts
+    }
+}
+
 /// The result of a txn.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TxnResult {

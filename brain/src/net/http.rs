@@ -1,6 +1,7 @@
 //! The HTTP routes beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's,
 //! and `/member`.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::routing::any;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, VARY, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
@@ -88,8 +91,32 @@ struct Log {
     health: LogOnce,
 }
 
-/// The metrics page that was rendered last, and when that began.
-type Page = Arc<Mutex<Option<(Instant, Bytes)>>>;
+/// The metrics page that was rendered last.
+type Page = Arc<Mutex<Option<Rendered>>>;
+
+/// A metrics page.
+struct Rendered {
+    began: Instant,
+    text: Bytes,
+    /// The same compressed, once somebody has asked for it.
+    gzip: Option<Bytes>,
+}
+
+impl Rendered {
+    fn encoded(&mut self, gzip: bool) -> anyhow::Result<Bytes> {
+        match (gzip, &self.gzip) {
+            (false, _) => Ok(self.text.clone()),
+            (true, Some(gzip)) => Ok(gzip.clone()),
+            (true, None) => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(&self.text)?;
+                let gzip = Bytes::from(encoder.finish()?);
+                self.gzip = Some(gzip.clone());
+                Ok(gzip)
+            }
+        }
+    }
+}
 
 /// The shortest time from one rendering of the metrics page to the next. Requests in between wait for the next one.
 const PAGE_INTERVAL: Duration = Duration::from_millis(20);
@@ -131,9 +158,21 @@ async fn version(request: Request<Body>) -> Response<Body> {
     answer(StatusCode::OK, "application/json", body)
 }
 
-async fn metrics_page(State(site): State<Site>) -> Response<Body> {
-    match site.page().await {
-        Ok(text) => answer(StatusCode::OK, METRICS_TYPE, text),
+async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Response<Body> {
+    let gzip = accepts_gzip(request.headers());
+    match site.page(gzip).await {
+        Ok(page) => {
+            let mut response = answer(StatusCode::OK, METRICS_TYPE, page);
+            response
+                .headers_mut()
+                .insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+            if gzip {
+                response
+                    .headers_mut()
+                    .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            response
+        }
         Err(error) => {
             error!(%error, "metrics cannot be rendered");
             plain_error(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be rendered")
@@ -144,20 +183,39 @@ async fn metrics_page(State(site): State<Site>) -> Response<Body> {
 impl Site {
     /// Returns a metrics page that counts everything before this call. It is rendered once for concurrent requests, and not more often
     /// than this server has time for.
-    async fn page(&self) -> anyhow::Result<Bytes> {
+    async fn page(&self, gzip: bool) -> anyhow::Result<Bytes> {
         let called = Instant::now();
         let mut page = self.page.lock().await;
-        if let Some((rendered, text)) = &*page {
-            if *rendered > called {
-                return Ok(text.clone());
+        if let Some(rendered) = &mut *page {
+            if rendered.began > called {
+                return rendered.encoded(gzip);
             }
-            sleep_until(*rendered + PAGE_INTERVAL).await;
+            sleep_until(rendered.began + PAGE_INTERVAL).await;
         }
         let began = Instant::now();
         let text = Bytes::from(self.metrics.render()?);
-        *page = Some((began, text.clone()));
-        Ok(text)
+        page.insert(Rendered {
+            began,
+            text,
+            gzip: None,
+        })
+        .encoded(gzip)
     }
+}
+
+/// Returns true if a client takes gzip, as Prometheus does.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT_ENCODING).iter();
+    let texts = accepted.filter_map(|value| value.to_str().ok());
+    let mut codings = texts.flat_map(|text| text.split(','));
+    codings.any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let weight = weight
+            .trim()
+            .strip_prefix("q=")
+            .and_then(|weight| weight.parse::<f32>().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && weight != Some(0.0)
+    })
 }
 
 async fn not_found() -> Response<Body> {

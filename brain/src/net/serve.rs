@@ -310,7 +310,10 @@ impl Server {
             http: true,
             gateway: false,
             cors: None,
-            metrics: metrics.grpc.clone(),
+            metrics: match self.is_for_peers() {
+                true => metrics.grpc.for_peers(),
+                false => metrics.grpc.clone(),
+            },
             limits: rpc::Limits {
                 message,
                 txn_ops: limits.max_txn_ops,

@@ -80,6 +80,10 @@ const RENEWAL_POLL: Duration = Duration::from_millis(20);
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
+/// The most merges of one defragmentation: so many, and more for each table that there is when it begins.
+const MERGES: usize = 64;
+const MERGES_OF_A_TABLE: usize = 4;
+
 /// Maximum number of bytes kept free for tables that fjall is going to write.
 const MOST_TO_COME: u64 = 32 << 20;
 
@@ -144,7 +148,7 @@ struct Shared {
 }
 
 /// The work that a compaction has not done yet.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     /// Tables are not in the last level yet.
     Tables,
@@ -306,7 +310,14 @@ impl Rows for FjallRows {
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
         self.renew_views().await?;
         let (mut waits, mut left) = (0, Left::Tables);
+        // What is written meanwhile makes new tables: they need not come down, or this would not end before the writes do.
+        let mut merges = MERGES + MERGES_OF_A_TABLE * self.shared.keyspace.tree.table_count();
         loop {
+            merges = merges.saturating_sub(1);
+            if merges == 0 && left == Left::Tables {
+                tracing::info!("defragmentation ends before all rows are in one level: they are written too fast");
+                left = Left::LastLevel;
+            }
             let shared = self.shared.clone();
             let done = guard::blocking(move || shared.compact(left)).await;
             let writer = self.shared.writer.clone().lock_owned().await;
@@ -331,6 +342,10 @@ impl Rows for FjallRows {
 
     async fn renewal_asked(&self) {
         self.shared.renewal.notified().await;
+    }
+
+    fn open_snapshots(&self) -> Option<u64> {
+        Some(self.shared.live.len())
     }
 
     fn to_come(&self) -> u64 {

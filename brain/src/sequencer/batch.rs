@@ -37,6 +37,8 @@ pub(super) struct Batch {
     pub record: Record,
     /// The versions that the record's key changes superseded, in their order.
     pub superseded: Vec<Prev>,
+    /// Keys that each end of a lease deletes.
+    pub lease_deletes: Vec<u64>,
     /// Outcomes, sent when the record is committed.
     pub replies: Vec<Waiting>,
     /// Leases that ran out, whose keys have to be read once more.
@@ -65,6 +67,7 @@ pub(super) struct Builder<R: Rows> {
     auth: Arc<Auth>,
     record: Record,
     superseded: Vec<Prev>,
+    lease_deletes: Vec<u64>,
     replies: Vec<Waiting>,
     again: Vec<LeaseId>,
     /// Rows that were looked at.
@@ -95,6 +98,7 @@ impl<R: Rows> Builder<R> {
                 entries: Vec::new(),
             },
             superseded: Vec::new(),
+            lease_deletes: Vec::new(),
             replies: Vec::new(),
             again: Vec::new(),
             work: 0,
@@ -157,6 +161,7 @@ impl<R: Rows> Builder<R> {
         Batch {
             record: self.record,
             superseded: self.superseded,
+            lease_deletes: self.lease_deletes,
             replies: self.replies,
             again: self.again,
             delta: Arc::new(self.overlay.into_delta()),
@@ -329,6 +334,7 @@ impl<R: Rows> Builder<R> {
         self.work += work;
         deleted?;
         let keys = changes.len();
+        self.lease_deletes.push(keys as u64);
         self.commit(changes);
         self.overlay.revoke(id);
         self.push(Change::Revoke(Revoke { id: id.0 }));

@@ -73,7 +73,7 @@ impl Request {
             Request::Revoke { .. } => "lease_revoke",
             Request::Checkpoint(_) => "lease_checkpoint",
             Request::Alarm(..) => "alarm",
-            Request::Auth(..) => "auth",
+            Request::Auth(request, _) => request.name(),
             Request::Token { .. } => "authenticate",
         }
     }

@@ -10,7 +10,7 @@ use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
 use crate::data_dir::{DataDir, Identity, LOG, ROWS};
 use crate::flags::Config;
-use crate::log::{FileLog, Log as _, LogId, Origin, Slot, SyncObserver};
+use crate::log::{FileLog, Log as _, LogId, LogObserver, Origin, Slot};
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
@@ -89,14 +89,14 @@ pub(crate) async fn open(
     quota: Option<u64>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(FileLog, FjallRows)> {
-    let fsync = metrics.disk.wal_fsync.clone();
+    let disk = metrics.disk.clone();
     let segment_bytes = store::segment_bytes(dir, quota)?;
     let log_options = crate::log::Options {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
     };
-    let on_sync = SyncObserver::new(move |took| fsync.observe(took.as_secs_f64()));
+    let observer = LogObserver::new(move |done| store::count_log(done, &disk));
     let cache_bytes = config
         .embedded_cache_bytes
         .unwrap_or_else(|| memory::cache_share(memory::available()));
@@ -112,6 +112,6 @@ pub(crate) async fn open(
     let origin = crate::storage::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
     let named = log.map(|id| Origin { id, last: Slot(0) });
-    let log = FileLog::open_for(&log_dir, log_options, on_sync, origin.or(named)).context("open the log")?;
+    let log = FileLog::open_for(&log_dir, log_options, observer, origin.or(named)).context("open the log")?;
     Ok((log, rows))
 }

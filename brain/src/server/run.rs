@@ -213,6 +213,7 @@ pub(crate) async fn serve<E: Engine>(
     let (shown, has_leader) = watch_channel::channel(true);
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);
+    count_snapshots(rows.clone(), &metrics);
     let member = Member {
         store: api,
         hub: running.hub,
@@ -268,6 +269,15 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
 }
 
 /// Returns the size of a member's own log in bytes; 0 if all members share one log.
+/// Counts the open snapshots of rows at each scrape, if they hold anything.
+fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
+    metrics.before_render(move |metrics| {
+        if let Some(open) = rows.open_snapshots() {
+            metrics.open_snapshots().set(i64::try_from(open).unwrap_or(i64::MAX));
+        }
+    });
+}
+
 fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })
@@ -413,6 +423,11 @@ fn compete<C: CasRegister>(
     (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
 ) -> anyhow::Result<Election> {
     let (elector, election) = Elector::new(lock, timing)?;
+    let renewing = election.clone();
+    metrics.before_render(move |metrics| {
+        let failures = &metrics.server.heartbeat_failures;
+        failures.inc_by(renewing.failed_renewals().saturating_sub(failures.get()));
+    });
     let running = elector.run(led.clone());
     tasks.spawn("election", async move { Ok(running.await?) });
     if config.leader_http.is_some() {

@@ -27,6 +27,7 @@ use crate::cluster::membership::RemoveMember;
 use crate::cluster::peer::{MAX_MESSAGE, PeerService};
 use crate::cluster::{Renewals, leader_changes};
 use crate::errors::Error;
+use crate::flags;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota, Storage};
 use crate::log_once::LogOncePerMessage;
@@ -142,10 +143,16 @@ pub fn services<H: History, R: Rows>(
         remove,
     };
     metrics.server.set_identity(api.member_id);
+    metrics.server.set_features(flags::features());
     metrics.server.quota.set(quota);
     count_leader_changes(&api, tasks, stop);
     let data_dir = matches!(config.storage, Storage::Embedded).then(|| config.data_dir.clone());
-    metrics.before_render(observe(api.clone(), watched, (size, log_size), data_dir));
+    metrics.before_render(observe(
+        api.clone(),
+        watched,
+        (size, log_size),
+        (listed.clone(), data_dir),
+    ));
     let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes;
     let mut routes = Routes::builder();
@@ -312,7 +319,7 @@ fn observe<R: Rows>(
     store: ApiContext<R>,
     hub: Hub,
     (size, log_size): (Size, Size),
-    data_dir: Option<PathBuf>,
+    (members, data_dir): (Members, Option<PathBuf>),
 ) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
         let state: &State<R> = &store.state;
@@ -343,10 +350,22 @@ fn observe<R: Rows>(
         metrics.mvcc.pending_events.set(gauge(hub.pending_events()));
         let events = &metrics.mvcc.events;
         events.inc_by(hub.events().saturating_sub(events.get()));
-        for (alarm, kind) in [("NOSPACE", NOSPACE), ("CORRUPT", CORRUPT)] {
+        let kinds = [("NOSPACE", NOSPACE), ("CORRUPT", CORRUPT)];
+        for (alarm, kind) in kinds {
             let raised = state.has_alarm(kind);
             metrics.server.alarms.with_label_values(&[alarm]).set(raised.into());
         }
+        let raised = state.alarms().clone();
+        let named = raised.iter().filter_map(|(kind, member)| {
+            let (name, _) = kinds.iter().find(|(_, known)| known == kind)?;
+            Some((*name, *member))
+        });
+        metrics.server.set_member_alarms(named);
+        let known = members.list();
+        metrics
+            .network
+            .peers
+            .set_known(store.member_id, known.iter().map(|member| member.id));
         // The gauges keep their last values if the file system does not answer; the health checks report that.
         if let Some(Ok(disk)) = data_dir.as_deref().map(rustix::fs::statvfs) {
             metrics.disk.capacity.set(gauge(disk.f_blocks * disk.f_frsize));

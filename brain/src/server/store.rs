@@ -8,8 +8,8 @@ use anyhow::Context;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
-use crate::log::{Log, Unanswered};
-use crate::metrics::Metrics;
+use crate::log::{Log, LogWrite, Unanswered};
+use crate::metrics::{DiskMetrics, Metrics};
 use crate::mvcc::keys;
 use crate::rows::Rows;
 use crate::sequencer::command::Handle;
@@ -117,6 +117,17 @@ pub struct DiskSpace {
     path: PathBuf,
     quota: Option<u64>,
     reserve: u64,
+}
+
+/// Counts what a log does.
+pub fn count_log(done: LogWrite, disk: &DiskMetrics) {
+    match done {
+        LogWrite::Written(bytes, took) => {
+            disk.wal_write.observe(took.as_secs_f64());
+            disk.wal_write_bytes.add(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        LogWrite::Synced(took) => disk.wal_fsync.observe(took.as_secs_f64()),
+    }
 }
 
 /// The free bytes of the medium that only deletions and compaction may use: the minimum, the maximum, and the divisor of its size.

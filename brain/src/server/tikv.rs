@@ -15,7 +15,7 @@ use crate::cluster::peers::{PeerAddresses, Peers};
 use crate::cluster::proof::{MembersOnly, Proof, SECRET};
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
 use crate::log::frame::is_barrier;
-use crate::log::{SyncObserver, TikvLog};
+use crate::log::{LogObserver, TikvLog};
 use crate::metrics::Metrics;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Server;
@@ -23,6 +23,7 @@ use crate::refusal::{Code, Refusal};
 use crate::rows::TikvRows;
 use crate::sequencer::Space;
 use crate::server::not_ready::NotReady;
+use crate::server::store;
 use crate::tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvRegister, connect_timeout};
 use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
@@ -108,11 +109,10 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     );
     life.tasks.spawn("garbage collection", collection);
     let (lock, timing) = lock(config, &tikv).await?;
-    // An append here corresponds to a sync of a log in files.
-    let appends = metrics.disk.wal_fsync.clone();
+    let disk = metrics.disk.clone();
     let engine = OpenEngine::<TikvEngine> {
         log: TikvLog::keeping(tikv.clone(), is_barrier)
-            .observed(SyncObserver::new(move |took| appends.observe(took.as_secs_f64()))),
+            .observed(LogObserver::new(move |done| store::count_log(done, &disk))),
         rows: TikvRows::new(tikv.clone()),
         lock,
         timing,

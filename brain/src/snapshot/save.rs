@@ -101,6 +101,15 @@ pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<S
     let _cancels = cancelled.clone().drop_guard();
     let spool = spool.clone();
     let writing = tokio::task::spawn_blocking(move || write(positions, received, spool, &cancelled));
+    // The view is not needed while the file is written.
+    send(view, pages).await?;
+    writing
+        .await
+        .map_err(|error| SaveError::Io(std::io::Error::other(error)))?
+}
+
+/// Sends all versions of a view, and the end.
+async fn send<S: Snapshot>(view: Arc<View<S>>, pages: mpsc::Sender<Reading>) -> Result<(), SaveError> {
     let mut versions = view.versions(view.revision);
     while let Some(page) = versions.next().await? {
         // The receiver is gone if it failed.
@@ -109,9 +118,7 @@ pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<S
         }
     }
     let _failed = pages.send(Reading::End).await;
-    writing
-        .await
-        .map_err(|error| SaveError::Io(std::io::Error::other(error)))?
+    Ok(())
 }
 
 fn write(

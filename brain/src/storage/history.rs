@@ -31,6 +31,9 @@ const FIRST_GETS: usize = 64;
 /// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
+/// Bytes that a change takes in memory beside its key and value.
+const EVENT: usize = 400;
+
 /// Reads committed revisions back.
 pub struct LogHistory<L, R: Rows> {
     log: L,
@@ -129,7 +132,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 if keys.revision > newest || (bytes >= max_bytes && !found.is_empty()) {
                     return Ok(found);
                 }
-                bytes += keys.encoded_len();
+                bytes += keys.encoded_len() + EVENT * keys.changes.len();
                 found.push(keys);
             }
         }

@@ -5,11 +5,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tokio::sync::{OnceCell, Semaphore};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::Options;
@@ -17,6 +19,7 @@ use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
+use crate::tasks::Owned;
 use crate::types::Revision;
 
 /// The number of concurrent reads, for all streams together.
@@ -35,8 +38,19 @@ pub struct Chunk {
     weight: usize,
 }
 
-/// A read in progress.
-type Loading = OnceCell<Arc<Chunk>>;
+/// The result of a read, for all who wait for it.
+type Loaded = Result<Arc<Chunk>, Failed>;
+
+/// The reason why a read failed, for all who wait for it.
+#[derive(Debug, Clone)]
+enum Failed {
+    Compacted(Revision),
+    Unavailable(Arc<str>),
+}
+
+/// A read in progress. It is a task of its own, because a stream is not polled while its client reads no answers: others wait for the
+/// same read, or for its turn. It ends when nobody waits for it any more.
+type Loading = BoxFuture<'static, Loaded>;
 
 impl Chunk {
     /// Returns the first revision that the chunk covers.
@@ -73,8 +87,17 @@ pub struct Replay<H> {
     cache: Mutex<VecDeque<Arc<Chunk>>>,
     reads: Semaphore,
     /// Reads in progress: other requests for the same chunk share the result, even if it is too large to be cached.
-    loading: Mutex<HashMap<(Revision, PrevKv), Weak<Loading>>>,
+    loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<Loading>>>,
     failing: AtomicBool,
+}
+
+impl From<HistoryError> for Failed {
+    fn from(error: HistoryError) -> Self {
+        match error {
+            HistoryError::Compacted(revision) => Self::Compacted(revision),
+            HistoryError::Unavailable(error) => Self::Unavailable(format!("{error:#}").into()),
+        }
+    }
 }
 
 impl<H: History> Replay<H> {
@@ -108,21 +131,20 @@ impl<H: History> Replay<H> {
 
     /// Returns a chunk that begins at or before `from` and covers it, with previous versions if requested. Retries while history
     /// cannot be read. If `from` is compacted, returns the compacted revision as the error.
-    pub async fn load(&self, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
+    pub async fn load(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
         let mut delay = FIRST_RETRY;
         loop {
-            let loading = self.loading(from, prev_kv);
-            match loading.get_or_try_init(|| self.try_load(from, prev_kv)).await.cloned() {
+            match self.loading(from, prev_kv).await {
                 Ok(chunk) => {
                     if self.failing.swap(false, Ordering::Relaxed) {
                         info!("history can be read again");
                     }
                     return Ok(chunk);
                 }
-                Err(HistoryError::Compacted(revision)) => return Err(revision),
-                Err(HistoryError::Unavailable(error)) => {
+                Err(Failed::Compacted(revision)) => return Err(revision),
+                Err(Failed::Unavailable(error)) => {
                     if !self.failing.swap(true, Ordering::Relaxed) {
-                        warn!(%from, error = format!("{error:#}"), "cannot read history for watchers; trying again");
+                        warn!(%from, %error, "cannot read history for watchers; trying again");
                     }
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(LAST_RETRY);
@@ -132,14 +154,27 @@ impl<H: History> Replay<H> {
     }
 
     /// Returns the read of this chunk that is in progress, or a new one.
-    fn loading(&self, from: Revision, prev_kv: PrevKv) -> Arc<Loading> {
+    fn loading(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Shared<Loading> {
         let mut loading = locked(&self.loading);
-        if let Some(read) = loading.get(&(from, prev_kv)).and_then(Weak::upgrade) {
+        if let Some(read) = loading.get(&(from, prev_kv)).and_then(WeakShared::upgrade) {
             return read;
         }
-        loading.retain(|_, read| read.strong_count() > 0);
-        let read = Arc::default();
-        loading.insert((from, prev_kv), Arc::downgrade(&read));
+        loading.retain(|_, read| read.upgrade().is_some());
+        let replay = Arc::clone(self);
+        let mut reading = Owned::start(async move {
+            let loaded = replay.try_load(from, prev_kv).await;
+            // Who asks from now on reads again.
+            locked(&replay.loading).remove(&(from, prev_kv));
+            loaded.map_err(Failed::from)
+        });
+        let read = async move {
+            let ended = reading.end().await;
+            ended.unwrap_or_else(|error| Err(Failed::Unavailable(format!("{error:#}").into())))
+        };
+        let read = read.boxed().shared();
+        if let Some(weak) = read.downgrade() {
+            loading.insert((from, prev_kv), weak);
+        }
         read
     }
 

@@ -1,6 +1,7 @@
 //! The hub with its watchers, without gRPC: a store in memory, and a dispatcher that the test steps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -53,7 +54,7 @@ pub(super) fn brief(entries: &[Arc<Entry>]) -> String {
 /// A hub and its store.
 struct Store {
     hub: Hub,
-    replay: Replay<ModelHistory>,
+    replay: Arc<Replay<ModelHistory>>,
     inbox: Arc<Inbox>,
 }
 
@@ -61,7 +62,7 @@ impl Store {
     fn new(options: Options) -> Self {
         Self {
             hub: Hub::new(options, 1),
-            replay: Replay::new(ModelHistory::new(), options),
+            replay: Arc::new(Replay::new(ModelHistory::new(), options)),
             inbox: Arc::new(Inbox::default()),
         }
     }
@@ -325,6 +326,31 @@ async fn history_is_read_again_until_it_answers_and_not_if_it_is_compacted() {
     assert_eq!(store.replay.load(2, PrevKv::Included).await.unwrap().through(), 4);
     store.replay.history().compact(3);
     assert_eq!(store.replay.load(1, PrevKv::Included).await.unwrap_err(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_for_history_delays_nobody() {
+    let store = Store::new(Options {
+        chunk_bytes: 1,
+        cache_bytes: 1,
+        ..options()
+    });
+    store.commit(&[&["a"] as &[&str]; 12]).await;
+    let load = |from| store.replay.load(from, PrevKv::Included);
+    // More than there are reads at a time. They are begun, and not polled again.
+    let mut stalled: Vec<_> = (2..=10).map(|from| Box::pin(load(from))).collect();
+    for load in &mut stalled {
+        assert!(futures::poll!(load).is_pending());
+    }
+    for from in 2..=13 {
+        let chunk = tokio::time::timeout(Duration::from_secs(60), load(from)).await;
+        assert_eq!(chunk.expect("it waits for another").unwrap().from(), from);
+    }
+    let read = store.replay.history().reads();
+    for load in stalled {
+        load.await.unwrap();
+    }
+    assert_eq!(store.replay.history().reads(), read);
 }
 
 #[tokio::test]

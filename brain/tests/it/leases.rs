@@ -8,7 +8,13 @@ use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
 use brain::types::{Caller, LeaseId};
+use futures::StreamExt as _;
+use pb::lease_server::Lease as _;
+use prost::Message as _;
 use tokio::time::Instant;
+use tonic::Streaming;
+use tonic::codec::Codec as _;
+use tonic_prost::ProstCodec;
 
 use crate::engine::Engine;
 use crate::locks::{self, LockView};
@@ -82,6 +88,40 @@ async fn a_leader_that_ends_in_order_leaves_leases_the_time_they_have() {
     last.stop().await.unwrap();
 }
 
+/// The keep-alives of a client.
+fn keep_alives(ids: &[i64]) -> tonic::Request<Streaming<pb::LeaseKeepAliveRequest>> {
+    let mut body = Vec::new();
+    for id in ids {
+        let message = pb::LeaseKeepAliveRequest { id: *id }.encode_to_vec();
+        body.push(0);
+        body.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+        body.extend(message);
+    }
+    let mut codec = ProstCodec::<pb::LeaseKeepAliveResponse, pb::LeaseKeepAliveRequest>::default();
+    let body = http_body_util::Full::new(bytes::Bytes::from(body));
+    tonic::Request::new(Streaming::new_request(codec.decoder(), body, None, None))
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_reads_no_answers_delays_no_keep_alive_of_others() {
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    // Its renewal has to be noted, which takes a while.
+    member.store.state.leases().checkpoint(LeaseId(ID), 100, since_boot());
+    let stream = member.lease.lease_keep_alive(keep_alives(&[99, ID])).await;
+    let mut stream = stream.unwrap().into_inner();
+    let unknown = stream.next().await.unwrap().unwrap();
+    assert_eq!((unknown.id, unknown.ttl), (99, 0));
+    // The next answer is asked for, and then nothing more.
+    assert!(futures::poll!(stream.next()).is_pending());
+    let other = member.lease.keep_alive(pb::LeaseKeepAliveRequest { id: ID });
+    let other = tokio::time::timeout(Duration::from_secs(60), other).await;
+    assert_eq!(other.expect("it waits for the other client").unwrap().ttl, TTL);
+    assert_eq!(stream.next().await.unwrap().unwrap().ttl, TTL);
+    drop(stream);
+    member.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
     let store = (MemLog::keeping(is_barrier), MemRows::new());
@@ -94,7 +134,7 @@ async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_hav
     grant_at(&old).await;
     old.stop().await;
     let next = start(2).await;
-    let info = next.kv.store.state.leases().info(LeaseId(ID), since_boot());
+    let info = next.kv.store.state.leases().info(LeaseId(ID), since_boot(), false);
     let remaining = info.expect("there is a lease").remaining;
     let before = Duration::from_secs(TTL.unsigned_abs() - AGO);
     assert!(remaining <= before, "{remaining:?} are left of {before:?}");

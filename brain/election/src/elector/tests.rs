@@ -320,6 +320,7 @@ async fn one_lost_request_does_not_cost_the_term() {
             pass(Duration::from_millis(700)).await;
             assert!(a.handle.valid_until(1).is_some());
         }
+        assert_eq!(a.handle.failed_renewals(), 20);
     }
 }
 

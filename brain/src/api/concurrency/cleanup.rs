@@ -2,10 +2,12 @@
 //! member leads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::StreamExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::Request;
+use tonic::{Code, Request};
 
 use crate::api::kv::KvService;
 use crate::pb::etcdserverpb::TxnRequest;
@@ -13,9 +15,15 @@ use crate::pb::etcdserverpb::kv_server::Kv as _;
 use crate::rows::Rows;
 use crate::types::Caller;
 
-/// The capacity of the queue of keys to delete. If it is full, or if there is no leader for long, keys stay until their leases
-/// expire.
-const QUEUE: usize = 1024;
+/// The capacity of the queue of keys to delete. If it is full, keys stay until their leases expire.
+const QUEUE: usize = 16_384;
+
+/// Keys that are deleted at a time.
+const AT_ONCE: usize = 16;
+
+/// The delays before a deletion is tried again that found no leader, or one with too much to do. The key of a waiter who has gone would
+/// hold the lock for as long as its lease lives.
+const DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The queue of transactions that delete the keys of waiters whose clients went away.
 #[derive(Debug, Clone)]
@@ -41,17 +49,34 @@ impl Cleanup {
     /// Queues the transaction that deletes the key of a waiter whose client went away.
     pub(super) fn leave(&self, clean_up: TxnRequest) {
         if self.0.try_send(clean_up).is_err() {
-            tracing::debug!("nobody cleans up");
+            tracing::warn!("too many keys of waiters that have gone: some stay until their leases expire");
         }
     }
 }
 
 async fn clean_up<R: Rows>(kv: &KvService<R>, mut cleanup: mpsc::Receiver<TxnRequest>) {
-    while let Some(txn) = cleanup.recv().await {
-        let mut request = Request::new(txn);
+    let keys = futures::stream::poll_fn(move |cx| cleanup.poll_recv(cx));
+    keys.for_each_concurrent(AT_ONCE, |txn| delete(kv, txn)).await;
+}
+
+async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
+    let mut delay = DELAYS.0;
+    loop {
+        let mut request = Request::new(txn.clone());
         request.extensions_mut().insert(Caller::Server);
-        if let Err(status) = kv.txn(request).await {
-            tracing::debug!(reason = status.message(), "could not clean up");
+        let Err(status) = kv.txn(request).await else { return };
+        let is_transient = matches!(
+            status.code(),
+            Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded
+        );
+        if !is_transient {
+            tracing::warn!(
+                reason = status.message(),
+                "could not delete the key of a waiter that has gone"
+            );
+            return;
         }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(DELAYS.1);
     }
 }

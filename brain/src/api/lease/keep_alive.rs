@@ -1,8 +1,9 @@
 //! Keep-alives of all streams of a member, renewed together.
 //!
 //! A stream reads ahead while its keep-alives are in flight, and coalesces those of one lease. The stream that has waited longest
-//! takes the leases of all streams, renews them on the leader in one request, and distributes the answers. No task is started for
-//! this: if that stream goes away, the others send their requests again.
+//! takes the leases of all streams, renews them on the leader in one request, and distributes the answers. It does so in a task of its
+//! own, because a stream is not polled while its client reads no answers, and the others would wait. If that stream goes away, the
+//! others send their requests again.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

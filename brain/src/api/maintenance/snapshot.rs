@@ -90,8 +90,9 @@ impl Snapshots {
             );
             saved
         };
+        let sent = store.metrics.disk.backend_snapshot.clone();
         Ok(try_stream! {
-            let _held = (permit, charge);
+            let _held = (permit, charge, sent.start_timer());
             let Saved { file, len, .. } = saved;
             let (mut sent, mut hasher) = (0, Sha256::new());
             while sent < len {

@@ -54,6 +54,13 @@ const GATES: &[Gate] = &[
     },
 ];
 
+/// Returns the name and the stage of each feature gate, and whether its feature is on.
+pub fn features() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+    let stage = |gate: &Gate| if gate.is_beta { "BETA" } else { "ALPHA" };
+    let gates = GATES.iter().map(move |gate| (gate.name, stage(gate), gate.is_on));
+    gates.chain([("AllAlpha", "ALPHA", false), ("AllBeta", "BETA", false)])
+}
+
 /// Reads the requested gates, and warns about those that cannot be set so.
 pub(super) fn check(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
     let mut named = Vec::new();

@@ -17,32 +17,40 @@ use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The observer of the duration of syncs, or of their equivalent if there is no disk.
-#[derive(Clone)]
-pub struct SyncObserver(Arc<dyn Fn(Duration) + Send + Sync>);
+/// What a log does to what it is stored on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogWrite {
+    /// A write of so many bytes, which is not durable yet, and how long it took.
+    Written(usize, Duration),
+    /// A sync that made writes durable, or its equivalent if there is no disk, and how long it took.
+    Synced(Duration),
+}
 
-impl SyncObserver {
+/// The observer of writes and syncs of batches.
+#[derive(Clone)]
+pub struct LogObserver(Arc<dyn Fn(LogWrite) + Send + Sync>);
+
+impl LogObserver {
     /// Calls `observe` after each, where it is written: it must not block.
-    pub fn new(observe: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+    pub fn new(observe: impl Fn(LogWrite) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }
 
-    /// One took so long.
-    pub(crate) fn tell(&self, took: Duration) {
-        (self.0)(took);
+    pub(crate) fn tell(&self, done: LogWrite) {
+        (self.0)(done);
     }
 }
 
-impl fmt::Debug for SyncObserver {
+impl fmt::Debug for LogObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SyncObserver")
+        f.write_str("LogObserver")
     }
 }
 
 /// Access to the disk.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
-    on_sync: Option<SyncObserver>,
+    observer: Option<LogObserver>,
     #[cfg(test)]
     pub(super) faults: std::sync::Arc<Faults>,
 }
@@ -151,12 +159,22 @@ impl Disk {
         file.write_all_at(bytes, at)
     }
 
-    /// Returns a disk whose syncs are reported to `on_sync`.
+    /// Returns a disk that tells `observer` of batches.
     #[allow(clippy::field_reassign_with_default, reason = "a test build has more fields")]
-    pub(super) fn observed(on_sync: SyncObserver) -> Self {
+    pub(super) fn observed(observer: LogObserver) -> Self {
         let mut disk = Self::default();
-        disk.on_sync = Some(on_sync);
+        disk.observer = Some(observer);
         disk
+    }
+
+    /// Writes a batch at offset `at`.
+    pub(super) fn write_batch(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        let began = Instant::now();
+        self.write(file, bytes, at)?;
+        if let Some(observer) = &self.observer {
+            observer.tell(LogWrite::Written(bytes.len(), began.elapsed()));
+        }
+        Ok(())
     }
 
     /// Syncs the data of a batch.
@@ -165,8 +183,8 @@ impl Disk {
         drop(self.faults.sync.read());
         let began = Instant::now();
         let synced = self.sync(file);
-        if let Some(on_sync) = &self.on_sync {
-            on_sync.tell(began.elapsed());
+        if let Some(observer) = &self.observer {
+            observer.tell(LogWrite::Synced(began.elapsed()));
         }
         synced
     }

@@ -23,6 +23,8 @@ struct Held {
     entries: Vec<Entry>,
     /// Offset up to which the segment is synced.
     end: u32,
+    /// True if an index file has the entries.
+    is_indexed: bool,
 }
 
 impl Held {
@@ -35,10 +37,43 @@ impl Index {
     /// Adds a segment behind all others; `entries` in any order.
     pub(super) fn push(&mut self, segment: Arc<Segment>, mut entries: Vec<Entry>, end: u32) {
         entries.sort_unstable_by_key(|entry| entry.slot);
-        if let Some(last) = entries.last() {
+        self.hold(Held {
+            segment,
+            entries,
+            end,
+            is_indexed: false,
+        });
+    }
+
+    /// Adds a segment behind all others whose entries come from its index file, in the order of slots.
+    pub(super) fn push_indexed(&mut self, segment: Arc<Segment>, entries: Vec<Entry>, end: u32) {
+        self.hold(Held {
+            segment,
+            entries,
+            end,
+            is_indexed: true,
+        });
+    }
+
+    fn hold(&mut self, held: Held) {
+        if let Some(last) = held.entries.last() {
             self.beyond = self.beyond.max(last.slot.saturating_add(1));
         }
-        self.held.push(Held { segment, entries, end });
+        self.held.push(held);
+    }
+
+    /// The first segment from `seq` on without an index file that nothing is written to any more, with its entries and its end.
+    pub(super) fn unindexed(&self, seq: u64) -> Option<(Arc<Segment>, Vec<Entry>, u32)> {
+        let (_, sealed) = self.held.split_last()?;
+        let held = sealed.iter().find(|held| !held.is_indexed && held.segment.seq >= seq)?;
+        Some((Arc::clone(&held.segment), held.entries.clone(), held.end))
+    }
+
+    /// An index file has the entries of the segment `seq` now.
+    pub(super) fn set_indexed(&mut self, seq: u64) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.segment.seq == seq) {
+            held.is_indexed = true;
+        }
     }
 
     /// Adds synced entries to the last segment, whose end is now `end`.
@@ -102,28 +137,34 @@ impl Index {
 
     /// The places of slots from `from` on, in the order of slots: the first, and then as many as fit into `max_bytes`.
     pub(super) fn collect(&self, from: u64, max_bytes: usize) -> Vec<(Arc<Segment>, Entry)> {
-        let mut heads = BinaryHeap::new();
-        for (n, held) in self.held.iter().enumerate() {
-            let at = held.position(from);
-            if let Some(entry) = held.entries.get(at) {
-                heads.push(Reverse((entry.slot, n, at)));
-            }
-        }
         let mut found = Vec::new();
         let mut bytes = 0usize;
-        while let Some(Reverse((_, n, at))) = heads.pop() {
-            let held = &self.held[n];
-            let entry = held.entries[at];
+        for (segment, entry) in self.places(from) {
             bytes = bytes.saturating_add(entry.len as usize);
             if !found.is_empty() && bytes > max_bytes {
                 break;
             }
-            found.push((Arc::clone(&held.segment), entry));
+            found.push((Arc::clone(segment), entry));
+        }
+        found
+    }
+
+    /// The places of slots from `from` on, in the order of slots.
+    fn places(&self, from: u64) -> impl Iterator<Item = (&Arc<Segment>, Entry)> {
+        let heads = self.held.iter().enumerate().filter_map(|(n, held)| {
+            let at = held.position(from);
+            let entry = held.entries.get(at)?;
+            Some(Reverse((entry.slot, n, at)))
+        });
+        let mut heads = BinaryHeap::from_iter(heads);
+        std::iter::from_fn(move || {
+            let Reverse((_, n, at)) = heads.pop()?;
+            let held = &self.held[n];
             if let Some(next) = held.entries.get(at + 1) {
                 heads.push(Reverse((next.slot, n, at + 1)));
             }
-        }
-        found
+            Some((&held.segment, held.entries[at]))
+        })
     }
 
     /// The oldest segments that hold no slot at or above `watermark`. Never the last, which is written to.
@@ -153,8 +194,8 @@ impl Index {
     /// A slot that stands in two places, if there is one.
     pub(super) fn duplicate(&self) -> Option<(Arc<Segment>, Entry)> {
         let mut last: Option<u64> = None;
-        self.collect(0, usize::MAX)
-            .into_iter()
+        self.places(0)
             .find(|(_, entry)| last.replace(entry.slot) == Some(entry.slot))
+            .map(|(segment, entry)| (Arc::clone(segment), entry))
     }
 }

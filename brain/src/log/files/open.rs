@@ -15,16 +15,18 @@ use super::index::Index;
 use super::recover_tail::{End, recover_tail};
 use super::scan::{self, Rest, Scanned};
 use super::segment::{self, FRAMES, Segment};
+use super::segment_index;
 use super::shared::Shared;
 use super::writer::{Active, Next};
 use super::{OpenError, Options};
-use crate::log::Origin;
+use crate::log::{LogId, Origin, Slot};
 
 /// Names in the directory.
 #[derive(Debug, Default)]
 struct Listing {
     has_control: bool,
     segments: BTreeMap<u64, PathBuf>,
+    indexes: BTreeMap<u64, PathBuf>,
     /// Files that were never finished.
     unfinished: Vec<PathBuf>,
     foreign: Option<String>,
@@ -40,6 +42,8 @@ impl Listing {
                 listing.has_control = true;
             } else if let Some(seq) = segment::seq_of(&name) {
                 listing.segments.insert(seq, file.path());
+            } else if let Some(seq) = segment_index::seq_of(&name) {
+                listing.indexes.insert(seq, file.path());
             } else if is_unfinished(&name) {
                 listing.unfinished.push(file.path());
             } else if name != "lost+found" {
@@ -99,7 +103,8 @@ pub(super) fn open(
     for seq in state.first.max(1)..=state.last {
         segments.push(Segment::open(dir, control.id, seq)?);
     }
-    let (index, end) = check(dir, segments, state)?;
+    let in_rows = origin.map(|origin| origin.last);
+    let (index, end) = check((dir, control.id), segments, state, in_rows)?;
     if let Some(Origin { last, .. }) = origin
         && index.beyond() <= last.0
     {
@@ -133,6 +138,8 @@ pub(super) fn open(
 fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<PathBuf>, OpenError> {
     let State { first, last, .. } = control.state;
     let mut obsolete = listing.unfinished.clone();
+    let gone = listing.indexes.iter().filter(|(seq, _)| !(first..=last).contains(seq));
+    obsolete.extend(gone.map(|(_, path)| path.clone()));
     for (seq, path) in &listing.segments {
         if *seq < first {
             obsolete.push(path.clone());
@@ -151,12 +158,19 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
     Ok(obsolete)
 }
 
-/// Reads all segments: batches that are certain go into the index, and those that must be recovered into the end.
-pub(super) fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Result<(Index, End), OpenError> {
+/// Reads all segments: batches that are certain go into the index, and those that must be recovered into the end. Of segments whose
+/// slots are all `in_rows`, up to that one, nothing is recovered: their index files are enough, and records are checked when they are
+/// read.
+pub(super) fn check(
+    (dir, id): (&Path, LogId),
+    mut segments: Vec<Segment>,
+    state: State,
+    in_rows: Option<Slot>,
+) -> Result<(Index, End), OpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {
-        let first = scan::walk(segment, FRAMES + 1).map_err(OpenError::io("read", &segment.path))?;
-        begins.push(first.begin);
+        let begin = scan::begin(segment).map_err(OpenError::io("read", &segment.path))?;
+        begins.push(begin);
     }
     let written = begins.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     let mut unused = segments.split_off(written).into_iter();
@@ -186,6 +200,17 @@ pub(super) fn check(dir: &Path, mut segments: Vec<Segment>, state: State) -> Res
             let file = segment.path.with_file_name(segment::name(segment.seq + 1));
             return Err(OpenError::damaged(&file, FRAMES, "its first frame is not valid"));
         };
+        let known = in_rows.filter(|_| begins[n].is_some()).and_then(|last| {
+            let entries = segment_index::read(dir, id, &segment, limit)?;
+            entries
+                .last()
+                .is_none_or(|entry| entry.slot <= last.0)
+                .then_some(entries)
+        });
+        if let Some(entries) = known {
+            index.push_indexed(Arc::new(segment), entries, limit);
+            continue;
+        }
         let scanned = scan::walk(&segment, limit).map_err(OpenError::io("read", &segment.path))?;
         if scanned.end != limit || scanned.begin.is_none() {
             let what = format!("a record is not valid, but the segment goes on up to offset {limit}");

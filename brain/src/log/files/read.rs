@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::frame::HEAD;
 use super::segment::{Entry, Segment};
+use super::segment_index;
 use crate::log::{LogError, Slot};
 
 /// One record.
@@ -35,10 +36,13 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
     let mut bytes = vec![0; len as usize];
     match segment.file.read_exact_at(&mut bytes, u64::from(at)) {
         Ok(()) => Ok(bytes.into()),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(LogError::Corrupt(format!(
-            "{} was cut behind offset {at}",
-            segment.path.display()
-        ))),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            segment_index::forget(segment);
+            Err(LogError::Corrupt(format!(
+                "{} was cut behind offset {at}",
+                segment.path.display()
+            )))
+        }
         Err(error) => Err(LogError::Failed(error.into())),
     }
 }
@@ -47,6 +51,9 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
 fn cut(segment: &Segment, entry: Entry, frames: &Bytes, start: u32) -> Result<Bytes, LogError> {
     let from = (entry.at - start) as usize;
     let frame = frames.slice(from..from + entry.span() as usize);
-    segment.check(entry, &frame).map_err(LogError::Corrupt)?;
+    if let Err(damage) = segment.check(entry, &frame) {
+        segment_index::forget(segment);
+        return Err(LogError::Corrupt(damage));
+    }
     Ok(frame.slice(HEAD as usize..HEAD as usize + entry.len as usize))
 }

@@ -11,6 +11,8 @@ use super::frame::{self, HEAD, Head, Kind};
 use super::segment::{Entry, FRAMES, Segment};
 
 const STEP: u32 = 1 << 20;
+/// Bytes that are read of a segment of which only the first frame matters.
+const FIRST: u32 = 4096;
 
 /// The frames from the beginning of a segment up to the first that is not valid.
 #[derive(Debug, Default)]
@@ -44,14 +46,16 @@ pub(super) enum Rest {
 /// A buffered look at a segment.
 struct Window<'a> {
     segment: &'a Segment,
+    step: u32,
     start: u32,
     bytes: Vec<u8>,
 }
 
 impl<'a> Window<'a> {
-    fn new(segment: &'a Segment) -> Self {
+    fn new(segment: &'a Segment, step: u32) -> Self {
         Self {
             segment,
+            step,
             start: 0,
             bytes: Vec::new(),
         }
@@ -64,7 +68,7 @@ impl<'a> Window<'a> {
         };
         let held = self.start + u32::try_from(self.bytes.len()).expect("a window is part of a segment");
         if at < self.start || end > held {
-            let take = len.max(STEP).min(self.segment.capacity - at);
+            let take = len.max(self.step).min(self.segment.capacity - at);
             self.bytes.resize(take as usize, 0);
             self.start = at;
             self.segment.file.read_exact_at(&mut self.bytes, u64::from(at))?;
@@ -89,7 +93,15 @@ impl<'a> Window<'a> {
 
 /// Follows the frames of `segment` up to `limit` (exclusive) or to the first that is not valid.
 pub(super) fn walk(segment: &Segment, limit: u32) -> io::Result<Scanned> {
-    let mut window = Window::new(segment);
+    walk_in(Window::new(segment, STEP), limit)
+}
+
+/// Returns the offset at which the segment before this one ends; `None` if this one was never written to.
+pub(super) fn begin(segment: &Segment) -> io::Result<Option<u32>> {
+    Ok(walk_in(Window::new(segment, FIRST), FRAMES + 1)?.begin)
+}
+
+fn walk_in(mut window: Window<'_>, limit: u32) -> io::Result<Scanned> {
     let mut scanned = Scanned {
         batch: FRAMES,
         end: FRAMES,
@@ -129,7 +141,7 @@ pub(super) fn walk(segment: &Segment, limit: u32) -> io::Result<Scanned> {
 pub(super) fn rest(segment: &Segment, scanned: &Scanned) -> io::Result<Rest> {
     let end = scanned.end;
     let from = if scanned.is_synced { end + HEAD } else { end };
-    let mut window = Window::new(segment);
+    let mut window = Window::new(segment, STEP);
     let mut chunk = vec![0; STEP as usize];
     let zeros = vec![0; STEP as usize];
     let mut used = from;

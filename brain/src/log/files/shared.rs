@@ -13,6 +13,7 @@ use super::frame;
 use super::index::Index;
 use super::page::PAGE;
 use super::segment::{FRAMES, Segment};
+use super::segment_index;
 use crate::log::LogId;
 
 /// Lock order: `destroying`, `control`, `index`.
@@ -118,8 +119,34 @@ impl Shared {
         for segment in &dead {
             self.forget_bytes(segment);
             fs::remove_file(&segment.path)?;
+            match fs::remove_file(segment_index::path(&self.dir, segment.seq)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         self.disk.sync_dir(&self.dir)
+    }
+
+    /// Writes the index files that are missing of segments that nothing is written to any more.
+    pub(super) fn write_indexes(&self) {
+        let mut from = 0;
+        while let Some(next) = self.write_index(from) {
+            from = next;
+        }
+    }
+
+    /// Writes the first one that is missing from the segment `seq` on; returns where to go on.
+    fn write_index(&self, seq: u64) -> Option<u64> {
+        // The segment is not destroyed meanwhile: the index file would stay.
+        let _no_other = self.destroying.lock().unwrap_or_else(PoisonError::into_inner);
+        let (segment, entries, end) = self.index().unindexed(seq)?;
+        match segment_index::write(&self.dir, self.id, &segment, (&entries, end)) {
+            Ok(()) => self.index_mut().set_indexed(segment.seq),
+            Err(error) => {
+                tracing::debug!(segment = segment.seq, %error, "no index file: the segment is read when the log is opened");
+            }
+        }
+        Some(segment.seq + 1)
     }
 
     /// Makes the segment `seq`, or makes it anew, and names it in `control`.

@@ -30,7 +30,7 @@ impl StoredLog {
         let control = Control::open_to_read(dir)?;
         let state = control.state;
         let segments = (state.first.max(1)..=state.last).map(|seq| Segment::open_to_read(dir, control.id, seq));
-        let (index, _) = open::check(dir, segments.collect::<Result<_, _>>()?, state)?;
+        let (index, _) = open::check((dir, control.id), segments.collect::<Result<_, _>>()?, state, None)?;
         Ok(StoredLog {
             id: control.id,
             watermark: Slot(state.watermark),

@@ -12,6 +12,7 @@ mod damage;
 mod opening;
 pub(crate) mod power;
 mod property;
+mod segment_index;
 mod space;
 
 /// Segments that a few records fill.

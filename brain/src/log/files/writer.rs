@@ -105,6 +105,8 @@ pub(super) struct Writer {
     duplicates: Vec<(usize, Request)>,
     is_marked: bool,
     full: Option<Full>,
+    /// Writes index files. Nothing waits for it but the end.
+    indexing: Option<JoinHandle<()>>,
 }
 
 impl Writer {
@@ -120,6 +122,7 @@ impl Writer {
             duplicates: Vec::new(),
             is_marked: true,
             full: None,
+            indexing: None,
         }
     }
 
@@ -141,6 +144,11 @@ impl Writer {
             && !matches!(thread.join(), Ok(Ok(_)))
         {
             tracing::debug!("the segment prepared last was not finished");
+        }
+        if let Some(thread) = self.indexing
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that writes index files panicked");
         }
     }
 
@@ -346,7 +354,11 @@ impl Writer {
         } = &mut self.active;
         let path = segment.path.display();
         kill_points::reach("log-unwritten");
-        match self.shared.disk.write(&segment.file, &self.buffer, u64::from(*end)) {
+        match self
+            .shared
+            .disk
+            .write_batch(&segment.file, &self.buffer, u64::from(*end))
+        {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
                 *is_spoiled = true;
@@ -418,6 +430,19 @@ impl Writer {
         match thread.spawn(make) {
             Ok(thread) => self.next = Next::UnderWay(thread),
             Err(error) => tracing::debug!(%error, "cannot prepare a segment in the background"),
+        }
+        self.write_indexes();
+    }
+
+    fn write_indexes(&mut self) {
+        if self.indexing.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("log-index".into());
+        match thread.spawn(move || shared.write_indexes()) {
+            Ok(thread) => self.indexing = Some(thread),
+            Err(error) => tracing::debug!(%error, "cannot write index files in the background"),
         }
     }
 

@@ -49,6 +49,26 @@ pub enum AuthRequest {
     },
 }
 
+impl AuthRequest {
+    /// Returns its name in etcd's messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            AuthRequest::Enable => "auth_enable",
+            AuthRequest::Disable => "auth_disable",
+            AuthRequest::AddUser(..) => "auth_user_add",
+            AuthRequest::DeleteUser(_) => "auth_user_delete",
+            AuthRequest::ChangePassword(..) => "auth_user_change_password",
+            AuthRequest::GrantRole { .. } => "auth_user_grant_role",
+            AuthRequest::RevokeRole { .. } => "auth_user_revoke_role",
+            AuthRequest::AddRole(_) => "auth_role_add",
+            AuthRequest::DeleteRole(_) => "auth_role_delete",
+            AuthRequest::GrantPermission(..) => "auth_role_grant_permission",
+            AuthRequest::RevokePermission { .. } => "auth_role_revoke_permission",
+        }
+    }
+}
+
 impl Auth {
     /// Evaluates a request; `None` if there is nothing to change.
     ///

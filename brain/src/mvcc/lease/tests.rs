@@ -228,7 +228,7 @@ fn a_restart_neither_extends_a_lease_for_ever_nor_expires_it_early() {
 fn a_longer_note_than_the_time_to_live_is_not_believed() {
     let mut leases = Leases::default();
     leases.grant(A, 60, 100, at(0));
-    assert_eq!(leases.info(A, at(0)).unwrap().remaining, Duration::from_secs(60));
+    assert_eq!(leases.info(A, at(0), false).unwrap().remaining, Duration::from_secs(60));
 }
 
 #[test]
@@ -239,6 +239,10 @@ fn keys_move_between_leases() {
     leases.detach(A, &Bytes::from_static(b"k"));
     leases.attach(LeaseId(8), Bytes::from_static(b"k"));
     assert_eq!(leases.attached(A).count(), 0);
-    assert_eq!(leases.info(LeaseId(8), at(1)).unwrap().keys, [Bytes::from_static(b"k")]);
-    assert_eq!(leases.info(A, at(10)), None, "run out");
+    assert_eq!(
+        leases.info(LeaseId(8), at(1), true).unwrap().keys,
+        [Bytes::from_static(b"k")]
+    );
+    assert!(leases.info(LeaseId(8), at(1), false).unwrap().keys.is_empty());
+    assert_eq!(leases.info(A, at(10), true), None, "run out");
 }

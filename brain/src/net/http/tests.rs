@@ -1,3 +1,4 @@
+use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http_body_util::BodyExt as _;
@@ -104,6 +105,46 @@ async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many()
     let pages = futures::future::join_all((0..50).map(|_| ranges())).await;
     assert!(pages.iter().all(|page| page == "2"), "{pages:?}");
     assert_eq!(renderings.load(Ordering::Relaxed) - before, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_page_is_compressed_for_who_takes_gzip() {
+    let routes = routes(
+        Arc::new(healthy()),
+        (nobody(), Certificates::default()),
+        Arc::new(Metrics::new(false)),
+    );
+    for (accepted, compressed) in [
+        (None, false),
+        (Some("gzip"), true),
+        (Some("deflate, GZIP;q=0.5"), true),
+        (Some("gzip;q=0"), false),
+        (Some("identity"), false),
+    ] {
+        let mut request = Request::get("/metrics").body(Body::empty()).unwrap();
+        if let Some(accepted) = accepted {
+            request
+                .headers_mut()
+                .insert("accept-encoding", accepted.parse().unwrap());
+        }
+        let response = routes.clone().oneshot(request).await.unwrap();
+        let encoding = response.headers().get("content-encoding").cloned();
+        assert_eq!(
+            encoding.is_some_and(|encoding| encoding == "gzip"),
+            compressed,
+            "{accepted:?}"
+        );
+        let page = response.into_body().collect().await.unwrap().to_bytes();
+        let mut text = String::new();
+        if compressed {
+            flate2::read::GzDecoder::new(&page[..])
+                .read_to_string(&mut text)
+                .unwrap();
+        } else {
+            text = String::from_utf8(page.to_vec()).unwrap();
+        }
+        assert!(text.contains("\netcd_mvcc_range_total 0\n"), "{accepted:?}");
+    }
 }
 
 async fn get(store: Store, uri: &str) -> (u16, String) {

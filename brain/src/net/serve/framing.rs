@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use prometheus::IntCounter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::budget::Charge;
@@ -31,6 +32,8 @@ pub(super) struct Framed<B> {
     body: Pin<Box<B>>,
     charge: Charge,
     progress: Progress,
+    /// Counts messages.
+    received: Option<IntCounter>,
     /// The deadline of the message that has begun.
     due: Option<Due>,
 }
@@ -68,11 +71,12 @@ impl Due {
 }
 
 impl<B> Framed<B> {
-    pub(super) fn new(body: B, charge: Charge) -> Self {
+    pub(super) fn new(body: B, charge: Charge, received: Option<IntCounter>) -> Self {
         Self {
             body: Box::pin(body),
             charge,
             progress: Progress::default(),
+            received,
             due: None,
         }
     }
@@ -80,7 +84,7 @@ impl<B> Framed<B> {
 
 /// The progress of a stream of messages.
 #[derive(Debug, Default)]
-struct Progress {
+pub(super) struct Progress {
     header: [u8; HEADER],
     /// The number of header bytes received.
     headed: usize,
@@ -93,7 +97,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn take(&mut self, mut bytes: &[u8]) {
+    /// Takes the next bytes of the stream; returns the number of messages that they complete.
+    pub(super) fn take(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut complete = 0;
         while !bytes.is_empty() {
             if self.headed < HEADER {
                 let len = bytes.len().min(HEADER - self.headed);
@@ -114,8 +120,10 @@ impl Progress {
             self.longest = self.longest.max(self.incomplete);
             if self.headed == HEADER && self.missing == 0 {
                 (self.headed, self.incomplete) = (0, 0);
+                complete += 1;
             }
         }
+        complete
     }
 }
 
@@ -129,7 +137,10 @@ impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
             && let Some(bytes) = frame.data_ref()
         {
             let (this, len) = (&mut *self, bytes.len());
-            this.progress.take(bytes);
+            let complete = this.progress.take(bytes);
+            if let Some(received) = &this.received {
+                received.inc_by(complete);
+            }
             let Progress {
                 incomplete, longest, ..
             } = this.progress;
@@ -175,11 +186,10 @@ mod tests {
         }
         for cut in 1..stream.len() {
             let mut progress = Progress::default();
-            stream[..stream.len() - 1]
-                .chunks(cut)
-                .for_each(|chunk| progress.take(chunk));
-            assert_eq!(progress.incomplete, 204, "{cut}");
-            progress.take(&stream[stream.len() - 1..]);
+            let chunks = stream[..stream.len() - 1].chunks(cut);
+            let complete: u64 = chunks.map(|chunk| progress.take(chunk)).sum();
+            assert_eq!((complete, progress.incomplete), (2, 204), "{cut}");
+            assert_eq!(progress.take(&stream[stream.len() - 1..]), 1);
             assert_eq!((progress.incomplete, progress.longest), (0, 205), "{cut}");
         }
         assert_eq!(
@@ -196,7 +206,7 @@ mod tests {
             Some((Ok(Frame::data(body.recv().await?)), body))
         });
         let charge = budget.account(None).charge(0).unwrap();
-        let mut framed = Framed::new(http_body_util::StreamBody::new(frames), charge);
+        let mut framed = Framed::new(http_body_util::StreamBody::new(frames), charge, None);
         let message = [&[0, 0, 0, 0, 200], &[7; 200][..]].concat();
         sender.send(message.clone().into()).await.unwrap();
         assert!(framed.frame().await.unwrap().is_ok());

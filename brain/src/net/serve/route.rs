@@ -26,7 +26,7 @@ use super::rpc::{self, Limits, Observed};
 use crate::budget::Exceeded;
 use crate::errors::Error;
 use crate::log_once::LogOnce;
-use crate::metrics::{GrpcMetrics, NetworkMetrics};
+use crate::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
@@ -213,7 +213,7 @@ impl PerConnection {
         B::Error: Into<BoxError>,
     {
         let routes = &self.routes;
-        let in_flight = routes.metrics.start(request.uri().path());
+        let in_flight = routes.metrics.start(request.uri().path(), request.headers());
         let uri = request.uri().clone();
         let answers = routes.answers.load();
         let span = in_flight.as_ref().and_then(|_| {
@@ -232,6 +232,7 @@ impl PerConnection {
             limits: routes.limits,
             account: self.connection.account.clone(),
             refusals: routes.refusals.clone(),
+            received: observed.in_flight.as_ref().and_then(InFlight::received),
             slow: answers.slow.clone().map(|log| (log, self.caller.socket_address())),
         };
         let deadline = rpc::deadline(request.headers());

@@ -14,12 +14,13 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, Response, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use prometheus::IntCounter;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status};
 use tower::{BoxError, Service as _};
 
 use super::decoded::decoded_bytes;
-use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, announced};
+use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, Progress, announced};
 use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
 use super::route::Refusals;
 use super::timed::Timed;
@@ -47,6 +48,8 @@ pub(super) struct Call {
     pub(super) limits: Limits,
     pub(super) account: Account,
     pub(super) refusals: Refusals,
+    /// Counts messages of a client that may send several.
+    pub(super) received: Option<IntCounter>,
     /// The log of slow RPCs, and the address of the client.
     pub(super) slow: Option<(RpcLog, Option<SocketAddr>)>,
 }
@@ -85,8 +88,9 @@ impl Call {
             self.one_request(request, encoding, (charge, meter)).await?
         } else {
             let plain = self.account.charge(0)?;
+            let received = self.received.take();
             let request = request.map(|body| {
-                let framed = Framed::new(body.map_err(axum::Error::new), charge);
+                let framed = Framed::new(body.map_err(axum::Error::new), charge, received);
                 match encoding {
                     Encoding::Identity => Body::new(framed),
                     Encoding::Gzip => Body::new(Inflated::new(framed, self.limits.message, plain)),
@@ -303,9 +307,11 @@ pub(super) async fn answer(
         observed.end(code, &parts.headers);
         return Ok(Response::from_parts(parts, body));
     }
+    let sent = observed.in_flight.as_ref().and_then(InFlight::sent);
     let body = Body::new(Answer {
         body,
         uri,
+        sent: sent.map(|sent| (sent, Progress::default())),
         observed: Some(observed),
         deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
         is_over: false,
@@ -344,6 +350,8 @@ impl http_body::Body for Metered {
 struct Answer {
     body: Body,
     uri: Uri,
+    /// Counts messages of an answer that may have several.
+    sent: Option<(IntCounter, Progress)>,
     /// Until the outcome is known.
     observed: Option<Observed>,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -370,6 +378,12 @@ impl http_body::Body for Answer {
             if Error::DeadlineExceeded.status().add_header(&mut trailers).is_ok() {
                 polled = Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
+        }
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+            && let Some((sent, progress)) = &mut self.sent
+        {
+            sent.inc_by(progress.take(bytes));
         }
         if let Poll::Ready(Some(Ok(frame))) = &mut polled
             && let Some(trailers) = frame.trailers_mut()

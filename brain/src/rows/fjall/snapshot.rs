@@ -43,6 +43,11 @@ impl Live {
         first.map_or(0, |number| number.saturating_sub(1))
     }
 
+    /// Returns the number of views.
+    pub(super) fn len(&self) -> u64 {
+        self.counts().values().map(|&count| count as u64).sum()
+    }
+
     fn counts(&self) -> MutexGuard<'_, BTreeMap<SeqNo, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

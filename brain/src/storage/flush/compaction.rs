@@ -35,6 +35,7 @@ pub(super) struct CompactionScan<L> {
     unneeded: usize,
     /// The record that was read last, if it is not done.
     pub(super) current: Option<Superseding>,
+    began: Instant,
 }
 
 impl<L: Log, R: Rows> Flusher<L, R> {
@@ -55,13 +56,14 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                     reader: reader.in_chunks(READ_AHEAD),
                     unneeded: 0,
                     current: None,
+                    began: Instant::now(),
                 }
             }
         };
         let mut batch = self.batch();
         let limit = self.pace.batch_limit.unwrap_or(usize::MAX);
         batch.most.rows = batch.most.rows.min(limit);
-        let mut more = false;
+        let (mut more, mut bytes) = (false, 0);
         loop {
             let mut superseding = match scan.current.take() {
                 Some(superseding) => superseding,
@@ -84,8 +86,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 break;
             }
             scan.unneeded += superseding.bytes;
+            bytes += superseding.bytes;
+            // Records that superseded nothing take time, too, and memtables wait meanwhile.
+            let is_enough = batch.changes.len() >= (batch.most.rows / 2).max(1) || bytes >= READ_AHEAD;
             // The last revision must not leave another batch: that one would find nothing to do, and not finish.
-            if batch.changes.len() >= (batch.most.rows / 2).max(1) && self.manifest.deleted_up_to < target {
+            if is_enough && self.manifest.deleted_up_to < target {
                 more = true;
                 break;
             }
@@ -99,6 +104,14 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.destroy(self.manifest.deleted_up_to).await?;
         }
         if !more {
+            self.metrics
+                .mvcc
+                .compaction_total
+                .observe(scan.began.elapsed().as_secs_f64() * 1000.0);
+            self.metrics
+                .mvcc
+                .compaction_last
+                .set(jiff::Timestamp::now().as_second());
             tracing::info!(revision = target, slot = self.manifest.deleted_slot, "compacted");
             return Ok(false);
         }

@@ -48,7 +48,7 @@ async fn large_history_is_read_once_for_all_who_wait() {
         cache_bytes: 1 << 10,
         ..Options::default()
     };
-    let replay = Replay::new(Large(Arc::clone(&reads)), options);
+    let replay = Arc::new(Replay::new(Large(Arc::clone(&reads)), options));
     let loads = (0..8).map(|_| replay.load(2, PrevKv::Included));
     let chunks = futures::future::join_all(loads).await;
     assert!(chunks.into_iter().all(|chunk| chunk.unwrap().through() == 2));

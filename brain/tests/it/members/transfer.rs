@@ -39,28 +39,28 @@ async fn target_takes_the_lead_although_it_stops_following_before_the_leader_is_
         .add(slow.on_keys(Site::key(b'w', b"")).times(1))
         .unwrap();
     let mut writes = KvClient::new(leader.connect().await);
-    let put = tokio::spawn(async move {
-        let put = pb::PutRequest {
-            key: "k".into(),
-            ..pb::PutRequest::default()
-        };
-        writes.put(put).await
+    let put = writes.put(pb::PutRequest {
+        key: "k".into(),
+        ..pb::PutRequest::default()
     });
-    while site.tikv.faults().happened(slow) == Some(0) {
-        tokio::task::yield_now().await;
-    }
     let mut maintenance = MaintenanceClient::new(leader.connect().await);
-    let moved = maintenance.move_leader(pb::MoveLeaderRequest { target_id: id });
-    // A leader that waits for what is under way confirms no read of a follower, which looks for another leader then.
-    let left = async {
-        while target.said("the leader does not answer") == 0 {
-            reads.range(get.clone()).await.unwrap();
+    let moved = async {
+        while site.tikv.faults().happened(slow) == Some(0) {
+            tokio::task::yield_now().await;
         }
+        let move_leader = maintenance.move_leader(pb::MoveLeaderRequest { target_id: id });
+        // A leader that waits for what is under way confirms no read of a follower, which looks for another leader then.
+        let left = async {
+            while target.said("the leader does not answer") == 0 {
+                reads.range(get.clone()).await.unwrap();
+            }
+        };
+        tokio::join!(move_leader, left).0
     };
-    let both = timeout(STEP_TIMEOUT, async { tokio::join!(moved, left) }).await;
-    let (moved, ()) = both.expect("it was handed over before the follower left");
+    let both = timeout(STEP_TIMEOUT, async { tokio::join!(put, moved) }).await;
+    let (put, moved) = both.expect("it was handed over before the follower left");
+    put.unwrap();
     moved.unwrap();
-    put.await.unwrap().unwrap();
     target.says("\"msg\":\"leading\"").await;
     assert_eq!(leader.said("\"msg\":\"leading\""), 1, "it does not lead once more");
     leader.stop().await;
