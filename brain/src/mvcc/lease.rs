@@ -221,6 +221,12 @@ impl Leases {
         ids
     }
 
+    /// Returns true if a lease was handed out by [`Leases::expired`].
+    #[must_use]
+    pub fn is_expiring(&self, id: LeaseId) -> bool {
+        self.by_id.get(&id).is_some_and(|lease| lease.expiring)
+    }
+
     /// Takes back that a lease was handed out by [`Leases::expired`], because it could not be revoked: it is handed out again.
     pub fn retry_expired(&mut self, id: LeaseId) {
         if let Some(lease) = self.by_id.get_mut(&id) {

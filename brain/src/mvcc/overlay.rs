@@ -187,6 +187,12 @@ impl Overlay {
         self.current.attachments.insert(id, ended);
     }
 
+    /// Returns true if a lease was granted or ended, and that is not published.
+    #[must_use]
+    pub fn changes_lease(&self, id: LeaseId) -> bool {
+        self.layers().any(|delta| delta.leases.contains_key(&id))
+    }
+
     /// The lease exists, published or not.
     #[must_use]
     pub fn has_lease(&self, id: LeaseId, published: &Leases) -> bool {

@@ -80,6 +80,9 @@ const RENEWAL_POLL: Duration = Duration::from_millis(20);
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
+/// The longest wait of a compaction for tables of the rows in memory.
+const TABLES: Duration = Duration::from_secs(120);
+
 /// The most merges of one defragmentation: so many, and more for each table that there is when it begins.
 const MERGES: usize = 64;
 const MERGES_OF_A_TABLE: usize = 4;
@@ -307,7 +310,8 @@ impl Rows for FjallRows {
         self.retire_journal(writer).await?;
         let shared = self.shared.clone();
         // Makes tables of all rows; rows that are written meanwhile stay in memory.
-        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable_and_wait())).await?;
+        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await?;
+        self.shared.wait_for_tables().await?;
         self.renew_views().await?;
         let (mut waits, mut left) = (0, Left::Tables);
         // What is written meanwhile makes new tables: they need not come down, or this would not end before the writes do.
@@ -384,12 +388,8 @@ impl Shared {
         let begin = Instant::now();
         let (mut warned, mut released) = (begin, begin);
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
-            // A background thread that died will never make room; fjall then refuses this.
-            self.health.check()?;
-            if let Err(error) = caught(|| self.database.persist(PersistMode::Buffer)) {
-                let shared = self.clone();
-                return guard::blocking(move || Err(shared.failed(error))).await;
-            }
+            // It will never make room.
+            self.check_threads().await?;
             self.merger.ask();
             if warned.elapsed() >= STALLED {
                 warned = Instant::now();
@@ -408,6 +408,28 @@ impl Shared {
             tokio::time::sleep(POLL).await;
         }
         Ok(writer)
+    }
+
+    /// Waits until fjall has made tables of full memtables; not for ever, because others fill up meanwhile.
+    async fn wait_for_tables(self: &Arc<Self>) -> Result<(), RowsError> {
+        let begin = Instant::now();
+        while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < TABLES {
+            self.check_threads().await?;
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Fails if a background thread has died: fjall refuses writes then.
+    async fn check_threads(self: &Arc<Self>) -> Result<(), RowsError> {
+        self.health.check()?;
+        match caught(|| self.database.persist(PersistMode::Buffer)) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let shared = self.clone();
+                guard::blocking(move || Err(shared.failed(error))).await
+            }
+        }
     }
 
     /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has

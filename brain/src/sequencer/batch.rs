@@ -328,6 +328,10 @@ impl<R: Rows> Builder<R> {
         if !self.overlay.has_lease(id, &self.state.leases()) {
             return Err(Error::LeaseNotFound.into());
         }
+        // It may be another lease by now: a client has ended the one that ran out, and granted the id again.
+        if expired && (self.overlay.changes_lease(id) || !self.state.leases().is_expiring(id)) {
+            return Err(Error::LeaseNotFound.into());
+        }
         let mut evaluator = self.evaluator(fetched);
         let deleted = evaluator.delete_attached(id).await;
         let (changes, work) = (evaluator.changes, evaluator.work);

@@ -20,6 +20,8 @@ const PASS: Limit = Limit {
     bytes: usize::MAX,
     through: Revision::MAX,
 };
+/// The matches of events and groups after which a pass ends with its revision.
+const MATCHES: usize = 1 << 16;
 /// The number of mailboxes that are filled before the task yields.
 const DELIVERIES: usize = 256;
 
@@ -118,13 +120,19 @@ impl Hub {
         }
         let mut places = HashMap::new();
         let mut found: Vec<(&Group<Arc<Mailbox>>, Vec<Run>)> = Vec::new();
+        let (mut taken, mut matches, mut last) = (0, 0, routing.matched);
         for (position, entry) in (routing.cursor..).zip(&entries) {
+            if matches >= MATCHES && entry.revision() > last {
+                break; // the rest in another pass: others need this lock
+            }
+            (taken, last) = (taken + 1, entry.revision());
             let run = Run {
                 start: position,
                 end: position + 1,
                 revision: entry.revision(),
             };
             routing.index.matches(&entry.event().kv.key, |group| {
+                matches += 1;
                 let place = *places.entry(group.id()).or_insert(found.len());
                 let Some((_, runs)) = found.get_mut(place) else {
                     return found.push((group, vec![run]));
@@ -140,7 +148,8 @@ impl Hub {
             runs,
         };
         let deliveries = found.into_iter().map(deliver).collect();
-        routing.cursor += entries.len() as u64;
+        let through = if taken == entries.len() { through } else { last };
+        routing.cursor += taken as u64;
         routing.matched = through;
         Pass::Deliver(deliveries, through)
     }

@@ -1,11 +1,12 @@
 //! History in shared chunks, so that a thousand lagging watchers cost little more than one.
 //!
 //! Streams keep no chunk between two responses: memory holds the cache and the few reads in progress, however many streams lag and
-//! however slowly they read.
+//! however slowly they read. The exception is a chunk that is too large for the cache: a stream keeps it until its other watchers had
+//! their turn, or each of them would read it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -88,6 +89,8 @@ pub struct Replay<H> {
     reads: Semaphore,
     /// Reads in progress: other requests for the same chunk share the result, even if it is too large to be cached.
     loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<Loading>>>,
+    /// The last one that was too large for the cache, as long as somebody holds it.
+    large: Mutex<Weak<Chunk>>,
     failing: AtomicBool,
 }
 
@@ -109,6 +112,7 @@ impl<H: History> Replay<H> {
             cache: Mutex::default(),
             reads: Semaphore::new(READS),
             loading: Mutex::default(),
+            large: Mutex::default(),
             failing: AtomicBool::new(false),
         }
     }
@@ -120,10 +124,12 @@ impl<H: History> Replay<H> {
 
     /// Returns a cached chunk that covers `revision`, with previous versions if requested.
     pub fn cached(&self, revision: Revision, prev_kv: PrevKv) -> Option<Arc<Chunk>> {
+        let serves = |chunk: &Chunk| chunk.has(prev_kv) && (chunk.from..=chunk.through).contains(&revision);
+        if let Some(large) = locked(&self.large).upgrade().filter(|large| serves(large)) {
+            return Some(large);
+        }
         let mut cache = locked(&self.cache);
-        let at = cache
-            .iter()
-            .position(|chunk| chunk.has(prev_kv) && (chunk.from..=chunk.through).contains(&revision))?;
+        let at = cache.iter().position(|chunk| serves(chunk))?;
         let chunk = cache.remove(at)?;
         cache.push_back(Arc::clone(&chunk));
         Some(chunk)
@@ -206,6 +212,7 @@ impl<H: History> Replay<H> {
     fn keep(&self, chunk: &Arc<Chunk>) {
         // It would evict all others and then be evicted itself.
         if chunk.weight > self.options.cache_bytes {
+            *locked(&self.large) = Arc::downgrade(chunk);
             return;
         }
         let mut cache = locked(&self.cache);

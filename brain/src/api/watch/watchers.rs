@@ -65,6 +65,8 @@ pub(super) struct Watchers<H> {
     queue: VecDeque<i64>,
     /// The watchers that need history, by the revision they need.
     waiting: BTreeSet<(Revision, i64)>,
+    /// History for watchers in the queue, as long as there are any.
+    chunk: Option<Arc<Chunk>>,
     /// The watchers whose pending events may not be sent yet.
     held: Vec<i64>,
     /// The watchers that are behind.
@@ -85,6 +87,7 @@ impl<H: History> Watchers<H> {
             next_id: 0,
             queue: VecDeque::new(),
             waiting: BTreeSet::new(),
+            chunk: None,
             held: Vec::new(),
             behind: HashSet::new(),
             starts: BTreeSet::new(),
@@ -241,6 +244,9 @@ impl<H: History> Watchers<H> {
             },
             step => step,
         };
+        if self.queue.is_empty() {
+            self.chunk = None;
+        }
         Some(self.conclude(id, step))
     }
 
@@ -265,7 +271,9 @@ impl<H: History> Watchers<H> {
                 .range((chunk.from(), i64::MIN)..=(chunk.through(), i64::MAX)),
             Err(compacted) => self.waiting.range(..(*compacted, i64::MIN)),
         };
-        for other in others.copied().collect::<Vec<_>>() {
+        let others: Vec<_> = others.copied().collect();
+        self.chunk = loaded.as_ref().ok().filter(|_| !others.is_empty()).cloned();
+        for other in others {
             self.waiting.remove(&other);
             self.enqueue(other.1);
         }

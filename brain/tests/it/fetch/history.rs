@@ -51,6 +51,10 @@ async fn large_history_is_read_once_for_all_who_wait() {
     let replay = Arc::new(Replay::new(Large(Arc::clone(&reads)), options));
     let loads = (0..8).map(|_| replay.load(2, PrevKv::Included));
     let chunks = futures::future::join_all(loads).await;
-    assert!(chunks.into_iter().all(|chunk| chunk.unwrap().through() == 2));
+    assert!(chunks.iter().all(|chunk| chunk.as_ref().unwrap().through() == 2));
     assert_eq!(reads.load(Ordering::SeqCst), 1, "reads");
+    // It is too large for the cache, but others share it as long as anybody has it.
+    assert!(replay.cached(2, PrevKv::Included).is_some());
+    drop(chunks);
+    assert!(replay.cached(2, PrevKv::Included).is_none());
 }
