@@ -48,6 +48,8 @@ a, b = member("a"), member("b")
 print("members register:", a.touch_member(state("a")), b.touch_member(state("b")))
 print("one initializes:", bool(a.initialize(True, "42")), bool(b.initialize(True, "43")))
 print("one leads:", bool(a.attempt_to_acquire_leader()), bool(b.attempt_to_acquire_leader()))
+# It sees what its watch has told it so far.
+until(lambda: b.get_cluster().leader is not None)
 cluster = b.get_cluster()
 print("the other sees:", cluster.leader.name, sorted(m.name for m in cluster.members), cluster.initialize)
 print("the leader goes on:", a.update_leader(cluster, 100))
