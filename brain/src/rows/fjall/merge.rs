@@ -43,6 +43,9 @@ const LARGE: u64 = 16;
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
 
+/// The part of what is merged that is kept free beside what should be left of it.
+const MARGIN: u64 = 16;
+
 /// The size of the tables that a merge of everything makes, in bytes.
 const WHOLE_TABLE: u64 = 64_000_000;
 
@@ -306,7 +309,7 @@ impl Work {
             return Ok(done);
         }
         // Few rows above very many: fjall looks at such merges only where tables are large.
-        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? {
+        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? || self.pull_deleted()? {
             return Ok(true);
         }
         // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
@@ -325,6 +328,25 @@ impl Work {
         if need > MOST_PULLED * self.limits.memtable_bytes || !self.is_ample(2 * need) {
             return Ok(false);
         }
+        self.merge(&mut unfinished, PullDown(level, LAST), need)
+    }
+
+    /// Merges a level and the last one whole, however little space there is, if the tables delete many rows and no view needs those: the
+    /// result is much smaller then. Returns [`RowsError::Full`] if there is no space even for that.
+    fn pull_deleted(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let Some((level, bytes)) = Levels::of(&self.keyspace).lowest() else {
+            return Ok(false);
+        };
+        if !self.is_much_deleted() {
+            return Ok(false);
+        }
+        // A deletion goes with the row that it deletes.
+        let counts = Counts::of(&self.keyspace);
+        let left = counts.rows.saturating_sub(2 * counts.deleted);
+        let need = (bytes / counts.rows.max(1)).saturating_mul(left) + bytes / MARGIN;
+        self.require_space(need)?;
         self.merge(&mut unfinished, PullDown(level, LAST), need)
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::merges::random_bytes;
 use super::*;
 use crate::rows::Snapshot as _;
 use crate::small_disk;
@@ -12,6 +13,9 @@ const MIB: usize = 1 << 20;
 
 /// Rows of a batch, of 8 KB each.
 const ROWS: u64 = 32;
+
+/// Rows of 400 KB that leave no space for a merge of all of them.
+const LARGE: u64 = 320;
 
 fn options() -> Options {
     Options {
@@ -116,4 +120,31 @@ async fn fill_a_disk(disk: &Path) {
     }
     assert_holds(&rows, 1..=last).await;
     assert_holds(&rows, batch..=batch).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_rows_of_a_small_disk_are_given_back() {
+    const TEST: &str = "rows::fjall::tests::full::deleted_rows_of_a_small_disk_are_given_back";
+    if let Some(disk) = small_disk::mounted_for(TEST, 400) {
+        let given_back = tokio::time::timeout(Duration::from_secs(300), delete_much(&disk));
+        given_back.await.expect("a batch waits for ever");
+    }
+}
+
+async fn delete_much(disk: &Path) {
+    let options = Options {
+        memtable_bytes: 1600 << 10,
+        ..Options::default()
+    };
+    let rows = FjallRows::open(&disk.join("rows"), options).unwrap();
+    let key = |batch| format!("key/{batch:06}");
+    for batch in 1..=LARGE {
+        let put = laws::put(key(batch), random_bytes(batch, 400_000));
+        apply(&rows, batch, vec![put]).await.unwrap();
+    }
+    let deletions = (1..=LARGE).map(|batch| laws::delete(key(batch))).collect();
+    apply(&rows, LARGE + 1, deletions).await.unwrap();
+    rows.compact().await.unwrap();
+    let left = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    assert!(left < 1 << 20, "{left} bytes");
 }

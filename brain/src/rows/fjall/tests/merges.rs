@@ -109,7 +109,7 @@ fn noise(batch: u64) -> Bytes {
     random_bytes(batch, 800)
 }
 
-fn random_bytes(batch: u64, len: usize) -> Bytes {
+pub(super) fn random_bytes(batch: u64, len: usize) -> Bytes {
     use rand::{RngExt as _, SeedableRng as _};
     let mut value = vec![0; len];
     rand::rngs::SmallRng::seed_from_u64(batch).fill(value.as_mut_slice());
