@@ -1,8 +1,8 @@
 //! Metrics with etcd's names, as handles that are passed to the modules that update them.
 //!
 //! Counters, gauges and histograms may be updated from anywhere at any time; nothing here blocks. Names, types, labels and buckets
-//! are etcd's if etcd has the metric, so that dashboards and alerts keep working. What has no meaning here, because there are no
-//! pauses for compactions and no snapshots between members, is left out.
+//! are etcd's if etcd has the metric, so that dashboards and alerts keep working. This module leaves out etcd's metrics of pauses for
+//! compactions and of snapshots between members, because a brain has neither.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

@@ -113,8 +113,8 @@ impl FileLog {
         Self::open_on(dir, options, Disk::default(), None)
     }
 
-    /// The same; `observer` is told of each write and sync of a batch, and the log must be the one that the rows come from,
-    /// if there are any. What they hold is not read.
+    /// Opens the log as [`Self::open`] does, but reads only what the rows of `origin` do not hold yet, and refuses a log that those rows
+    /// do not come from. It tells `observer` of each write and sync of a batch.
     pub fn open_for(
         dir: &Path,
         options: Options,

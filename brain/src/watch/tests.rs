@@ -329,7 +329,7 @@ async fn history_is_read_again_until_it_answers_and_not_if_it_is_compacted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_for_history_delays_nobody() {
+async fn abandoned_read_of_history_delays_no_other() {
     let store = Store::new(Options {
         chunk_bytes: 1,
         cache_bytes: 1,

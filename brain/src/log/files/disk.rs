@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What a log does to what it is stored on.
+/// A step by which a log stores a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogWrite {
     /// A write of so many bytes, which is not durable yet, and how long it took.

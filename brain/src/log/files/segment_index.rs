@@ -61,7 +61,12 @@ pub(super) fn write(dir: &Path, id: LogId, segment: &Segment, (entries, end): (&
 
 /// Removes the index file of a damaged segment: then the next open reads that segment, and is refused.
 pub(super) fn forget(segment: &Segment) {
-    fs::remove_file(segment.path.with_extension("index")).ok();
+    let path = segment.path.with_extension("index");
+    if let Err(error) = fs::remove_file(&path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(file = %path.display(), %error, "cannot remove the index file of a damaged segment");
+    }
 }
 
 /// Returns the entries of a segment whose last batch ends at `end`, in the order of slots; `None` if no index file tells.
