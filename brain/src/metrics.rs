@@ -227,6 +227,8 @@ pub struct NetworkMetrics {
     pub held: IntGauge,
     /// Bytes of memory that requests and answers of other members take.
     pub held_for_peers: IntGauge,
+    /// Bytes that probes and scrapers take.
+    pub held_for_probes: IntGauge,
     /// The traffic with other members.
     pub peers: PeerMetrics,
 }

@@ -270,6 +270,10 @@ impl NetworkMetrics {
                 "kubebrain_network_held_bytes",
                 "Bytes of memory that requests and answers of clients take.",
             ),
+            held_for_probes: r.gauge(
+                "kubebrain_network_probe_held_bytes",
+                "Bytes of requests and answers on URLs for metrics and probes, which have a budget of their own.",
+            ),
             held_for_peers: r.gauge(
                 "kubebrain_network_peer_held_bytes",
                 "Bytes of memory that requests and answers of other members take.",

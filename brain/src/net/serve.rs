@@ -58,6 +58,12 @@ const RESERVED_FILES: u64 = 1024;
 /// The limit of connections of probes and scrapers, separate from the others, so that clients cannot lock them out.
 const PROBES: usize = 256;
 
+/// The memory of their requests and answers, in bytes.
+const PROBES_BYTES: usize = 16 << 20;
+
+/// The time that the head of a request over HTTP/1.1 has, from the end of the answer before on; as in etcd.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// The purpose of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
@@ -344,8 +350,9 @@ impl Server {
             false => &network.held,
         };
         let budget = Budget::new(limits.max_inflight_bytes, held.clone());
-        let clients = Connections::new(client_room(), budget.clone(), network.clone());
-        let probes = Connections::new(PROBES, budget, network.clone());
+        let clients = Connections::new(client_room(), budget, network.clone());
+        let probes = Budget::new(PROBES_BYTES, network.held_for_probes.clone());
+        let probes = Connections::new(PROBES, probes, network.clone());
         let refused = Refused::default();
         let http2 = http2::Options::new(limits.max_concurrent_streams, self.config.keepalive);
         let http1 = http1();
@@ -415,7 +422,7 @@ fn http1() -> Http1 {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Some(3 * HANDSHAKE_TIMEOUT))
+        .header_read_timeout(Some(HEAD_TIMEOUT))
         .max_buf_size(64 * 1024);
     builder
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use super::admission::{Admission, Io, PeerId};
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
 use super::counted::Counted;
 use super::http2;
-use super::linger::Left;
+use super::linger::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::log_once::LogOnce;
@@ -35,6 +35,13 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// The timeout of the first message of a TLS handshake.
 const HELLO: Duration = Duration::from_secs(3);
+
+/// The time for which connections are still accepted when the server stops: the kernel resets those that wait in the queue of a listener
+/// that is closed.
+const LAST_ACCEPTS: Duration = Duration::from_millis(10);
+
+/// The time that connections that are being opened when the server stops have until they can be told to go elsewhere.
+const LAST_OPENINGS: Duration = Duration::from_secs(1);
 
 /// The time that WebSockets have to end by themselves when the server stops.
 const WEB_SOCKET_GRACE: Duration = Duration::from_secs(1);
@@ -106,6 +113,11 @@ impl PortConfig {
                     }
                 }
             }
+            let end = Instant::now() + LAST_ACCEPTS;
+            while let Ok((accepted, admitted)) = timeout_at(end, next.as_mut()).await {
+                open.spawn(Arc::clone(&port).connection(accepted, admitted, stop.clone()));
+                next.set(port.next(&listener));
+            }
         }
         drop(listener);
         let drained = async {
@@ -138,7 +150,7 @@ impl PortConfig {
                     if !std::mem::replace(&mut told, true) {
                         warn!(%error, url = %listener.url(), "connections cannot be accepted");
                     }
-                    tokio::time::sleep(PAUSE).await;
+                    sleep(PAUSE).await;
                 }
             }
         }
@@ -171,7 +183,7 @@ impl PortConfig {
             Some((io, (caller, peer), is_http2))
         };
         let opened = tokio::select! {
-            () = stop.cancelled() => return,
+            () = after(&stop, LAST_OPENINGS) => return,
             _ = connection.closed() => {
                 debug!("a client sent no request in time");
                 return;
@@ -190,6 +202,7 @@ impl PortConfig {
             let mut opened = self.routes.opened.clone();
             let is_open = async { drop(opened.wait_for(|is_open| *is_open).await) };
             let is_graceful = tokio::select! {
+                biased;
                 () = stop.cancelled() => Some(true),
                 reason = connection.closed() => Some(reason.is_graceful()),
                 asked = io.read_settings(&self.http2.settings, is_open) => match asked {
@@ -198,9 +211,9 @@ impl PortConfig {
                 },
             };
             if let Some(is_graceful) = is_graceful {
-                io.go_away();
+                io.go_away(&self.http2.settings);
                 if is_graceful {
-                    linger(left, connection).await;
+                    linger(left, connection, &stop).await;
                 }
                 return;
             }
@@ -213,12 +226,12 @@ impl PortConfig {
             upgraded: Upgraded::default(),
         };
         let is_graceful = if is_http2 {
-            Box::pin(http2::serve(io, service, &self, stop)).await
+            Box::pin(http2::serve(io, service, &self, stop.clone())).await
         } else {
             Box::pin(self.serve_http1(io, service, &stop)).await
         };
-        if is_graceful {
-            linger(left, &admitted.connection).await;
+        if is_graceful || stop.is_cancelled() {
+            linger(left, &admitted.connection, &stop).await;
         }
     }
 
@@ -315,6 +328,8 @@ impl PortConfig {
         let mut draining = false;
         loop {
             tokio::select! {
+                // What has come is read before the connection is drained.
+                biased;
                 ended = serving.as_mut() => {
                     if let Err(error) = &ended {
                         debug!(%error, "a connection failed");
@@ -327,7 +342,7 @@ impl PortConfig {
                         () = upgraded => {}
                         () = async {
                             stop.cancelled().await;
-                            tokio::time::sleep(WEB_SOCKET_GRACE).await;
+                            sleep(WEB_SOCKET_GRACE).await;
                         } => debug!("a WebSocket outlived the server's end"),
                         reason = connection.closed() => debug!(reason = reason.label(), "a WebSocket is closed"),
                     }
@@ -346,13 +361,27 @@ impl PortConfig {
     }
 }
 
-/// Waits for the client to close its side, unless the slot is needed for another connection.
-async fn linger(left: Left, connection: &Connection) {
+/// Waits for the client to close its side, unless the slot is needed for another connection. When the server stops, a client has as long
+/// as the server waits for its connections: one that stands still must not find its request reset afterwards.
+async fn linger(left: Left, connection: &Connection, stop: &CancellationToken) {
     let was_closed = connection.is_closing();
+    let patience = async {
+        sleep(LINGER).await;
+        if stop.is_cancelled() {
+            std::future::pending().await
+        }
+    };
     tokio::select! {
         () = left.linger() => {}
+        () = patience => {}
         _ = connection.closed(), if !was_closed => {}
     }
+}
+
+/// Waits until `patience` after `stop`.
+async fn after(stop: &CancellationToken, patience: Duration) {
+    stop.cancelled().await;
+    sleep(patience).await;
 }
 
 /// Logs the panic of a task.

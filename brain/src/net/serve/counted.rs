@@ -104,12 +104,14 @@ impl Counted {
         Ok(())
     }
 
-    /// Sends GOAWAY to a client that has begun no request, if it reads.
-    pub(super) fn go_away(mut self) {
-        if std::mem::take(&mut self.sent_ahead) > 0 {
-            // The client may be gone.
-            drop(self.write_all(&GOAWAY).now_or_never());
-        }
+    /// Sends GOAWAY to a client none of whose requests was begun, if it reads. `settings` have to come before it, unless they were sent.
+    pub(super) fn go_away(mut self, settings: &[u8]) {
+        let settings = match std::mem::take(&mut self.sent_ahead) {
+            0 => settings,
+            _ => &[],
+        };
+        // The client may be gone.
+        drop(self.write_all(&[settings, &GOAWAY].concat()).now_or_never());
     }
 
     /// Returns true if the client sends the HTTP/2 preface. The bytes are read again later.

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::timeout;
 
 use super::admission::Io;
 
-/// The time within which a client has to close a connection after this side has; as in grpc-go.
-const LINGER: Duration = Duration::from_secs(1);
+/// The time within which a client has to close a connection after this side has, while the server runs; as in grpc-go.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// Takes back the byte stream of a connection from the HTTP implementation.
 #[derive(Clone, Default)]
@@ -37,6 +36,6 @@ impl Left {
             std::io::Result::Ok(())
         };
         // It makes no difference whether the client closed the connection or is gone.
-        drop(timeout(LINGER, closed).await);
+        drop(closed.await);
     }
 }

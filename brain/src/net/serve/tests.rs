@@ -518,6 +518,71 @@ async fn client_without_a_request_is_told_to_go() {
     assert_eq!(io.read(&mut [0]).await.unwrap(), 0);
 }
 
+#[tokio::test]
+async fn request_on_a_connection_that_is_opened_while_the_server_stops_is_told_to_go_elsewhere() {
+    let hello = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    // HEADERS of stream 1: GET, http, /, without an authority.
+    let request = [0, 0, 3, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84];
+    for sent_before in [0, 10, hello.len()] {
+        let server = Running::plain(Store::with(0));
+        let mut io = server.dial().await;
+        io.write_all(&hello[..sent_before]).await.unwrap();
+        server.leave.cancel();
+        tokio::task::yield_now().await;
+        io.write_all(&[&hello[sent_before..], &request].concat()).await.unwrap();
+        let mut kinds = Vec::new();
+        while io.peek(&mut [0]).await.unwrap() > 0 {
+            kinds.push(frame(&mut io).await);
+        }
+        let (kind, _, payload) = kinds.last().unwrap();
+        assert_eq!(kinds[0].0, 4, "SETTINGS");
+        assert_eq!((*kind, &payload[..4]), (7, &[0; 4][..]), "GOAWAY that begins no stream");
+        drop(io);
+        server.end().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_take_no_memory_from_probes() {
+    let line = "--listen-client-urls http://127.0.0.1:0 --listen-metrics-urls http://127.0.0.1:0";
+    let server = Running::start(line, Store::with(0));
+    let mut io = TcpStream::connect(server.address(1)).await.unwrap();
+    io.write_all(b"GET /metrics HTTP/1.1\r\nhost: brain\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = [0; 12];
+    io.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 200");
+    let network = &server.metrics.network;
+    assert!(network.held_for_probes.get() > 0);
+    assert_eq!(network.held.get(), 0);
+    drop(io);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn request_over_http_1_that_comes_while_the_server_stops_is_answered() {
+    const CLIENTS: usize = 8;
+    let server = Running::plain(Store::with(CLIENTS));
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(server.dial().await);
+    }
+    server.leave.cancel();
+    tokio::task::yield_now().await;
+    for io in &mut clients {
+        io.write_all(b"GET /health HTTP/1.1\r\nhost: brain\r\n\r\n")
+            .await
+            .unwrap();
+    }
+    for mut io in clients {
+        let mut answer = String::new();
+        io.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    server.end().await;
+}
+
 /// Returns an HTTP/2 PING, or its answer.
 fn ping(is_answer: bool, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, 8, 6, u8::from(is_answer), 0, 0, 0, 0], payload].concat()
@@ -546,6 +611,10 @@ async fn client_that_sends_more_after_goaway_reads_it_and_is_not_reset() {
             last = kind;
         }
         assert_eq!(last, 7, "GOAWAY");
+        // It stands still for some time first.
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        tokio::time::resume();
         for _ in 0..100 {
             io.write_all(&ping(false, &[8; 8])).await.unwrap();
             tokio::task::yield_now().await;
