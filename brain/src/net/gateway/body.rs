@@ -76,7 +76,8 @@ fn too_long(held: usize, message: usize) -> Result<(), Status> {
 
 /// A stream of messages, each from the next value of a body. It ends at the first value that is no such message.
 pub(super) struct Requests<B> {
-    body: Pin<Box<B>>,
+    /// `None` once the stream is over: whoever sends the rest must not wait until somebody takes it.
+    body: Option<Pin<Box<B>>>,
     kind: MessageDescriptor,
     values: Values,
     /// Longest message in bytes.
@@ -86,21 +87,26 @@ pub(super) struct Requests<B> {
     due: Option<Due>,
     /// Bytes of it that have come.
     moved: usize,
-    is_over: bool,
 }
 
 impl<B> Requests<B> {
     pub(super) fn new(body: B, kind: MessageDescriptor, (message, charge): (usize, Charge)) -> Self {
         Self {
-            body: Box::pin(body),
+            body: Some(Box::pin(body)),
             kind,
             values: Values::default(),
             message,
             charge,
             due: None,
             moved: 0,
-            is_over: false,
         }
+    }
+
+    /// Ends the stream, and lets go of what has come of it.
+    fn end(&mut self) {
+        self.body = None;
+        self.values = Values::default();
+        self.charge.shrink(usize::MAX);
     }
 
     /// The frame of a value; none if it is no such message, which ends the stream.
@@ -133,20 +139,22 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
-            if this.is_over {
+            let Some(body) = &mut this.body else {
                 return Poll::Ready(None);
-            }
+            };
             if let Some(value) = this.values.next() {
                 let frame = this.translate(&value);
-                this.is_over = !matches!(frame, Ok(Some(_)));
+                if !matches!(frame, Ok(Some(_))) {
+                    this.end();
+                }
                 return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
             }
-            let Poll::Ready(frame) = this.body.as_mut().poll_frame(cx) else {
+            let Poll::Ready(frame) = body.as_mut().poll_frame(cx) else {
                 let is_due = this.due.as_mut().is_some_and(|due| due.poll(cx).is_ready());
                 if !is_due {
                     return Poll::Pending;
                 }
-                this.is_over = true;
+                this.end();
                 return Poll::Ready(Some(Err(Error::DeadlineExceeded.status().into())));
             };
             match frame {
@@ -155,11 +163,11 @@ where
                     let held = this.values.held() + bytes.len();
                     this.charge.moved(bytes.len());
                     if this.charge.set(2 * held).is_err() {
-                        this.is_over = true;
+                        this.end();
                         return Poll::Ready(Some(Err(Error::TooManyRequests.status().into())));
                     }
                     if let Err(status) = too_long(held, this.message) {
-                        this.is_over = true;
+                        this.end();
                         return Poll::Ready(Some(Err(status.into())));
                     }
                     this.moved += bytes.len();
@@ -172,12 +180,13 @@ where
                     }
                 }
                 Some(Err(error)) => {
-                    this.is_over = true;
+                    this.end();
                     return Poll::Ready(Some(Err(error.into())));
                 }
                 None => {
-                    this.is_over = true;
-                    let Some(rest) = this.values.rest() else {
+                    let rest = this.values.rest();
+                    this.body = None;
+                    let Some(rest) = rest else {
                         return Poll::Ready(None);
                     };
                     let frame = this.translate(&rest);

@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
 use prost_reflect::MessageDescriptor;
+use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tower::BoxError;
 
@@ -42,6 +43,12 @@ const RESERVED: [&str; 8] = [
 
 /// The deadline of an RPC, in gRPC's form.
 const TIMEOUT: &str = "grpc-timeout";
+
+/// Bytes of a large answer.
+const LARGE: usize = 256 << 10;
+
+/// The turn to translate one.
+static LARGE_TURN: Semaphore = Semaphore::const_new(1);
 
 /// The RPC of a request: its path, its limits and the account that its memory is charged to.
 pub(crate) struct Exchange {
@@ -230,8 +237,7 @@ impl Lines {
         // The outcome follows it.
         while self.message().await?.is_some() {}
         self.charge.set(json::memory(&message, &self.kind))?;
-        let mut text = Vec::with_capacity(message.len() * 3 / 2);
-        json::from_message(&message, &self.kind, &mut text)?;
+        let text = only_text(message, self.kind.clone()).await?;
         Ok(self.held(text))
     }
 
@@ -256,6 +262,29 @@ impl Lines {
         line.extend_from_slice(b"}\n");
         self.held(line)
     }
+}
+
+/// The JSON of a message. One that is large is translated on a thread that may block, and no two at a time: a second of work must delay
+/// no other request.
+async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
+    let is_large = message.len() > LARGE;
+    let translate = move || {
+        let mut text = Vec::with_capacity(message.len() * 3 / 2);
+        json::from_message(&message, &kind, &mut text)?;
+        Ok(text)
+    };
+    if !is_large {
+        return translate();
+    }
+    let turn = LARGE_TURN.acquire().await;
+    let translated = tokio::task::spawn_blocking(move || {
+        let text = translate();
+        drop(turn);
+        text
+    });
+    translated
+        .await
+        .map_err(|error| Status::internal(format!("translate an answer: {error}")))?
 }
 
 /// Text of an answer, and what is charged for it.

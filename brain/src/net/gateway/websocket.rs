@@ -39,6 +39,9 @@ const BEARER: &str = "Bearer";
 /// The cookie that may hold the token, too.
 const TOKEN_COOKIE: &str = "token";
 
+/// Bytes of a client's control frame before its payload: two, and the mask.
+const CONTROL_HEAD: usize = 6;
+
 /// Bytes read at once.
 const READ_BUFFER: usize = 4 << 10;
 
@@ -143,15 +146,20 @@ pub(crate) async fn serve<F>(
     let (sender, receiver) = mpsc::channel(1);
     let reading = async {
         while let Some(message) = source.next().await {
+            let begun = || begun.lock().unwrap_or_else(PoisonError::into_inner);
             let message = match message {
                 Ok(Message::Text(text)) => Bytes::from(text),
                 Ok(Message::Binary(bytes)) => bytes,
                 Ok(Message::Close(_)) => break,
-                Ok(_) => continue,
+                Ok(Message::Ping(payload) | Message::Pong(payload)) => {
+                    begun().forget(CONTROL_HEAD + payload.len());
+                    continue;
+                }
+                Ok(Message::Frame(_)) => continue,
                 Err(error) => return debug!(%error, "a WebSocket failed"),
             };
-            begun.lock().unwrap_or_else(PoisonError::into_inner).end();
-            if sender.send(message).await.is_err() {
+            let charge = begun().end(message.len());
+            if sender.send((message, charge)).await.is_err() {
                 // The RPC takes nothing more. What comes is read until the client leaves.
                 continue;
             }
@@ -199,10 +207,21 @@ impl Begun {
             .map_err(|_| io::Error::other("there is no memory for a message"))
     }
 
-    /// It is complete.
-    fn end(&mut self) {
+    /// Bytes were of no message: a client that only pings has begun none.
+    fn forget(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if self.bytes == 0 {
+            self.due = None;
+        }
+        self.charge.shrink(3 * bytes);
+    }
+
+    /// It is complete. Returns the charge for its `len` bytes.
+    fn end(&mut self, len: usize) -> Charge {
         (self.bytes, self.due) = (0, None);
+        let message = self.charge.split(len);
         self.charge.shrink(usize::MAX);
+        message
     }
 }
 
@@ -245,8 +264,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Received<T> {
     }
 }
 
-/// The messages of a client, each followed by a line end.
-pub(crate) struct Messages(mpsc::Receiver<Bytes>);
+/// The messages of a client, each followed by a line end, and charged until it is taken.
+pub(crate) struct Messages(mpsc::Receiver<(Bytes, Charge)>);
 
 impl http_body::Body for Messages {
     type Data = Bytes;
@@ -254,7 +273,7 @@ impl http_body::Body for Messages {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let message = std::task::ready!(self.0.poll_recv(cx));
-        Poll::Ready(message.map(|message| {
+        Poll::Ready(message.map(|(message, _charge)| {
             let mut line = Vec::with_capacity(message.len() + 1);
             line.extend_from_slice(&message);
             line.push(b'\n');
