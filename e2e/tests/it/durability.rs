@@ -50,11 +50,15 @@ const POINTS: [(&str, u32); 16] = [
 ];
 
 /// Named points that are passed before the first start is over.
-const FIRST_POINTS: [&str; 4] = [
+const FIRST_POINTS: [&str; 7] = [
     "control-page:1",
     "control-page:2",
     "journal-written:1",
     "identity-written:1",
+    // the log has its name there, and no record yet
+    "identity-written:2",
+    "log-unwritten:1",
+    "log-written:1",
 ];
 
 /// The number of SIGKILL.

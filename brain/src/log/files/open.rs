@@ -105,7 +105,9 @@ pub(super) fn open(
     }
     let in_rows = origin.map(|origin| origin.last);
     let (index, end) = check((dir, control.id), segments, state, in_rows)?;
+    // Rows that nothing of the log has come to yet ask for no slot: the first start may have ended before its first record.
     if let Some(Origin { last, .. }) = origin
+        && last >= Slot::FIRST
         && index.beyond() <= last.0
     {
         return Err(OpenError::Behind {

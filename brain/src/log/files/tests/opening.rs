@@ -190,3 +190,18 @@ async fn an_unmarked_last_batch_is_written_anew_before_it_is_shown() {
         );
     }
 }
+
+#[tokio::test]
+async fn log_that_nothing_was_appended_to_opens_for_rows_without_anything_of_it() {
+    let dir = scratch();
+    let log = open_small(dir.path());
+    let id = log.inner.shared.id;
+    drop(log);
+    let open = |last| {
+        let origin = crate::log::Origin { id, last: Slot(last) };
+        FileLog::open_for(dir.path(), SMALL, LogObserver::new(|_| {}), Some(origin))
+    };
+    drop(open(0).unwrap());
+    let error = open(1).unwrap_err().to_string();
+    assert!(error.contains("ends before slot 1"), "{error}");
+}
