@@ -45,6 +45,7 @@ mod guard;
 mod inspect;
 mod journal;
 mod layout;
+mod live_bytes;
 mod merge;
 mod open;
 mod pace;

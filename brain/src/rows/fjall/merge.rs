@@ -14,6 +14,7 @@ use lsm_tree::compaction::{CompactionStrategy, PullDown};
 
 use super::guard::{Health, caught, describe};
 use super::inspect;
+use super::live_bytes::{Contents, LiveBytes};
 use super::shape::{LAST, Levels, Shape, Table};
 use super::snapshot::Live;
 use crate::kill_points;
@@ -42,9 +43,6 @@ const LARGE: u64 = 16;
 
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
-
-/// The part of what is merged that is kept free beside what should be left of it.
-const MARGIN: u64 = 16;
 
 /// The size of the tables that a merge of everything makes, in bytes.
 const WHOLE_TABLE: u64 = 64_000_000;
@@ -76,6 +74,7 @@ struct Work {
     under_way: AtomicU64,
     /// Bytes that the next ones will need.
     to_come: AtomicU64,
+    live_bytes: Mutex<LiveBytes>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -108,6 +107,7 @@ impl Merger {
             turn: Mutex::default(),
             under_way: AtomicU64::new(0),
             to_come: AtomicU64::new(0),
+            live_bytes: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -178,6 +178,12 @@ impl Merger {
     #[cfg(test)]
     pub(super) fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         self.work.step(shape)
+    }
+
+    /// Bytes that would be left of all tables.
+    #[cfg(test)]
+    pub(super) fn live_bytes(&self) -> Result<u64, RowsError> {
+        self.work.live_bytes(|| false)
     }
 
     /// Simulates a merge that began tables of these numbers, and did not finish them.
@@ -342,12 +348,28 @@ impl Work {
         if !self.is_much_deleted() {
             return Ok(false);
         }
-        // A deletion goes with the row that it deletes.
-        let counts = Counts::of(&self.keyspace);
-        let left = counts.rows.saturating_sub(2 * counts.deleted);
-        let need = (bytes / counts.rows.max(1)).saturating_mul(left) + bytes / MARGIN;
+        let need = match self.require_space(bytes) {
+            Err(RowsError::Full(_)) => bytes.min(self.live_bytes(|| self.state().stop)?),
+            outcome => outcome.map(|()| bytes)?,
+        };
         self.require_space(need)?;
         self.merge(&mut unfinished, PullDown(level, LAST), need)
+    }
+
+    /// Bytes that would be left of all tables. Reads them until `is_over`, if they have changed much since that was done.
+    fn live_bytes(&self, is_over: impl Fn() -> bool) -> Result<u64, RowsError> {
+        let Counts {
+            rows, deleted, bytes, ..
+        } = Counts::of(&self.keyspace);
+        let now = Contents { rows, deleted, bytes };
+        // Deletions that are in memory only are not merged.
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let beyond = newest.map_or(0, |newest| newest + 1);
+        let mut live_bytes = self.live_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match live_bytes.known(now) {
+            Some(left) => Ok(left),
+            None => live_bytes.read(&self.keyspace, (now, beyond), is_over),
+        }
     }
 
     /// Writes the last level again, if it is no larger than `most` bytes. Returns true if anything was done.

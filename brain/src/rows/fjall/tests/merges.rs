@@ -363,3 +363,39 @@ async fn compaction_has_views_renewed_first() {
     }
     assert_eq!(versions(&rows), 1, "the fence");
 }
+
+#[tokio::test]
+async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay() {
+    const LARGE: u64 = 10;
+    const SMALL: u64 = 2_000;
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    let mut puts: Vec<_> = (0..LARGE)
+        .map(|key| laws::put(format!("large/{key}"), random_bytes(key, 50_000)))
+        .collect();
+    puts.extend((0..SMALL).map(|key| laws::put(format!("small/{key}"), random_bytes(key, 50))));
+    // Deletions of rows that are there, and of others that never came to a table.
+    let deletions = (0..2 * SMALL).map(|key| laws::delete(format!("small/{key}"))).collect();
+    for (batch, changes) in [(1, puts), (2, deletions), (3, Vec::new())] {
+        let last = History::fence(batch).unwrap();
+        rows.apply(History::fence(batch - 1), last, changes).await.unwrap();
+        rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    }
+    let left = rows.shared.merger.live_bytes().unwrap();
+    assert!((LARGE * 50_000..LARGE * 51_000).contains(&left), "{left} bytes");
+    // It is not read again for a few rows more: those are counted as they are.
+    rows.apply(
+        History::fence(3),
+        History::fence(4).unwrap(),
+        vec![laws::put("large/x", random_bytes(LARGE, 30_000))],
+    )
+    .await
+    .unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    let more = rows.shared.merger.live_bytes().unwrap();
+    assert!(
+        (left + 30_000..left + 40_000).contains(&more),
+        "{left} and {more} bytes"
+    );
+}
