@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::keep_alive::{Ahead, KeepAlives, answered};
+use self::keep_alive::{Ahead, KeepAlives, Renewed, answered};
 use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use crate::clock::since_boot;
@@ -42,10 +42,10 @@ pub struct LeaseService<R: Rows> {
 /// The events that a stream of keep-alives waits for.
 enum Next {
     Request(Option<pb::LeaseKeepAliveRequest>),
-    Renewed(Vec<(pb::LeaseKeepAliveResponse, u64)>),
+    Renewed(Renewed),
 }
 
-type Renewing = Owned<Result<Vec<(pb::LeaseKeepAliveResponse, u64)>, Status>>;
+type Renewing = Owned<Result<Renewed, Status>>;
 
 #[tonic::async_trait]
 impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
@@ -114,11 +114,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                     Next::Request(None) => open = false,
                     Next::Renewed(renewed) => {
                         renewing = None;
-                        for (answer, times) in renewed {
+                        for (answer, times) in renewed.answers {
                             for _ in 0..times {
                                 metrics.lease.renewed.inc_by(u64::from(answer.ttl > 0));
                                 yield answer;
                             }
+                        }
+                        if let Some(status) = renewed.refused {
+                            Err(status)?;
                         }
                     }
                 }

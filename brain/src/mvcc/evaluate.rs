@@ -215,11 +215,12 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends. An error is a defect.
-    pub async fn delete_attached(&mut self, id: LeaseId) -> Result<(), EvaluateError> {
+    /// Deletes the keys of a lease that ends, at most so many of them. Returns true if these were all. An error is a defect.
+    pub async fn delete_attached(&mut self, id: LeaseId, most: usize) -> Result<bool, EvaluateError> {
         let keys = self.overlay.attached(id, &self.locked_leases());
+        let are_all = keys.len() <= most;
         self.overlay.save();
-        for key in keys {
+        for key in keys.into_iter().take(most) {
             match self.current(&key) {
                 Ok(Some(row)) => self.remove(row),
                 Ok(None) => {}
@@ -231,7 +232,7 @@ impl<'a> Evaluator<'a> {
             self.yield_after(1).await;
         }
         self.overlay.keep();
-        Ok(())
+        Ok(are_all)
     }
 
     /// Lets others have their turn, after so many more rows.

@@ -221,6 +221,12 @@ impl Leases {
         ids
     }
 
+    /// Returns true if a checkpoint of a lease was handed out and is not recorded yet.
+    #[must_use]
+    pub fn is_checkpointing(&self, id: LeaseId) -> bool {
+        self.by_id.get(&id).is_some_and(|lease| lease.checkpointing)
+    }
+
     /// Returns true if a lease was handed out by [`Leases::expired`].
     #[must_use]
     pub fn is_expiring(&self, id: LeaseId) -> bool {

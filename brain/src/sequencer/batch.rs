@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Begun, Command, Reply, Request};
+use super::fetch::LEASE_PART;
 use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
@@ -194,6 +195,11 @@ impl<R: Rows> Builder<R> {
             Request::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
             Request::Checkpoint(leases) => {
                 for (id, remaining) in leases {
+                    // It may be another lease by now, which was granted the id again: the time left is that of the one before.
+                    let is_same = !self.overlay.changes_lease(id) && self.state.leases().is_checkpointing(id);
+                    if remaining > 0 && !is_same {
+                        continue;
+                    }
                     self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
                 }
                 Ok(())
@@ -333,13 +339,22 @@ impl<R: Rows> Builder<R> {
             return Err(Error::LeaseNotFound.into());
         }
         let mut evaluator = self.evaluator(fetched);
-        let deleted = evaluator.delete_attached(id).await;
+        let most = if expired { LEASE_PART } else { usize::MAX };
+        let deleted = evaluator.delete_attached(id, most).await;
         let (changes, work) = (evaluator.changes, evaluator.work);
         self.work += work;
-        deleted?;
+        let is_whole = deleted?;
         let keys = changes.len();
         self.lease_deletes.push(keys as u64);
         self.commit(changes);
+        if !is_whole {
+            // It is handed out again, for the next part.
+            self.state.leases().retry_expired(id);
+            return Ok(Answer {
+                revision: self.head.revision,
+                result: None,
+            });
+        }
         self.overlay.revoke(id);
         self.push(Change::Revoke(Revoke { id: id.0 }));
         if expired {

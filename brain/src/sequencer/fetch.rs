@@ -33,6 +33,9 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// Interval between log lines about keys of leases that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
+/// Maximum number of keys of an expired lease that are deleted at once: one with very many ends in parts, each a revision of its own.
+pub(super) const LEASE_PART: usize = 25_000;
+
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
 
@@ -44,10 +47,12 @@ pub(super) fn needs<R: Rows>(state: &State<R>, request: &Request) -> Option<(Arc
             let needs = Needs::of(op, &view);
             Some((view, needs))
         }
-        Request::Revoke { id, .. } => {
+        Request::Revoke { id, expired } => {
             // The view first: keys that are attached later are in memory.
             let view = state.view();
-            let needs = Needs::of_keys(state.leases().attached(*id), &view);
+            // More than one part: some of its keys may be deleted until then, and others take their places.
+            let most = if *expired { 2 * LEASE_PART } else { usize::MAX };
+            let needs = Needs::of_keys(state.leases().attached(*id).take(most), &view);
             Some((view, needs))
         }
         Request::Compact(_)

@@ -18,6 +18,7 @@ use tonic_prost::ProstCodec;
 
 use crate::engine::Engine;
 use crate::locks::{self, LockView};
+use crate::stalled::Way;
 use crate::wire::{Request, Response, Target, pb};
 
 const ID: i64 = 7;
@@ -122,6 +123,33 @@ async fn client_that_reads_no_answers_delays_no_keep_alive_of_others() {
     member.stop().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn renewal_that_has_to_be_noted_delays_no_other() {
+    const OTHER: i64 = 8;
+    let log = Way::to(&MemLog::new());
+    let mut member = start(&log, &MemRows::new()).await;
+    grant(&mut member).await;
+    let other = Request::Grant(pb::LeaseGrantRequest { id: OTHER, ttl: TTL });
+    member.call(other).await.unwrap();
+    member.store.state.leases().checkpoint(LeaseId(ID), 100, since_boot());
+    log.cut_appends();
+    let stream = member.lease.lease_keep_alive(keep_alives(&[ID])).await;
+    let mut stream = stream.unwrap().into_inner();
+    assert!(futures::poll!(stream.next()).is_pending());
+    // Until nothing but the log is waited for.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let began = Instant::now();
+    let renewed = member.lease.keep_alive(pb::LeaseKeepAliveRequest { id: OTHER }).await;
+    assert_eq!(renewed.unwrap().ttl, TTL);
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    log.mend();
+    assert_eq!(stream.next().await.unwrap().unwrap().ttl, TTL);
+    drop(stream);
+    member.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
     let store = (MemLog::keeping(is_barrier), MemRows::new());
@@ -186,5 +214,82 @@ async fn key_put_while_its_lease_ends_and_is_granted_again_stays() {
     second.unwrap();
     let revision = again.unwrap().into_inner().header.map(|header| header.revision);
     assert_eq!(member.mod_revision(b"k").await, revision);
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_left_of_a_lease_is_not_noted_for_one_that_is_granted_its_id_again() {
+    const LEFT: i64 = 5;
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    let stored = || member.store.state.leases().stored(LeaseId(ID));
+    let hand_out = || {
+        let later = since_boot() + Duration::from_secs(TTL.unsigned_abs() - AGO - 1);
+        member.store.state.leases().due_checkpoints(later, 9)
+    };
+    let propose = |command| member.kv.store.propose(Caller::Server, command, 64);
+    let revoke = Command::Revoke {
+        id: LeaseId(ID),
+        expired: false,
+    };
+    let note = || Command::Checkpoint(vec![(LeaseId(ID), LEFT)]);
+    assert_eq!(hand_out().len(), 1);
+    // Queued in this order before any of them is evaluated.
+    let (revoked, granted, noted) = tokio::join!(
+        propose(revoke),
+        propose(Command::Grant(LeaseId(ID), TTL)),
+        propose(note())
+    );
+    for outcome in [revoked, granted, noted] {
+        outcome.unwrap();
+    }
+    assert_eq!(stored(), Some((TTL, 0)));
+    assert_eq!(hand_out().len(), 1);
+    propose(note()).await.unwrap();
+    assert_eq!(stored(), Some((TTL, LEFT)));
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_lease_with_very_many_keys_ends_in_parts() {
+    const KEYS: usize = 25_100;
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    for first in (0..KEYS).step_by(100) {
+        let puts = (first..first + 100).map(|key| pb::RequestOp {
+            request: Some(pb::request_op::Request::RequestPut(pb::PutRequest {
+                key: format!("{key:06}").into(),
+                lease: ID,
+                ..pb::PutRequest::default()
+            })),
+        });
+        let txn = pb::TxnRequest {
+            success: puts.collect(),
+            ..pb::TxnRequest::default()
+        };
+        pb::kv_server::Kv::txn(&member.kv, tonic::Request::new(txn))
+            .await
+            .unwrap();
+    }
+    let end = async |member: &mut Member<MemLog>| {
+        let later = since_boot() + Duration::from_secs(2 * TTL as u64);
+        assert_eq!(member.store.state.leases().expired(later, 9), [LeaseId(ID)]);
+        let end = Command::Revoke {
+            id: LeaseId(ID),
+            expired: true,
+        };
+        member.kv.store.propose(Caller::Server, end, 64).await.unwrap();
+        let count = pb::RangeRequest {
+            key: vec![0].into(),
+            range_end: vec![0].into(),
+            count_only: true,
+            ..pb::RangeRequest::default()
+        };
+        let counted = pb::kv_server::Kv::range(&member.kv, tonic::Request::new(count));
+        let left = counted.await.unwrap().into_inner().count;
+        (left, member.store.state.leases().contains(LeaseId(ID)))
+    };
+    assert_eq!(end(&mut member).await, (100, true));
+    assert_eq!(end(&mut member).await, (0, false));
     member.stop().await.unwrap();
 }

@@ -30,14 +30,14 @@ const FLUSH: Duration = Duration::from_millis(50);
 
 /// A member's connection to a log that others reach by connections of their own. Requests on it hang while it is cut.
 #[derive(Clone)]
-struct Way {
+pub(crate) struct Way {
     log: MemLog,
     appends: watch::Sender<bool>,
     reads: watch::Sender<bool>,
 }
 
 impl Way {
-    fn to(log: &MemLog) -> Self {
+    pub(crate) fn to(log: &MemLog) -> Self {
         Self {
             log: log.clone(),
             appends: watch::Sender::new(true),
@@ -50,7 +50,11 @@ impl Way {
         self.reads.send_replace(false);
     }
 
-    fn mend(&self) {
+    pub(crate) fn cut_appends(&self) {
+        self.appends.send_replace(false);
+    }
+
+    pub(crate) fn mend(&self) {
         self.appends.send_replace(true);
         self.reads.send_replace(true);
     }

@@ -3,12 +3,16 @@
 //! A stream reads ahead while its keep-alives are in flight, and coalesces those of one lease. The stream that has waited longest
 //! takes the leases of all streams, renews them on the leader in one request, and distributes the answers. It does so in a task of its
 //! own, because a stream is not polled while its client reads no answers, and the others would wait. If that stream goes away, the
-//! others send their requests again.
+//! others send their requests again. If the leader does not answer soon, because checkpoints wait for its disk, the next stream has its
+//! turn: renewals without checkpoints need no disk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -27,6 +31,9 @@ const AHEAD: usize = 1024;
 /// The number of leases that are renewed in one request; one stream's batch may exceed it.
 const TOGETHER: usize = 8 * AHEAD;
 
+/// The time for which a request to the leader has the others wait.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// The answers by lease.
 pub(super) type Answers = HashMap<i64, pb::LeaseKeepAliveResponse>;
 
@@ -35,7 +42,7 @@ pub(super) struct KeepAlives<R: Rows> {
     store: ApiContext<R>,
     /// At most one entry of each stream.
     waiting: Mutex<VecDeque<Asked>>,
-    /// Held by the stream that sends the request to the leader.
+    /// Held by the stream that sends the request to the leader, for [`PATIENCE`] at most.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -84,6 +91,15 @@ impl Ahead {
     }
 }
 
+/// The answers for a stream.
+#[derive(Debug, Default)]
+pub(super) struct Renewed {
+    /// Each with the number of its keep-alives, in their order.
+    pub(super) answers: Vec<(pb::LeaseKeepAliveResponse, u64)>,
+    /// The reason why other leases of the stream have none.
+    pub(super) refused: Option<Status>,
+}
+
 /// Returns the answer for a lease. Fails if the leader's response does not contain it.
 pub(super) fn answered(answers: &Answers, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
     answers.get(&id).copied().ok_or(Error::TimeoutDueToLeaderFail.into())
@@ -99,16 +115,17 @@ impl<R: Rows> KeepAlives<R> {
     }
 
     /// Renews the leases that a stream has read ahead; answers are in the same order.
-    pub(super) async fn renew_all(
-        self: Arc<Self>,
-        ahead: Vec<(i64, u64)>,
-    ) -> Result<Vec<(pb::LeaseKeepAliveResponse, u64)>, Status> {
+    pub(super) async fn renew_all(self: Arc<Self>, ahead: Vec<(i64, u64)>) -> Result<Renewed, Status> {
         let ids: Vec<i64> = ahead.iter().map(|(id, _)| *id).collect();
         let answers = self.renew(&ids).await?;
-        let answers = ahead
-            .into_iter()
-            .map(|(id, times)| Ok((answered(&answers, id)?, times)));
-        answers.collect()
+        let mut renewed = Renewed::default();
+        for (id, times) in ahead {
+            match answered(&answers, id) {
+                Ok(answer) => renewed.answers.push((answer, times)),
+                Err(status) => renewed.refused = Some(status),
+            }
+        }
+        Ok(renewed)
     }
 
     /// Renews leases, together with those of other callers.
@@ -124,20 +141,28 @@ impl<R: Rows> KeepAlives<R> {
                         Ok(answer) => return answer,
                         Err(_) => break, // whoever asked for it went away
                     },
-                    _turn = self.turn.lock() => self.ask_for_all().await,
+                    turn = self.turn.lock() => self.ask_for_all(turn).await,
                 }
             }
         }
     }
 
     /// Renews on the leader the leases of all waiting callers, as many as fit into one request.
-    async fn ask_for_all(&self) {
+    async fn ask_for_all(&self, turn: tokio::sync::MutexGuard<'_, ()>) {
         let asked = self.take();
         let ids: BTreeSet<i64> = asked.iter().flat_map(|asked| asked.ids.iter().copied()).collect();
         if ids.is_empty() {
             return;
         }
-        let answers = self.ask(ids.into_iter().collect()).await.map(Arc::new);
+        let mut asking = pin!(self.ask(ids.into_iter().collect()));
+        let answers = match timeout(PATIENCE, asking.as_mut()).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                drop(turn);
+                asking.await
+            }
+        };
+        let answers = answers.map(Arc::new);
         for asked in asked {
             // The caller may be gone.
             drop(asked.answer.send(answers.clone()));
@@ -177,11 +202,21 @@ impl<R: Rows> KeepAlives<R> {
         let mut answers = Answers::with_capacity(ids.len());
         let asked = futures::stream::iter(ids.into_iter().map(|id| pb::LeaseKeepAliveRequest { id }));
         let mut stream = client(leader).lease_keep_alive(asked).await?.into_inner();
-        while let Some(mut answer) = stream.message().await? {
-            self.store.stamp_member(&mut answer.header);
-            answers.insert(answer.id, answer);
+        loop {
+            match stream.message().await {
+                Ok(Some(mut answer)) => {
+                    self.store.stamp_member(&mut answer.header);
+                    answers.insert(answer.id, answer);
+                }
+                Ok(None) => return Ok(answers),
+                // Those that have come are right.
+                Err(error) if !answers.is_empty() => {
+                    tracing::debug!(%error, "the leader did not renew some leases");
+                    return Ok(answers);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(answers)
     }
 
     /// Renews leases as the leader: a lease that is gone has no time to live.
@@ -203,8 +238,17 @@ impl<R: Rows> KeepAlives<R> {
         }
         if !noted.is_empty() {
             // After a restart these leases must not expire earlier than promised now.
-            let size = 64 + 16 * noted.len();
-            store.propose(Caller::Server, Command::Checkpoint(noted), size).await?;
+            let (size, ids) = (64 + 16 * noted.len(), noted.iter().map(|(id, _)| id.0));
+            let ids: BTreeSet<i64> = ids.collect();
+            let recorded = store.propose(Caller::Server, Command::Checkpoint(noted), size).await;
+            if let Err(error) = recorded {
+                // The others are renewed all the same.
+                answers.retain(|id, _| !ids.contains(id));
+                if answers.is_empty() {
+                    return Err(error);
+                }
+                tracing::debug!(%error, leases = ids.len(), "checkpoints of renewed leases were not recorded");
+            }
         }
         // The next leader counts from the time that it knows: only a leader may promise that time.
         if !store.router.lease_valid() {
