@@ -1,6 +1,7 @@
 //! History is the log itself: the commits since the compacted revision, read back from slots.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
 use tokio::sync::Semaphore;
@@ -31,6 +32,9 @@ const FIRST_GETS: usize = 64;
 /// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
+/// Maximum number of noted places where reads stopped.
+const STOPS: usize = 64;
+
 /// Bytes that a change takes in memory beside its key and value.
 const EVENT: usize = 400;
 
@@ -40,6 +44,8 @@ pub struct LogHistory<L, R: Rows> {
     state: Arc<State<R>>,
     /// Revisions of very many changes are read back one at a time.
     large: Semaphore,
+    /// Where reads stopped: the next revision, and the slot of its batch. The oldest first.
+    stops: Mutex<VecDeque<(Revision, Slot)>>,
 }
 
 impl<L: Log, R: Rows> LogHistory<L, R> {
@@ -49,6 +55,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             log,
             state,
             large: Semaphore::new(1),
+            stops: Mutex::default(),
         }
     }
 
@@ -130,6 +137,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                     continue;
                 }
                 if keys.revision > newest || (bytes >= max_bytes && !found.is_empty()) {
+                    self.note_stop(keys.revision, first);
                     return Ok(found);
                 }
                 bytes += keys.encoded_len() + EVENT * keys.changes.len();
@@ -139,8 +147,31 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Ok(found)
     }
 
+    /// Notes that a read stopped before a revision, which is in the batch at this slot: whoever reads on begins there.
+    fn note_stop(&self, revision: Revision, slot: Slot) {
+        let mut stops = self.stops();
+        stops.retain(|(noted, _)| *noted != revision);
+        if stops.len() >= STOPS {
+            stops.pop_front();
+        }
+        stops.push_back((revision, slot));
+    }
+
+    fn stop_before(&self, revision: Revision) -> Option<Slot> {
+        let stops = self.stops();
+        let mut found = stops.iter().filter(|(noted, _)| *noted == revision);
+        found.next().map(|(_, slot)| *slot)
+    }
+
+    fn stops(&self) -> MutexGuard<'_, VecDeque<(Revision, Slot)>> {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A slot at or before the batch that made `revision`; `low` if there is none before it.
     async fn locate(&self, revision: Revision, mut low: Slot) -> Result<Slot, LogError> {
+        if let Some(slot) = self.stop_before(revision).filter(|slot| *slot >= low) {
+            return Ok(slot);
+        }
         if let Some(slot) = self.state.slot_before(revision) {
             return Ok(slot);
         }
