@@ -12,8 +12,8 @@ use pb::kv_client::KvClient;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{ConnectError, Status};
 
 use super::brains::{Brains, Credentials};
 use super::client;
@@ -25,10 +25,8 @@ const PACE: Duration = Duration::from_millis(10);
 /// For a connection to be made, and for a member to answer.
 const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(10);
-/// Messages in errors of requests that were never sent.
-const NOT_SENT: [&str; 6] = [
-    "tcp connect error",
-    "Connection refused",
+/// Messages in errors of requests that were never sent, but for those whose connection could not be made.
+const NOT_SENT: [&str; 4] = [
     // the connection was closed before the request was put on it
     "operation was canceled",
     "channel closed",
@@ -332,25 +330,26 @@ impl Writer {
                 ..pb::PutRequest::default()
             };
             let answered = timeout(ANSWER, to.kv.put(request)).await;
-            let error = match answered {
+            let (error, is_sent) = match answered {
                 Ok(Ok(answer)) => {
                     to.writes += 1;
                     let epoch = answer.into_inner().header.map_or(0, |header| header.raft_term);
                     self.acknowledged(write, began, epoch, to);
                     return;
                 }
-                Ok(Err(status)) => chain(&status),
-                Err(_) => format!("no answer within {ANSWER:?}"),
+                Ok(Err(status)) => (chain(&status), is_sent(&status)),
+                Err(_) => (format!("no answer within {ANSWER:?}"), true),
             };
             left = connection.take().map(|connection| connection.pod);
-            if NOT_SENT.iter().any(|text| error.contains(text)) {
+            if !is_sent {
                 self.outcome.lock().unwrap().moved += 1;
                 continue;
             }
             let at = self.began.elapsed().as_secs_f32();
             let through = left.unwrap_or_default();
             let failed = format!(
-                "after {at:.1} s, write {write} of writer {} through {through}: {error}",
+                "after {at:.1} s and {} ms of its own, write {write} of writer {} through {through}: {error}",
+                began.elapsed().as_millis(),
                 self.number
             );
             self.outcome.lock().unwrap().failed.push(failed);
@@ -375,6 +374,19 @@ impl Writer {
         drop(outcome);
         self.written.send_modify(|written| *written += 1);
     }
+}
+
+/// Returns false if the request was never sent: a channel makes its connection again with the next request.
+fn is_sent(status: &Status) -> bool {
+    let mut below = std::error::Error::source(status);
+    while let Some(error) = below {
+        if error.is::<ConnectError>() {
+            return false;
+        }
+        below = error.source();
+    }
+    let error = chain(status);
+    !NOT_SENT.iter().any(|text| error.contains(text))
 }
 
 /// An error with all that is below it.
