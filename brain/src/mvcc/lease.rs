@@ -16,6 +16,9 @@ use crate::types::LeaseId;
 /// The longest time to live that is granted, in seconds (etcd: `lease.MaxLeaseTTL`).
 pub const MAX_TTL: i64 = 9_000_000_000;
 
+/// The checkpoint of an expired lease some of whose keys are deleted: it has no time left, and is not renewed.
+pub const ENDING: i64 = -1;
+
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -26,7 +29,7 @@ const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Lease {
     ttl: i64,
-    /// As of the last checkpoint, in seconds; 0 if the whole time to live is to be given after a restart.
+    /// As of the last checkpoint, in seconds; 0 if the whole time to live is to be given after a restart; or [`ENDING`].
     remaining: i64,
     deadline: Duration,
     checkpoint_at: Duration,
@@ -42,10 +45,10 @@ struct Lease {
 impl Lease {
     /// The time that a next leader gives it, in seconds: the checkpoint, or its whole time to live.
     fn noted(&self) -> i64 {
-        if self.remaining > 0 {
-            self.remaining.min(self.ttl)
-        } else {
-            self.ttl
+        match self.remaining {
+            ENDING => 0,
+            ..=0 => self.ttl,
+            remaining => remaining.min(self.ttl),
         }
     }
 
@@ -72,7 +75,7 @@ pub struct StoredLease {
     pub id: LeaseId,
     /// Time to live, in seconds.
     pub ttl: i64,
-    /// Remaining time as of the last checkpoint, in seconds; 0 means the whole time to live.
+    /// Remaining time as of the last checkpoint, in seconds; 0 means the whole time to live. Or [`ENDING`].
     pub remaining: i64,
 }
 

@@ -12,6 +12,7 @@ use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
 use crate::mvcc::fetch::Fetched;
+use crate::mvcc::lease::ENDING;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
 use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke, Token};
@@ -348,8 +349,12 @@ impl<R: Rows> Builder<R> {
         self.lease_deletes.push(keys as u64);
         self.commit(changes);
         if !is_whole {
-            // It is handed out again, for the next part.
-            self.state.leases().retry_expired(id);
+            // Whoever leads then must not renew what has lost keys.
+            self.push(Change::Checkpoint(Checkpoint {
+                id: id.0,
+                remaining: ENDING,
+            }));
+            self.again.push(id);
             return Ok(Answer {
                 revision: self.head.revision,
                 result: None,

@@ -19,7 +19,7 @@ use super::spool::{Spool, SpoolFile, to_save_error};
 use super::users;
 use crate::bbolt::Writer;
 use crate::mvcc::auth::AuthChange;
-use crate::mvcc::lease::StoredLease;
+use crate::mvcc::lease::{ENDING, StoredLease};
 use crate::mvcc::view::{KeyVersion, View};
 use crate::pb::mvccpb;
 use crate::rows::{RowsError, Snapshot};
@@ -230,6 +230,8 @@ fn write_positions(file: &mut Out, positions: &Positions) -> std::io::Result<()>
     let mut leases = positions.leases.clone();
     leases.sort_unstable_by_key(|lease| lease.id.0.to_be_bytes());
     for StoredLease { id, ttl, remaining } in leases {
+        // etcd knows none that is ending.
+        let remaining = if remaining == ENDING { 1 } else { remaining };
         let value = LeaseValue {
             id: id.0,
             ttl,

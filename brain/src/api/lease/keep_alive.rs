@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(super) struct KeepAlives<R: Rows> {
 /// Leases that a stream waits for.
 struct Asked {
     ids: Vec<i64>,
+    /// True once they are in a request.
+    is_taken: Arc<AtomicBool>,
     answer: oneshot::Sender<Result<Arc<Answers>, Status>>,
 }
 
@@ -132,8 +135,12 @@ impl<R: Rows> KeepAlives<R> {
     pub(super) async fn renew(&self, ids: &[i64]) -> Result<Arc<Answers>, Status> {
         loop {
             let (answer, mut answered) = oneshot::channel();
-            let ids = ids.to_vec();
-            self.waiting().push_back(Asked { ids, answer });
+            let is_taken = Arc::new(AtomicBool::new(false));
+            self.waiting().push_back(Asked {
+                ids: ids.to_vec(),
+                is_taken: Arc::clone(&is_taken),
+                answer,
+            });
             loop {
                 tokio::select! {
                     biased;
@@ -141,7 +148,12 @@ impl<R: Rows> KeepAlives<R> {
                         Ok(answer) => return answer,
                         Err(_) => break, // whoever asked for it went away
                     },
-                    turn = self.turn.lock() => self.ask_for_all(turn).await,
+                    turn = self.turn.lock(), if !is_taken.load(Ordering::Acquire) => {
+                        // Otherwise the request of another stream was slow, and its turn came first.
+                        if !is_taken.load(Ordering::Acquire) {
+                            self.ask_for_all(turn).await;
+                        }
+                    }
                 }
             }
         }
@@ -176,6 +188,7 @@ impl<R: Rows> KeepAlives<R> {
         {
             if !asked.answer.is_closed() {
                 ids += asked.ids.len();
+                asked.is_taken.store(true, Ordering::Release);
                 taken.push(asked);
             }
         }
@@ -209,8 +222,8 @@ impl<R: Rows> KeepAlives<R> {
                     answers.insert(answer.id, answer);
                 }
                 Ok(None) => return Ok(answers),
-                // Those that have come are right.
-                Err(error) if !answers.is_empty() => {
+                // Some were not noted. Those that have come are right.
+                Err(error) if !answers.is_empty() && error.message() == Error::TimeoutDueToLeaderFail.text() => {
                     tracing::debug!(%error, "the leader did not renew some leases");
                     return Ok(answers);
                 }

@@ -246,3 +246,15 @@ fn keys_move_between_leases() {
     assert!(leases.info(LeaseId(8), at(1), false).unwrap().keys.is_empty());
     assert_eq!(leases.info(A, at(10), true), None, "run out");
 }
+
+#[test]
+fn lease_that_has_lost_keys_is_not_renewed_by_another_leader() {
+    let mut leases = Leases::default();
+    leases.grant(A, 10, 0, at(0));
+    assert_eq!(leases.expired(at(11), 9), [A]);
+    leases.checkpoint(A, ENDING, at(11));
+    assert_eq!(leases.final_checkpoints(at(12), 9), []);
+    leases.promote(at(12));
+    assert_eq!(leases.renew(A, at(12)), None);
+    assert_eq!(leases.expired(at(12), 9), [A]);
+}

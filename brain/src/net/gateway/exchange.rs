@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::num::NonZero;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -47,8 +49,11 @@ const TIMEOUT: &str = "grpc-timeout";
 /// Bytes of a large answer.
 const LARGE: usize = 256 << 10;
 
-/// The turn to translate one.
-static LARGE_TURN: Semaphore = Semaphore::const_new(1);
+/// Turns to translate one: half of the processors may do so.
+static LARGE_TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    Semaphore::new((processors / 2).max(1))
+});
 
 /// The RPC of a request: its path, its limits and the account that its memory is charged to.
 pub(crate) struct Exchange {
@@ -264,8 +269,8 @@ impl Lines {
     }
 }
 
-/// The JSON of a message. One that is large is translated on a thread that may block, and no two at a time: a second of work must delay
-/// no other request.
+/// The JSON of a message. One that is large is translated on a thread that may block, and few at a time: a second of work must delay no
+/// other request.
 async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
     let is_large = message.len() > LARGE;
     let translate = move || {
@@ -276,7 +281,7 @@ async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, S
     if !is_large {
         return translate();
     }
-    let turn = LARGE_TURN.acquire().await;
+    let turn = LARGE_TURNS.acquire().await;
     let translated = tokio::task::spawn_blocking(move || {
         let text = translate();
         drop(turn);

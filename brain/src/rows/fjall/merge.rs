@@ -315,7 +315,11 @@ impl Work {
             return Ok(done);
         }
         // Few rows above very many: fjall looks at such merges only where tables are large.
-        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? || self.pull_deleted()? {
+        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? {
+            return Ok(true);
+        }
+        // Its deletions come down to the level that is in the way first.
+        if self.is_much_deleted() && self.step(Shape::level0(LARGE * table_bytes))? || self.pull_deleted()? {
             return Ok(true);
         }
         // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
@@ -349,11 +353,20 @@ impl Work {
             return Ok(false);
         }
         let need = match self.require_space(bytes) {
-            Err(RowsError::Full(_)) => bytes.min(self.live_bytes(|| self.state().stop)?),
+            // Deletions in levels above them are not merged with these two.
+            Err(RowsError::Full(_)) if Levels::of(&self.keyspace).is_highest(level) => {
+                bytes.min(self.live_bytes(|| self.state().stop)?)
+            }
             outcome => outcome.map(|()| bytes)?,
         };
         self.require_space(need)?;
-        self.merge(&mut unfinished, PullDown(level, LAST), need)
+        let merged = self.merge(&mut unfinished, PullDown(level, LAST), need)?;
+        *self.known() = LiveBytes::default();
+        Ok(merged)
+    }
+
+    fn known(&self) -> MutexGuard<'_, LiveBytes> {
+        self.live_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that would be left of all tables. Reads them until `is_over`, if they have changed much since that was done.
@@ -365,7 +378,7 @@ impl Work {
         // Deletions that are in memory only are not merged.
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
         let beyond = newest.map_or(0, |newest| newest + 1);
-        let mut live_bytes = self.live_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live_bytes = self.known();
         match live_bytes.known(now) {
             Some(left) => Ok(left),
             None => live_bytes.read(&self.keyspace, (now, beyond), is_over),

@@ -136,6 +136,11 @@ impl Levels {
     }
 
     /// The lowest level above the last one that holds tables, and bytes that merging both whole needs.
+    /// Returns true if no level above this one has tables.
+    pub(super) fn is_highest(&self, level: u8) -> bool {
+        self.0[..usize::from(level)].iter().all(Vec::is_empty)
+    }
+
     pub(super) fn lowest(&self) -> Option<(u8, u64)> {
         let level = (0..LAST).rev().find(|level| !self.0[usize::from(*level)].is_empty())?;
         Some((
