@@ -183,7 +183,8 @@ impl PortConfig {
             Some((io, (caller, peer), is_http2))
         };
         let opened = tokio::select! {
-            () = after(&stop, LAST_OPENINGS) => return,
+            // Boxed, as what waits at the end is: a connection is to take little memory while it is served.
+            () = Box::pin(after(&stop, LAST_OPENINGS)) => return,
             _ = connection.closed() => {
                 debug!("a client sent no request in time");
                 return;
@@ -213,7 +214,7 @@ impl PortConfig {
             if let Some(is_graceful) = is_graceful {
                 io.go_away(&self.http2.settings);
                 if is_graceful {
-                    linger(left, connection, &stop).await;
+                    Box::pin(linger(left, connection, &stop)).await;
                 }
                 return;
             }
@@ -231,7 +232,7 @@ impl PortConfig {
             Box::pin(self.serve_http1(io, service, &stop)).await
         };
         if is_graceful || stop.is_cancelled() {
-            linger(left, &admitted.connection, &stop).await;
+            Box::pin(linger(left, &admitted.connection, &stop)).await;
         }
     }
 
