@@ -13,6 +13,9 @@ pub struct Usage {
     pub peak_rss: u64,
     /// Bytes in memory now.
     pub rss: u64,
+    /// The part of that which is read from files, such as the program itself. How much of a program the kernel maps depends on how its
+    /// file came into the page cache.
+    pub file_rss: u64,
 }
 
 impl Usage {
@@ -31,6 +34,7 @@ impl Usage {
             cpu: ticks(&stat).map(of_ticks).context("times in /proc/<pid>/stat")?,
             peak_rss: kib(&status, "VmHWM:").context("VmHWM in /proc/<pid>/status")? * 1024,
             rss: kib(&status, "VmRSS:").context("VmRSS in /proc/<pid>/status")? * 1024,
+            file_rss: kib(&status, "RssFile:").context("RssFile in /proc/<pid>/status")? * 1024,
         })
     }
 }
@@ -67,7 +71,7 @@ mod tests {
     #[test]
     fn this_process_has_used_something() {
         let usage = Usage::of(std::process::id()).unwrap();
-        assert!(usage.peak_rss >= usage.rss && usage.rss > 0);
+        assert!(usage.peak_rss >= usage.rss && usage.rss > usage.file_rss && usage.file_rss > 0);
         assert!(Usage::of(u32::MAX).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use e2e::probe;
-use e2e::server::{Program, Server, free_ports};
+use e2e::server::{Program, Server, Usage, free_ports};
 use e2e::wire::etcdserverpb as pb;
 use futures::future::join_all;
 use pb::kv_client::KvClient;
@@ -45,12 +45,17 @@ struct Victim {
     metrics: Option<SocketAddr>,
 }
 
+/// Bytes in memory that are not those of files.
+fn allocated(usage: Usage) -> u64 {
+    usage.rss - usage.file_rss
+}
+
 impl Victim {
     async fn start(flags: &[&str]) -> Self {
         let flags = [&[BUDGET], flags].concat();
         let server = Server::start(&Program::kubebrain().unwrap(), &flags).unwrap();
         let quiet = KvClient::new(server.connect().await.unwrap());
-        let before = server.usage().unwrap().rss;
+        let before = allocated(server.usage().unwrap());
         Self {
             server,
             quiet,
@@ -77,7 +82,7 @@ impl Victim {
 
     /// Memory counts from here on.
     fn settle(&mut self) {
-        self.before = self.server.usage().unwrap().rss;
+        self.before = allocated(self.server.usage().unwrap());
     }
 
     /// Probes are answered, and so are puts of a client that is connected and of one that is not.
@@ -102,7 +107,8 @@ impl Victim {
 
     /// The highest that memory has been is no more than `most` bytes above what it was before.
     fn is_bounded(&self, most: u64) {
-        let peak = self.server.usage().unwrap().peak_rss.saturating_sub(self.before) >> 20;
+        let usage = self.server.usage().unwrap();
+        let peak = usage.peak_rss.saturating_sub(usage.file_rss + self.before) >> 20;
         eprintln!("{peak} MiB more at the peak");
         assert!(
             peak <= most >> 20,

@@ -242,8 +242,7 @@ impl Lines {
         // The outcome follows it.
         while self.message().await?.is_some() {}
         self.charge.set(json::memory(&message, &self.kind))?;
-        // Boxed: a request of gRPC is in a future of the same size.
-        let text = Box::pin(only_text(message, self.kind.clone())).await?;
+        let text = only_text(message, self.kind.clone()).await?;
         Ok(self.held(text))
     }
 

@@ -7,7 +7,7 @@ use lsm_tree::{Guard as _, SeqNo};
 use super::guard::caught;
 use crate::rows::RowsError;
 
-/// What a row takes in a table beside its key and value, in bytes.
+/// The bytes that a table stores for each row in addition to its key and value.
 const PER_ROW: u64 = 16;
 
 /// Tables are read again once one in this many of their rows is another.

@@ -13,7 +13,7 @@ const IDLE: usize = 4_000;
 const EACH: u64 = 10 << 10;
 const EACH_THAT_ASKED: u64 = 24 << 10;
 /// Memory that the server may need beside them.
-const REST: u64 = 16 << 20;
+const REST: u64 = 12 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_port_survives_streams_that_are_never_read() {
