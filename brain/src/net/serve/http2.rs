@@ -140,16 +140,22 @@ type Connected = h2::server::Connection<Counted, Piece>;
 pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
     io.watch_frames(port.ping_min_time);
     let socket = io.socket();
-    // Boxed: moved on, it would take the memory of an idle connection several times.
-    let serving = Box::pin(serve_streams(io, service, port, stop));
+    let serving = Arc::new(Serving {
+        network: port.network.clone(),
+        goaways: port.http2.goaways.clone(),
+        connection: Arc::clone(&service.connection),
+        service,
+    });
+    // Boxed: moved on, it would take the memory of an idle connection several times. It is kept below 4 KiB, behind which the allocator
+    // gives the next larger size.
+    let serving = Box::pin(serve_streams(io, serving, port, stop));
     socket.gathering(serving).await.unwrap_or(false)
 }
 
-async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
-    let connection = Arc::clone(&service.connection);
+async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, stop: CancellationToken) -> bool {
     let handshake = port.http2.builder.handshake(io);
     let connected = tokio::select! {
-        _ = connection.closed() => return false,
+        _ = serving.connection.closed() => return false,
         connected = handshake => connected,
     };
     let mut h2: Connected = match connected {
@@ -161,12 +167,6 @@ async fn serve_streams(io: Counted, service: PerConnection, port: &PortConfig, s
     };
     let ping = h2.ping_pong();
     let mut keepalive = pin!(Pings::new(port.http2.keepalive, ping));
-    let serving = Arc::new(Serving {
-        service,
-        network: port.network.clone(),
-        goaways: port.http2.goaways.clone(),
-        connection,
-    });
     let mut streams = JoinSet::new();
     let (mut begun_while_blocked, mut refused_while_blocked) = (0, 0);
     let (mut draining, mut closing, mut abrupt) = (false, false, false);
