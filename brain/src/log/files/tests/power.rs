@@ -35,10 +35,9 @@ pub(crate) struct Power {
 impl Power {
     /// Before `file` is written to.
     pub(crate) fn will_write(&mut self, file: &File) {
-        let meta = file.metadata().unwrap();
-        let mut content = vec![0; usize::try_from(meta.len()).unwrap()];
-        file.read_exact_at(&mut content, 0).unwrap();
-        self.unsynced.entry(meta.ino()).or_default().push(content);
+        let content = whole(file);
+        let inode = file.metadata().unwrap().ino();
+        self.unsynced.entry(inode).or_default().push(content);
     }
 
     /// After `file` was synced.
@@ -55,10 +54,8 @@ impl Power {
             let Ok(file) = File::open(self.dir.join(&name)) else {
                 continue;
             };
-            let meta = file.metadata().unwrap();
-            let mut content = vec![0; usize::try_from(meta.len()).unwrap()];
-            file.read_exact_at(&mut content, 0).unwrap();
-            let older = self.unsynced.get(&meta.ino());
+            let mut content = whole(&file);
+            let older = self.unsynced.get(&file.metadata().unwrap().ino());
             for (n, sector) in content.chunks_mut(SECTOR).enumerate() {
                 let Some(older) = older else { break };
                 let version = self.rng.random_range(0..=older.len());
@@ -97,6 +94,18 @@ impl Power {
         match (state.watermark..=slot).find(|slot| !is_there(slot)) {
             Some(lost) => Err(format!("slot {lost} of {slot} is lost")),
             None => Ok(()),
+        }
+    }
+}
+
+/// Reads what `file` has, also when another thread cuts it meanwhile.
+fn whole(file: &File) -> Vec<u8> {
+    let mut content = Vec::new();
+    loop {
+        let mut part = [0; 16 << 10];
+        match file.read_at(&mut part, content.len() as u64).unwrap() {
+            0 => return content,
+            len => content.extend_from_slice(&part[..len]),
         }
     }
 }
