@@ -1,8 +1,8 @@
 //! History in shared chunks, so that a thousand lagging watchers cost little more than one.
 //!
 //! Streams keep no chunk between two responses: memory holds the cache and the few reads in progress, however many streams lag and
-//! however slowly they read. The exception is a chunk that is too large for the cache: a stream keeps it until its other watchers had
-//! their turn, or each of them would read it again.
+//! however slowly they read. The exception is a chunk that is too large for the cache: the last one is kept for [`LARGE_KEPT`], and a
+//! stream keeps it, if there is memory, until its other watchers had their turn, or each of them would read it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,9 @@ const READS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
+/// The time for which a chunk that is too large for the cache is kept for those who wait for it.
+const LARGE_KEPT: Duration = Duration::from_secs(5);
+
 /// All events between two revisions, both included.
 #[derive(Debug)]
 pub struct Chunk {
@@ -39,8 +42,8 @@ pub struct Chunk {
     weight: usize,
 }
 
-/// The result of a read, for all who wait for it.
-type Loaded = Result<Arc<Chunk>, Failed>;
+/// The result of a read, for all who wait for it. It keeps nothing: a stream whose client reads no answers does not take it.
+type Loaded = Result<Weak<Chunk>, Failed>;
 
 /// The reason why a read failed, for all who wait for it.
 #[derive(Debug, Clone)]
@@ -64,6 +67,12 @@ impl Chunk {
     #[must_use]
     pub fn through(&self) -> Revision {
         self.through
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.weight
     }
 
     /// Returns true if the chunk satisfies a request with this option.
@@ -91,6 +100,8 @@ pub struct Replay<H> {
     loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<Loading>>>,
     /// The last one that was too large for the cache, as long as somebody holds it.
     large: Mutex<Weak<Chunk>>,
+    /// Holds it for a while.
+    kept: Mutex<Option<Owned<()>>>,
     failing: AtomicBool,
 }
 
@@ -113,6 +124,7 @@ impl<H: History> Replay<H> {
             reads: Semaphore::new(READS),
             loading: Mutex::default(),
             large: Mutex::default(),
+            kept: Mutex::default(),
             failing: AtomicBool::new(false),
         }
     }
@@ -120,6 +132,11 @@ impl<H: History> Replay<H> {
     /// Returns the store's history.
     pub fn history(&self) -> &H {
         &self.history
+    }
+
+    /// Returns true if a chunk is too large for the cache.
+    pub fn is_large(&self, chunk: &Chunk) -> bool {
+        chunk.weight > self.options.cache_bytes
     }
 
     /// Returns a cached chunk that covers `revision`, with previous versions if requested.
@@ -145,7 +162,10 @@ impl<H: History> Replay<H> {
                     if self.failing.swap(false, Ordering::Relaxed) {
                         info!("history can be read again");
                     }
-                    return Ok(chunk);
+                    // Otherwise others have taken its place in the cache since.
+                    if let Some(chunk) = chunk.upgrade() {
+                        return Ok(chunk);
+                    }
                 }
                 Err(Failed::Compacted(revision)) => return Err(revision),
                 Err(Failed::Unavailable(error)) => {
@@ -171,7 +191,7 @@ impl<H: History> Replay<H> {
             let loaded = replay.try_load(from, prev_kv).await;
             // Who asks from now on reads again.
             locked(&replay.loading).remove(&(from, prev_kv));
-            loaded.map_err(Failed::from)
+            loaded.map(|chunk| Arc::downgrade(&chunk)).map_err(Failed::from)
         });
         let read = async move {
             let ended = reading.end().await;
@@ -211,8 +231,13 @@ impl<H: History> Replay<H> {
 
     fn keep(&self, chunk: &Arc<Chunk>) {
         // It would evict all others and then be evicted itself.
-        if chunk.weight > self.options.cache_bytes {
+        if self.is_large(chunk) {
             *locked(&self.large) = Arc::downgrade(chunk);
+            let chunk = Arc::clone(chunk);
+            *locked(&self.kept) = Some(Owned::start(async move {
+                tokio::time::sleep(LARGE_KEPT).await;
+                drop(chunk);
+            }));
             return;
         }
         let mut cache = locked(&self.cache);

@@ -11,7 +11,7 @@ use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
 use crate::api::auth::Credentials;
-use crate::budget::Meter;
+use crate::budget::{Charge, Meter};
 use crate::errors::Error;
 use crate::mvcc::op::Span;
 use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
@@ -65,8 +65,8 @@ pub(super) struct Watchers<H> {
     queue: VecDeque<i64>,
     /// The watchers that need history, by the revision they need.
     waiting: BTreeSet<(Revision, i64)>,
-    /// History for watchers in the queue, as long as there are any.
-    chunk: Option<Arc<Chunk>>,
+    /// History for watchers in the queue, as long as there are any, if it is too large for the cache.
+    chunk: Option<(Arc<Chunk>, Option<Charge>)>,
     /// The watchers whose pending events may not be sent yet.
     held: Vec<i64>,
     /// The watchers that are behind.
@@ -231,6 +231,8 @@ impl<H: History> Watchers<H> {
         };
         watcher.queued = false;
         let subscription = &mut watcher.subscription;
+        // It may have been queued again while it waits for history.
+        self.waiting.remove(&(subscription.next(), id));
         if subscription.is_behind() {
             let compacted = self.shared.replay.history().compacted();
             if subscription.next() < compacted {
@@ -272,7 +274,13 @@ impl<H: History> Watchers<H> {
             Err(compacted) => self.waiting.range(..(*compacted, i64::MIN)),
         };
         let others: Vec<_> = others.copied().collect();
-        self.chunk = loaded.as_ref().ok().filter(|_| !others.is_empty()).cloned();
+        self.chunk = match &loaded {
+            Ok(chunk) if !others.is_empty() && self.shared.replay.is_large(chunk) => {
+                let held = self.meter.hold(chunk.weight()).ok();
+                held.map(|held| (Arc::clone(chunk), held))
+            }
+            _ => None,
+        };
         for other in others {
             self.waiting.remove(&other);
             self.enqueue(other.1);

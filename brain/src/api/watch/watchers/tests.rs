@@ -113,6 +113,22 @@ async fn watcher_with_more_events_goes_behind_waiting_ones() {
 }
 
 #[tokio::test]
+async fn watcher_that_was_served_waits_for_no_history() {
+    let mut watchers = watchers();
+    watchers.create(WatchCreateRequest {
+        start_revision: 1,
+        ..create(b"a", false)
+    });
+    assert!(watchers.turn(Revision::MAX).unwrap().responses.is_empty());
+    assert_eq!(watchers.wanted(), Some((1, 0)));
+    // Another stream has it loaded, and an event queues the watcher once more.
+    watchers.shared.replay.load(1, PrevKv::Omitted).await.unwrap();
+    watchers.enqueue(0);
+    watchers.turn(Revision::MAX).unwrap();
+    assert_eq!(watchers.wanted(), None);
+}
+
+#[tokio::test]
 async fn held_watcher_waits_for_its_release() {
     let mut watchers = watchers();
     watchers.create(create(b"a", false));
