@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::{FuturesOrdered, FuturesUnordered};
+use futures::stream::FuturesOrdered;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -33,10 +33,9 @@ use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::types::LeaseId;
 use batch::{Batch, BatchReply, Builder};
-use command::{Answer, Command, Outcome, Reply};
-use fetch::{Expired, Retries};
+use command::{Answer, Command, Outcome, Reply, Request};
+use lease_ends::LeaseEnds;
 
 use options::MIN_BATCH;
 pub use options::Options;
@@ -46,6 +45,7 @@ pub mod command;
 pub mod auto_compact;
 mod batch;
 mod fetch;
+mod lease_ends;
 mod options;
 mod tick;
 
@@ -86,10 +86,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     writer: Writer,
     commands: mpsc::Receiver<Command>,
     pending: VecDeque<Command>,
-    /// Expired leases whose keys are to be read.
-    expired: VecDeque<LeaseId>,
-    fetching: FuturesUnordered<BoxFuture<'static, Expired>>,
-    retries: Retries,
+    lease_ends: LeaseEnds,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
     /// True if the flush had no room for the active memtable when it was due.
@@ -150,9 +147,7 @@ where
             writer,
             commands: channels.commands,
             pending: VecDeque::new(),
-            expired: VecDeque::new(),
-            fetching: FuturesUnordered::new(),
-            retries: Retries::default(),
+            lease_ends: LeaseEnds::default(),
             immutable: channels.immutable,
             flushed: channels.flushed,
             is_freeze_due: false,
@@ -191,7 +186,7 @@ where
         // The term ends then, whatever the outcome of its last record.
         let mut over: Option<Instant> = None;
         loop {
-            if stopping && collected && self.pending.is_empty() && self.under_way.is_empty() {
+            if stopping && collected && !self.has_work() && self.under_way.is_empty() {
                 if over.is_some() {
                     return self.freeze_last().await;
                 }
@@ -206,13 +201,13 @@ where
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
                 () = passed(over) => return self.freeze_last().await,
                 Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
-                Some(expired) = self.fetching.next() => self.end_lease(expired),
+                Some(expired) = self.lease_ends.next() => self.lease_ends.end(&self.state, expired),
                 _ = tick.tick() => self.tick(),
                 () = stop.cancelled(), if !stopping => {
                     self.commands.close();
                     stopping = true;
                 }
-                () = std::future::ready(()), if !self.pending.is_empty() && self.may_take() => self.take(&mut tick).await?,
+                () = std::future::ready(()), if self.has_work() && self.may_take() => self.take(&mut tick).await?,
                 // The last one follows those that were being queued when the queue was closed.
                 command = self.commands.recv(), if !collected && (self.may_collect() || (stopping && self.commands.is_empty())) => match command {
                     Some(command) => self.collect(command),
@@ -222,9 +217,13 @@ where
         }
     }
 
+    fn has_work(&self) -> bool {
+        !self.pending.is_empty() || self.lease_ends.ready() > 0
+    }
+
     /// Returns true if another batch may be evaluated.
     fn may_take(&self) -> bool {
-        let queued = self.pending.len() + self.commands.len();
+        let queued = self.pending.len() + self.lease_ends.ready() + self.commands.len();
         self.options.is_room(self.under_way.len(), queued) && self.may_remember()
     }
 
@@ -252,8 +251,9 @@ where
 
     /// Evaluates queued requests and appends the batch; requests that exceed one batch return to their place in the queue.
     async fn take(&mut self, tick: &mut Interval) -> anyhow::Result<()> {
-        let mut commands = VecDeque::new();
-        let mut bytes = 0;
+        let others_wait = !self.pending.is_empty() || !self.commands.is_empty();
+        let mut commands = self.lease_ends.take(self.options.batch_requests, others_wait);
+        let mut bytes: usize = commands.iter().map(|end| end.size).sum();
         while commands.len() < self.options.batch_requests && (commands.is_empty() || bytes < self.options.batch_bytes)
         {
             let Some(command) = self.pending.pop_front().or_else(|| self.commands.try_recv().ok()) else {
@@ -290,7 +290,10 @@ where
         while let Some(command) = batch.rest.pop_back() {
             bytes -= command.size;
             self.unchecked -= command.size.min(self.unchecked);
-            self.pending.push_front(command);
+            match command.request {
+                Request::Revoke { expired: true, .. } => self.lease_ends.put_back(command),
+                _ => self.pending.push_front(command),
+            }
         }
         self.send(batch, bytes);
         Ok(())
@@ -372,7 +375,7 @@ where
             // The client may be gone.
             drop(reply.send(outcome));
         }
-        self.end_leases(batch.again);
+        self.lease_ends.extend(&self.state, batch.again);
         if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
             self.freeze();
         }

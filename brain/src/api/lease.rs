@@ -106,6 +106,8 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                     () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
                 match next {
+                    // Those of a lease that wait together are checked once.
+                    Next::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
                     Next::Request(Some(request)) => match renewer.check(request.id) {
                         Ok(()) => ahead.add(request.id),
                         // The earlier ones are answered first, as by etcd.
@@ -208,9 +210,13 @@ impl<R: Rows> LeaseService<R> {
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let id = LeaseId(request.get_ref().id);
+        let (caller, id) = (caller_of(&request), LeaseId(request.get_ref().id));
+        // A client that nobody knows is refused before anything is read for it.
+        if let Err(error) = self.store.guard.load().check_known(&caller) {
+            return Err(self.store.refuse(error.into()).await);
+        }
         let revoke = Command::Revoke { id, expired: false };
-        let answer = self.store.propose(caller_of(&request), revoke, 64).await?;
+        let answer = self.store.propose(caller, revoke, 64).await?;
         Ok(Response::new(pb::LeaseRevokeResponse {
             header: Some(self.store.header(answer.revision)),
         }))
@@ -231,8 +237,9 @@ impl<R: Rows> LeaseService<R> {
             .info(LeaseId(request.id), since_boot(), request.keys);
         if self.store.guard.is_enabled() {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
-            let keys = info.as_ref().filter(|_| request.keys).map(|info| info.keys.clone());
-            self.check_read(&caller, || keys.unwrap_or_default()).await?;
+            let asked = if info.is_some() && request.keys { usize::MAX } else { 0 };
+            let keys = || self.store.state.lease_keys(LeaseId(request.id)).take(asked);
+            self.check_read(&caller, keys).await?;
         }
         // The next leader receives keep-alives that this member never does.
         self.store.router.confirm_leadership(leader_lease).await?;
@@ -265,7 +272,7 @@ impl<R: Rows> LeaseService<R> {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
             // As in etcd: who may not read a key of one lease sees none.
             for id in &ids {
-                self.check_read(&caller, || attached(&self.store, *id)).await?;
+                self.check_read(&caller, || self.store.state.lease_keys(*id)).await?;
             }
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
@@ -279,7 +286,11 @@ impl<R: Rows> LeaseService<R> {
     }
 
     /// Checks that the caller may read the keys of a lease.
-    async fn check_read(&self, caller: &Caller, attached: impl FnOnce() -> Vec<Bytes>) -> Result<(), Status> {
+    async fn check_read<K: IntoIterator<Item = Bytes>>(
+        &self,
+        caller: &Caller,
+        attached: impl FnOnce() -> K,
+    ) -> Result<(), Status> {
         let checked = self.store.guard.load().check_lease(caller, Access::Read, attached);
         match checked {
             Ok(()) => Ok(()),
@@ -313,15 +324,10 @@ impl<R: Rows> Renewer<R> {
         }
         let checked = self.store.guard.check(&self.credentials, |auth, caller| {
             auth.check_known(caller)?;
-            auth.check_lease(caller, Access::Write, || attached(&self.store, LeaseId(id)))
+            auth.check_lease(caller, Access::Write, || self.store.state.lease_keys(LeaseId(id)))
         });
         Ok(checked?)
     }
-}
-
-/// Returns the keys of a lease, as far as they are published.
-fn attached<R: Rows>(store: &ApiContext<R>, id: LeaseId) -> Vec<Bytes> {
-    store.state.leases().attached(id).cloned().collect()
 }
 
 /// Returns a client of the same service of the leader.

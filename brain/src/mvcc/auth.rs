@@ -282,11 +282,11 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check`].
-    pub fn check_lease(
+    pub fn check_lease<K: IntoIterator<Item = Bytes>>(
         &self,
         caller: &Caller,
         access: Access,
-        attached: impl FnOnce() -> Vec<Bytes>,
+        attached: impl FnOnce() -> K,
     ) -> Result<(), AuthError> {
         if self.check_admin(caller).is_ok() {
             return Ok(());

@@ -215,15 +215,21 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends, at most so many of them. Returns true if these were all. An error is a defect.
+    /// Deletes the keys of a lease that ends, at most so many of them. Returns true if these were all. An error is a defect, or so many
+    /// keys were deleted since they were read that none of the first is known.
     pub async fn delete_attached(&mut self, id: LeaseId, most: usize) -> Result<bool, EvaluateError> {
-        let keys = self.overlay.attached(id, &self.locked_leases());
+        let keys = self.overlay.attached(id, &self.locked_leases(), most.saturating_add(1));
         let are_all = keys.len() <= most;
         self.overlay.save();
         for key in keys.into_iter().take(most) {
             match self.current(&key) {
                 Ok(Some(row)) => self.remove(row),
                 Ok(None) => {}
+                // Others were deleted since they were read: these are for the next part.
+                Err(_) if most < usize::MAX && !self.changes.is_empty() => {
+                    self.overlay.keep();
+                    return Ok(false);
+                }
                 Err(error) => {
                     self.overlay.undo();
                     return Err(error);

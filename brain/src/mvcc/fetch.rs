@@ -50,6 +50,12 @@ const UNASKED_BYTES: usize = 1 << 20;
 /// Values that are read at once, in bytes.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
+/// Keys of leases that are read at once, unless one lease has more. Further leases wait.
+const LEASE_KEYS: usize = 32_768;
+
+/// Leases with fewer keys do not wait.
+pub const FEW_KEYS: usize = 256;
+
 /// The user of a fetch. None takes memory from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
@@ -71,6 +77,8 @@ struct Pool {
     large: Arc<Semaphore>,
     /// As much as this.
     largest: usize,
+    /// Keys of leases.
+    lease_keys: Arc<Semaphore>,
 }
 
 impl Pool {
@@ -80,6 +88,7 @@ impl Pool {
             most: bytes / 4,
             large,
             largest,
+            lease_keys: Arc::new(Semaphore::new(LEASE_KEYS)),
         }
     }
 }
@@ -128,6 +137,7 @@ impl Fetches {
             reads: self.reads.clone(),
             slow: self.slow.clone(),
             pool: pool.clone(),
+            _turn: None,
             held: None,
             is_large: false,
             bytes: 0,
@@ -139,6 +149,22 @@ impl Fetches {
                 .is_none_or(|count| count.load(Ordering::Relaxed) > 0),
         }
     }
+
+    /// The same for the end of a lease with so many keys, when it is its turn: they take memory before the first of them is read.
+    /// Returns [`Error::TooLarge`] if they are too many for one request.
+    pub async fn budget_for_lease(&self, share: Share, keys: usize) -> Result<Budget, Error> {
+        let mut budget = self.budget(share);
+        if keys > budget.pool.largest / ROW {
+            return Err(Error::TooLarge);
+        }
+        if keys > FEW_KEYS {
+            let keys = u32::try_from(keys.min(LEASE_KEYS)).unwrap_or(u32::MAX);
+            let turn = budget.pool.lease_keys.clone().acquire_many_owned(keys).await;
+            // Never closed.
+            budget._turn = Some(turn.map_err(|_| Error::Stopped)?);
+        }
+        Ok(budget)
+    }
 }
 
 /// The charge for the reads of one request; it is given back when this is dropped.
@@ -147,6 +173,8 @@ pub struct Budget {
     reads: Arc<Semaphore>,
     slow: Arc<Semaphore>,
     pool: Pool,
+    /// The turn of a lease with many keys.
+    _turn: Option<OwnedSemaphorePermit>,
     /// Bytes of the pool, or the place of the one large request.
     held: Option<OwnedSemaphorePermit>,
     is_large: bool,
@@ -268,12 +296,9 @@ impl Needs {
         needs
     }
 
-    /// The reads for the end of a lease that these keys are attached to.
-    #[must_use]
-    pub fn of_keys<'a, S>(keys: impl Iterator<Item = &'a Bytes>, view: &View<S>) -> Self {
-        let mut needs = Self::default();
-        keys.for_each(|key| needs.point(key, false, view));
-        needs
+    /// Adds the reads for the deletion of a key.
+    pub fn add_key<S>(&mut self, key: &Bytes, view: &View<S>) {
+        self.point(key, false, view);
     }
 
     /// The reads for the compares of a txn, nested ones included.
@@ -607,6 +632,20 @@ mod tests {
     use crate::rows::mem::MemRows;
     use crate::rows::{Change, Rows};
     use crate::types::LeaseId;
+
+    #[tokio::test]
+    async fn leases_with_many_keys_wait_for_each_other() {
+        let fetches = Fetches::default();
+        let budget = |keys| fetches.budget_for_lease(Share::Writes, keys);
+        let first = budget(1_000_000).await.unwrap();
+        let mut second = Box::pin(budget(1_000_000));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(budget(FEW_KEYS).await.unwrap());
+        drop(fetches.budget_for_lease(Share::LeaseEnds, 30_000).await.unwrap());
+        assert!(matches!(budget(2_000_000).await, Err(Error::TooLarge)));
+        drop(first);
+        second.await.unwrap();
+    }
 
     #[tokio::test]
     async fn values_that_no_request_needs_are_read_while_a_watcher_wants_them() {

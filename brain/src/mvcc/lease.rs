@@ -7,6 +7,7 @@
 //! checkpoint of it is recorded or under way.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -286,6 +287,23 @@ impl Leases {
     /// Keys attached to a lease, in key order.
     pub fn attached(&self, id: LeaseId) -> impl Iterator<Item = &Bytes> {
         self.by_id.get(&id).into_iter().flat_map(|lease| &lease.attached)
+    }
+
+    /// The first of them behind a key, at most `most`.
+    #[must_use]
+    pub fn attached_behind(&self, id: LeaseId, key: Option<&Bytes>, most: usize) -> Vec<Bytes> {
+        let Some(lease) = self.by_id.get(&id) else {
+            return Vec::new();
+        };
+        let behind = (key.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let keys = lease.attached.range::<Bytes, _>(behind);
+        keys.take(most).cloned().collect()
+    }
+
+    /// The number of keys attached to a lease.
+    #[must_use]
+    pub fn keys(&self, id: LeaseId) -> usize {
+        self.by_id.get(&id).map_or(0, |lease| lease.attached.len())
     }
 
     /// Returns the time to live and the checkpointed remaining time of a lease, in seconds.

@@ -202,24 +202,28 @@ impl Overlay {
         }
     }
 
-    /// The keys attached to a lease, published or not, in key order.
+    /// The first keys attached to a lease, published or not, in key order; at most `most`.
     #[must_use]
-    pub fn attached(&self, id: LeaseId, published: &Leases) -> BTreeSet<Bytes> {
-        let mut keys: BTreeSet<Bytes> = published.attached(id).cloned().collect();
-        for delta in self.oldest_first() {
-            let Some(attachments) = delta.attachments.get(&id) else {
-                continue;
-            };
+    pub fn attached(&self, id: LeaseId, published: &Leases, most: usize) -> BTreeSet<Bytes> {
+        let (mut changed, mut is_ended) = (BTreeMap::new(), false);
+        for attachments in self.oldest_first().filter_map(|delta| delta.attachments.get(&id)) {
             if attachments.is_ended {
-                keys.clear();
+                is_ended = true;
+                changed.clear();
             }
-            for (key, attached) in &attachments.keys {
-                if *attached {
-                    keys.insert(key.clone());
-                } else {
-                    keys.remove(key);
-                }
-            }
+            changed.extend(attachments.keys.iter().map(|(key, attached)| (key, *attached)));
+        }
+        // No more than that are looked at: a lease may have millions.
+        let published = published.attached(id).filter(|key| !changed.contains_key(key));
+        let mut keys: BTreeSet<Bytes> = published.take(if is_ended { 0 } else { most }).cloned().collect();
+        keys.extend(
+            changed
+                .iter()
+                .filter(|(_, attached)| **attached)
+                .map(|(key, _)| (*key).clone()),
+        );
+        while keys.len() > most {
+            keys.pop_last();
         }
         keys
     }
@@ -244,4 +248,39 @@ pub struct Head {
     pub revision: Revision,
     /// The compacted revision, published or not.
     pub compacted: Revision,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn first_keys_of_a_lease_are_those_of_all_layers() {
+        const LEASE: LeaseId = LeaseId(7);
+        let key = |name: &'static str| Bytes::from_static(name.as_bytes());
+        let kv = |name| KeyValue {
+            key: key(name),
+            lease: LEASE,
+            ..KeyValue::default()
+        };
+        let mut leases = Leases::default();
+        leases.grant(LEASE, 9, 0, Duration::ZERO);
+        for name in ["a", "b", "c", "d"] {
+            leases.attach(LEASE, key(name));
+        }
+        let mut earlier = Overlay::over(Vec::new());
+        earlier.set(key("a"), None, LEASE);
+        earlier.set(key("bb"), Some(kv("bb")), LeaseId::NONE);
+        let mut overlay = Overlay::over(vec![Arc::new(earlier.into_delta())]);
+        overlay.set(key("b"), None, LEASE);
+        overlay.set(key("a"), Some(kv("a")), LeaseId::NONE);
+        let first = |overlay: &Overlay, most| Vec::from_iter(overlay.attached(LEASE, &leases, most));
+        assert_eq!(first(&overlay, 9), ["a", "bb", "c", "d"].map(key));
+        assert_eq!(first(&overlay, 3), ["a", "bb", "c"].map(key));
+        overlay.revoke(LEASE);
+        overlay.set(key("e"), Some(kv("e")), LeaseId::NONE);
+        assert_eq!(first(&overlay, 9), [key("e")]);
+    }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Begun, Command, Reply, Request};
-use super::fetch::LEASE_PART;
+use super::lease_ends::LEASE_PART;
 use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
@@ -198,7 +198,9 @@ impl<R: Rows> Builder<R> {
                 for (id, remaining) in leases {
                     // It may be another lease by now, which was granted the id again: the time left is that of the one before.
                     let is_same = !self.overlay.changes_lease(id) && self.state.leases().is_checkpointing(id);
-                    if remaining > 0 && !is_same {
+                    // One that ends has no time left, also if it was renewed before it ran out.
+                    let is_ending = remaining == 0 && self.state.leases().is_expiring(id);
+                    if (remaining > 0 && !is_same) || is_ending {
                         continue;
                     }
                     self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
@@ -262,7 +264,7 @@ impl<R: Rows> Builder<R> {
             if !seen.insert(id) {
                 return Vec::new();
             }
-            let keys = Vec::from_iter(self.overlay.attached(id, &self.state.leases()));
+            let keys = Vec::from_iter(self.overlay.attached(id, &self.state.leases(), usize::MAX));
             looked += keys.len();
             keys
         };

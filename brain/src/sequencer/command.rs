@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use super::fetch;
 use crate::budget::Meter;
 use crate::mvcc::auth::{AuthRequest, Digest};
-use crate::mvcc::fetch::{Fetched, Share};
+use crate::mvcc::fetch::Fetched;
 use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
@@ -259,12 +259,7 @@ impl Handle {
     ) -> Result<Outcome, Error> {
         loop {
             self.inbox()?;
-            let needs = fetch::needs(state, &request);
-            let fetched = match needs {
-                None => None,
-                Some((view, needs)) if needs.is_empty() => Some(Fetched::of(&*view)),
-                Some((view, needs)) => Some(Box::pin(fetch::fetch(state, &view, needs, Share::Writes)).await?),
-            };
+            let fetched = fetch::fetched(state, &request).await?;
             // Only now: requests that still read take no place from those that could be written.
             match self.enter(size)?.send(caller.clone(), request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),

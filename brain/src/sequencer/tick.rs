@@ -96,7 +96,7 @@ where
         // Nothing is deleted while data is damaged: they end when the alarm is cleared.
         let limit = match self.state.has_alarm(CORRUPT) {
             true => 0,
-            false => self.room_for_expired(EXPIRE_LIMIT),
+            false => EXPIRE_LIMIT.saturating_sub(self.lease_ends.len()),
         };
         let (expired, checkpoints) = {
             let mut leases = self.state.leases();
@@ -106,9 +106,9 @@ where
             )
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
-        self.end_leases(expired);
+        self.lease_ends.extend(&self.state, expired);
         if !self.state.has_alarm(CORRUPT) {
-            self.retry_leases();
+            self.lease_ends.retry(&self.state);
         }
         self.note(checkpoints);
         self.forget_abandoned();

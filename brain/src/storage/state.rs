@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::mvcc::lease::{Leases, StoredLease};
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
-use crate::types::Revision;
+use crate::types::{LeaseId, Revision};
 
 /// etcd's number of the alarm that stands while there is no space.
 pub const NOSPACE: i32 = 1;
@@ -26,6 +27,9 @@ pub const CORRUPT: i32 = 2;
 
 /// Slots between two entries of the index from revisions to slots.
 const INDEX_STEP: u64 = 32;
+
+/// Keys of a lease that are copied while the leases are locked.
+const LEASE_PAGE: usize = 1_000;
 
 /// The progress of compaction in the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -141,6 +145,18 @@ impl<R: Rows> State<R> {
     /// The leases. Held for moments only.
     pub fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys of a lease in key order, copied a page at a time, so that others use the leases meanwhile. One that is attached or
+    /// detached meanwhile may be among them.
+    pub fn lease_keys(&self, id: LeaseId) -> impl Iterator<Item = Bytes> {
+        let mut last: Option<Bytes> = None;
+        let pages = std::iter::from_fn(move || {
+            let page = self.leases().attached_behind(id, last.as_ref(), LEASE_PAGE);
+            last = Some(page.last()?.clone());
+            Some(page)
+        });
+        pages.flatten()
     }
 
     /// The newest view, and the leases and users as of its revision.

@@ -160,6 +160,46 @@ async fn renewal_that_has_to_be_noted_delays_no_other() {
     member.stop().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn lease_that_runs_out_while_its_renewal_is_noted_is_not_renewed() {
+    let log = Way::to(&MemLog::new());
+    let mut member = start(&log, &MemRows::new()).await;
+    grant(&mut member).await;
+    let leases = || member.store.state.leases();
+    leases().checkpoint(LeaseId(ID), 100, since_boot());
+    log.cut_appends();
+    let run_out = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let later = since_boot() + Duration::from_secs(2 * TTL.unsigned_abs());
+        assert_eq!(leases().expired(later, 9), [LeaseId(ID)]);
+        log.mend();
+    };
+    let renewed = member.lease.keep_alive(pb::LeaseKeepAliveRequest { id: ID });
+    let (renewed, ()) = tokio::join!(renewed, run_out);
+    assert_eq!(renewed.unwrap().ttl, 0);
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_is_not_noted_for_a_lease_that_has_lost_keys() {
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    let leases = || member.store.state.leases();
+    let later = since_boot() + Duration::from_secs(2 * TTL.unsigned_abs());
+    let note = || {
+        let renewed = Command::Checkpoint(vec![(LeaseId(ID), 0)]);
+        member.kv.store.propose(Caller::Server, renewed, 64)
+    };
+    leases().checkpoint(LeaseId(ID), 100, since_boot());
+    note().await.unwrap();
+    assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, 0)));
+    assert_eq!(leases().expired(later, 9), [LeaseId(ID)]);
+    leases().checkpoint(LeaseId(ID), ENDING, since_boot());
+    note().await.unwrap();
+    assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, ENDING)));
+    member.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_member_that_is_stopped_while_it_leads_leaves_leases_the_time_they_have() {
     let store = (MemLog::keeping(is_barrier), MemRows::new());

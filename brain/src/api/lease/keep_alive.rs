@@ -78,6 +78,10 @@ impl Ahead {
         self.order.len() >= AHEAD
     }
 
+    pub(super) fn has(&self, id: i64) -> bool {
+        self.times.contains_key(&id)
+    }
+
     pub(super) fn add(&mut self, id: i64) {
         let times = self.times.entry(id).or_default();
         *times += 1;
@@ -254,13 +258,28 @@ impl<R: Rows> KeepAlives<R> {
             let (size, ids) = (64 + 16 * noted.len(), noted.iter().map(|(id, _)| id.0));
             let ids: BTreeSet<i64> = ids.collect();
             let recorded = store.propose(Caller::Server, Command::Checkpoint(noted), size).await;
-            if let Err(error) = recorded {
-                // The others are renewed all the same.
-                answers.retain(|id, _| !ids.contains(id));
-                if answers.is_empty() {
-                    return Err(error);
+            match recorded {
+                // It took its time: what has run out meanwhile is lost, and the others have their whole time from now on.
+                Ok(_) => {
+                    let (mut leases, now) = (store.state.leases(), since_boot());
+                    for id in ids {
+                        let renewed = leases.renew(LeaseId(id), now);
+                        let ttl = renewed.map_or(0, |renewed| renewed.ttl);
+                        match renewed.is_some_and(|renewed| renewed.clear_checkpoint) {
+                            // The term ends, and the next leader is to know what it has left.
+                            true => answers.remove(&id),
+                            false => answers.insert(id, pb::LeaseKeepAliveResponse { header, id, ttl }),
+                        };
+                    }
                 }
-                tracing::debug!(%error, leases = ids.len(), "checkpoints of renewed leases were not recorded");
+                Err(error) => {
+                    // The others are renewed all the same.
+                    answers.retain(|id, _| !ids.contains(id));
+                    if answers.is_empty() {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, leases = ids.len(), "checkpoints of renewed leases were not recorded");
+                }
             }
         }
         // The next leader counts from the time that it knows: only a leader may promise that time.

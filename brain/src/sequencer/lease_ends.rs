@@ -1,0 +1,240 @@
+//! Leases that ran out: reads their keys, a few leases at a time, and has each end wait for its batch.
+//!
+//! Leases with many keys wait for each other, not the others for them, and every second batch is free of them: however much has to be
+//! deleted, locks of clients that have gone are given up in time, and requests of clients go on.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout};
+
+use super::command::{Command, Request};
+use super::fetch::keys_of_lease;
+use crate::mvcc::fetch::{FEW_KEYS, Fetched, Share};
+use crate::rows::Rows;
+use crate::storage::state::State;
+use crate::types::{Error, LeaseId};
+
+/// Leases whose keys are read at once.
+const LEASES: usize = 64;
+
+/// Those with many keys among them: each waits for its turn.
+const LARGE: usize = 4;
+
+/// Maximum number of those that failed before: the others always get their turn.
+const RETRIES: usize = LEASES / 2;
+
+/// Timeout of reading the keys of a lease: of the first attempt, and of later ones.
+const FIRST_LIMIT: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Initial and maximum delay before a lease is tried again.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// Interval between log lines about keys of leases that cannot be read.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Maximum number of keys of an expired lease that are deleted at once: one with very many ends in parts, each a revision of its own.
+pub(super) const LEASE_PART: usize = 25_000;
+
+/// Keys that are read for a part: some may be deleted until then, and others take their places.
+const READ_PART: usize = LEASE_PART + LEASE_PART / 4;
+
+/// Bytes that the end of a lease counts for in a batch.
+const REVOKE_BYTES: usize = 64;
+
+/// A lease that ran out, and the result of reading its keys.
+#[derive(Debug)]
+pub(super) struct Expired {
+    id: LeaseId,
+    is_large: bool,
+    /// Earlier failures.
+    failures: u32,
+    fetched: Result<Fetched, Error>,
+}
+
+/// The leases that are to end; see the module.
+#[derive(Default)]
+pub(super) struct LeaseEnds {
+    /// Those whose keys are to be read.
+    small: VecDeque<LeaseId>,
+    large: VecDeque<LeaseId>,
+    reading: FuturesUnordered<BoxFuture<'static, Expired>>,
+    /// Large ones whose keys are being read.
+    reading_large: usize,
+    retries: Retries,
+    /// Ends that wait for a batch.
+    ready: VecDeque<Command>,
+    /// True if the last batch had ends.
+    had_turn: bool,
+}
+
+impl LeaseEnds {
+    /// Returns the number of leases that are to end, without those that are tried again later.
+    pub(super) fn len(&self) -> usize {
+        self.small.len() + self.large.len() + self.reading.len() + self.ready.len()
+    }
+
+    /// Returns the number of ends that wait for a batch.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Ends leases, as soon as their keys are read.
+    pub(super) fn extend<R: Rows>(&mut self, state: &Arc<State<R>>, ids: impl IntoIterator<Item = LeaseId>) {
+        for id in ids {
+            match is_large(state, id) {
+                true => self.large.push_back(id),
+                false => self.small.push_back(id),
+            }
+        }
+        self.read_next(state);
+    }
+
+    /// Tries leases again whose keys could not be read.
+    pub(super) fn retry<R: Rows>(&mut self, state: &Arc<State<R>>) {
+        while self.reading.len() < RETRIES
+            && let Some((id, failures)) = self.retries.pop_due()
+        {
+            self.read(state, id, failures);
+        }
+    }
+
+    /// Waits until the keys of a lease are read, or cannot be; `None` if none are being read.
+    pub(super) async fn next(&mut self) -> Option<Expired> {
+        self.reading.next().await
+    }
+
+    /// Has a lease whose keys are read wait for its batch, or tries it again later.
+    pub(super) fn end<R: Rows>(&mut self, state: &Arc<State<R>>, expired: Expired) {
+        self.reading_large -= usize::from(expired.is_large);
+        let id = expired.id;
+        match expired.fetched {
+            Ok(fetched) => {
+                let end = Command::internal(Request::Revoke { id, expired: true }, REVOKE_BYTES);
+                self.ready.push_back(end.with(Some(fetched)));
+            }
+            Err(error) => {
+                // For want of room it is tried again soon.
+                let failures = if error == Error::TooManyRequests {
+                    0
+                } else {
+                    expired.failures
+                };
+                self.retries.push(id, failures);
+                if self.retries.must_warn() {
+                    let waiting = self.retries.due.len();
+                    tracing::warn!(lease = id.0, waiting, %error, "the keys of expired leases cannot be read; trying again");
+                }
+            }
+        }
+        self.read_next(state);
+    }
+
+    /// Takes ends for a batch, at most `most`; none after a batch with ends if others wait.
+    pub(super) fn take(&mut self, most: usize, others_wait: bool) -> VecDeque<Command> {
+        if std::mem::take(&mut self.had_turn) && others_wait {
+            return VecDeque::new();
+        }
+        let ends: VecDeque<_> = self.ready.drain(..most.min(self.ready.len())).collect();
+        self.had_turn = !ends.is_empty();
+        ends
+    }
+
+    /// Gives an end back that was not evaluated: it is the next.
+    pub(super) fn put_back(&mut self, end: Command) {
+        self.ready.push_front(end);
+    }
+
+    fn read_next<R: Rows>(&mut self, state: &Arc<State<R>>) {
+        while self.reading.len() < LEASES {
+            let next = self.small.pop_front().or_else(|| match self.reading_large < LARGE {
+                true => self.large.pop_front(),
+                false => None,
+            });
+            match next {
+                Some(id) => self.read(state, id, 0),
+                None => break,
+            }
+        }
+    }
+
+    fn read<R: Rows>(&mut self, state: &Arc<State<R>>, id: LeaseId, failures: u32) {
+        let is_large = is_large(state, id);
+        self.reading_large += usize::from(is_large);
+        let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
+        self.reading.push(Box::pin(async move {
+            let keys = state.leases().keys(id).min(READ_PART);
+            let fetched = match state.fetches().budget_for_lease(Share::LeaseEnds, keys).await {
+                Ok(budget) => timeout(limit, keys_of_lease(&state, id, READ_PART, budget)).await,
+                Err(error) => Ok(Err(error)),
+            };
+            Expired {
+                id,
+                is_large,
+                failures,
+                fetched: fetched.unwrap_or(Err(Error::Timeout)),
+            }
+        }));
+    }
+}
+
+fn is_large<R: Rows>(state: &State<R>, id: LeaseId) -> bool {
+    state.leases().keys(id) > FEW_KEYS
+}
+
+/// Leases that ran out and whose keys could not be read.
+#[derive(Debug, Default)]
+struct Retries {
+    /// When each is due, and how often it failed.
+    due: BTreeMap<(Instant, LeaseId), u32>,
+    warned: Option<Instant>,
+}
+
+impl Retries {
+    /// Has a lease tried again later: each time after twice as long.
+    fn push(&mut self, id: LeaseId, failures: u32) {
+        let after = FIRST_RETRY.saturating_mul(1 << failures.min(10)).min(LAST_RETRY);
+        self.due.insert((Instant::now() + after, id), failures + 1);
+    }
+
+    fn pop_due(&mut self) -> Option<(LeaseId, u32)> {
+        let first = self.due.first_entry().filter(|first| first.key().0 <= Instant::now())?;
+        let ((_, id), failures) = first.remove_entry();
+        Some((id, failures))
+    }
+
+    /// It is time to log it.
+    fn must_warn(&mut self) -> bool {
+        let must = self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY);
+        if must {
+            self.warned = Some(Instant::now());
+        }
+        must
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_second_batch_is_free_of_ends_while_others_wait() {
+        let mut ends = LeaseEnds::default();
+        for id in (1..=5).rev() {
+            let end = Request::Revoke {
+                id: LeaseId(id),
+                expired: true,
+            };
+            ends.put_back(Command::internal(end, REVOKE_BYTES));
+        }
+        let taken = [true, true, true, false].map(|others_wait| ends.take(2, others_wait).len());
+        assert_eq!(taken, [2, 0, 2, 1]);
+        assert_eq!((ends.ready(), ends.len()), (0, 0));
+    }
+}
