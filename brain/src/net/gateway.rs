@@ -12,5 +12,6 @@ mod exchange;
 mod json;
 mod methods;
 mod refused;
+mod turns;
 mod values;
 pub(crate) mod websocket;

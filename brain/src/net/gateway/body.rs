@@ -13,10 +13,14 @@ use tracing::debug;
 
 use super::json;
 use super::refused::Refused;
+use super::turns;
 use super::values::Values;
 use crate::budget::{Account, Charge};
 use crate::errors::Error;
 use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+
+/// Bytes of a large request.
+const LARGE: usize = 64 << 10;
 
 /// The bytes of JSON that one message may have: base64 takes 4 for 3, and names and blanks some more.
 pub(crate) fn longest(message: usize) -> usize {
@@ -60,10 +64,17 @@ where
         return Ok((json::empty_frame(), charge));
     };
     too_long(value.len(), message)?;
-    let frame = json::to_frame(&value, kind, &mut charge)?;
-    drop(value);
-    charge.set(frame.len())?;
-    Ok((frame, charge))
+    let (is_large, kind) = (value.len() > LARGE, kind.clone());
+    let translate = move || {
+        let frame = json::to_frame(&value, &kind, &mut charge)?;
+        drop(value);
+        charge.set(frame.len())?;
+        Ok((frame, charge))
+    };
+    match is_large {
+        true => turns::on_a_turn(translate).await?,
+        false => translate(),
+    }
 }
 
 fn too_long(held: usize, message: usize) -> Result<(), Status> {

@@ -2,9 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::num::NonZero;
 use std::pin::Pin;
-use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -14,7 +12,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
 use prost_reflect::MessageDescriptor;
-use tokio::sync::Semaphore;
 use tonic::{Code, Status};
 use tower::BoxError;
 
@@ -22,6 +19,7 @@ use super::body::{self, Requests};
 use super::json;
 use super::methods::Method;
 use super::refused::Refused;
+use super::turns;
 use crate::budget::{Account, Charge, Exceeded};
 use crate::errors::Error;
 
@@ -48,12 +46,6 @@ const TIMEOUT: &str = "grpc-timeout";
 
 /// Bytes of a large answer.
 const LARGE: usize = 256 << 10;
-
-/// Turns to translate one: half of the processors may do so.
-static LARGE_TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    Semaphore::new((processors / 2).max(1))
-});
 
 /// The RPC of a request: its path, its limits and the account that its memory is charged to.
 pub(crate) struct Exchange {
@@ -269,8 +261,7 @@ impl Lines {
     }
 }
 
-/// The JSON of a message. One that is large is translated on a thread that may block, and few at a time: a second of work must delay no
-/// other request.
+/// The JSON of a message.
 async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
     let is_large = message.len() > LARGE;
     let translate = move || {
@@ -278,18 +269,10 @@ async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, S
         json::from_message(&message, &kind, &mut text)?;
         Ok(text)
     };
-    if !is_large {
-        return translate();
+    match is_large {
+        true => turns::on_a_turn(translate).await?,
+        false => translate(),
     }
-    let turn = LARGE_TURNS.acquire().await;
-    let translated = tokio::task::spawn_blocking(move || {
-        let text = translate();
-        drop(turn);
-        text
-    });
-    translated
-        .await
-        .map_err(|error| Status::internal(format!("translate an answer: {error}")))?
 }
 
 /// Text of an answer, and what is charged for it.

@@ -150,7 +150,8 @@ pub(crate) async fn serve<F>(
             let message = match message {
                 Ok(Message::Text(text)) => Bytes::from(text),
                 Ok(Message::Binary(bytes)) => bytes,
-                Ok(Message::Close(_)) => break,
+                // It is answered when the next message is waited for, of which there is none.
+                Ok(Message::Close(_)) => continue,
                 Ok(Message::Ping(payload) | Message::Pong(payload)) => {
                     begun().forget(CONTROL_HEAD + payload.len());
                     continue;

@@ -27,6 +27,18 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[0x80 | kind, 0xff][..], &len, &[0; 4], payload].concat()
 }
 
+#[tokio::test]
+async fn end_of_a_web_socket_is_answered() {
+    let (server, _) = start("");
+    let mut io = open(&server).await;
+    // Closed for no special reason: 1000.
+    io.write_all(&[0x88, 0x82, 0, 0, 0, 0, 3, 0xe8]).await.unwrap();
+    let mut answer = Vec::new();
+    io.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, [0x88, 2, 3, 0xe8]);
+    server.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn web_socket_of_a_client_that_only_pings_stays_open() {
     let (server, _) = start("");
