@@ -136,7 +136,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 if keys.revision < from {
                     continue;
                 }
-                if keys.revision > newest || (bytes >= max_bytes && !found.is_empty()) {
+                // A very large one is read by itself, so that all who are behind share it.
+                let is_enough = bytes >= max_bytes || keys.changes.len() > LAST_GETS;
+                if keys.revision > newest || (is_enough && !found.is_empty()) {
                     self.note_stop(keys.revision, first);
                     return Ok(found);
                 }
