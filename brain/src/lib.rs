@@ -38,6 +38,7 @@ mod kill_points;
 pub mod log_once;
 pub mod memory;
 pub mod metrics;
+pub mod open_files;
 pub mod otel;
 pub mod refusal;
 pub mod slow_requests;

@@ -25,6 +25,7 @@ use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
 use crate::net::tls::{RELOAD_INTERVAL, ServerTls};
+use crate::open_files;
 use crate::otel::Tracing;
 use crate::slow_requests::RpcLog;
 use crate::tasks::Tasks;
@@ -399,18 +400,9 @@ async fn drain(mut ports: JoinSet<()>, stop: CancellationToken) -> anyhow::Resul
     Ok(())
 }
 
-/// Raises the limit of open files as far as possible, and returns the number of client connections that fit into it.
+/// Returns the number of client connections that fit into the limit of open files.
 fn client_room() -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!(%error, "the limit of open files cannot be raised");
-    }
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = open_files::limit();
     let room = files.saturating_sub(RESERVED_FILES).max(files / 2);
     usize::try_from(room).unwrap_or(usize::MAX)
 }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::flags::{self, Asked, Config};
+use crate::open_files;
 use crate::refusal::{Code, Refusal, TERMINATION_LOG};
 use crate::tasks::Tasks;
 use crate::telemetry;
@@ -72,6 +73,9 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     telemetry::init(&config.log)?;
+    if let Err(error) = open_files::raise() {
+        warn!(%error, "the limit of open files cannot be raised");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -214,7 +214,7 @@ impl PortConfig {
             if let Some(is_graceful) = is_graceful {
                 io.go_away(&self.http2.settings);
                 if is_graceful {
-                    Box::pin(linger(left, connection, &stop)).await;
+                    Box::pin(linger(left, connection, Some(&stop))).await;
                 }
                 return;
             }
@@ -232,7 +232,8 @@ impl PortConfig {
             Box::pin(self.serve_http1(io, service, &stop)).await
         };
         if is_graceful || stop.is_cancelled() {
-            Box::pin(linger(left, &admitted.connection, &stop)).await;
+            // Clients of HTTP/1 leave idle connections as they are until they need them next, and take another one then.
+            Box::pin(linger(left, &admitted.connection, Some(&stop).filter(|_| is_http2))).await;
         }
     }
 
@@ -362,13 +363,13 @@ impl PortConfig {
     }
 }
 
-/// Waits for the client to close its side, unless the slot is needed for another connection. When the server stops, a client has as long
-/// as the server waits for its connections: one that stands still must not find its request reset afterwards.
-async fn linger(left: Left, connection: &Connection, stop: &CancellationToken) {
+/// Waits for the client to close its side, unless the slot is needed for another connection. Behind `stop` it has as long as the server
+/// waits for its connections: one that stands still must not find its request reset afterwards.
+async fn linger(left: Left, connection: &Connection, stop: Option<&CancellationToken>) {
     let was_closed = connection.is_closing();
     let patience = async {
         sleep(LINGER).await;
-        if stop.is_cancelled() {
+        if stop.is_some_and(CancellationToken::is_cancelled) {
             std::future::pending().await
         }
     };

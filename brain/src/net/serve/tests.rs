@@ -583,6 +583,22 @@ async fn request_over_http_1_that_comes_while_the_server_stops_is_answered() {
     server.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn idle_connection_of_http_1_delays_no_stop() {
+    let server = Running::plain(Store::with(1));
+    let mut io = server.dial().await;
+    io.write_all(b"GET /health HTTP/1.1\r\nhost: brain\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = [0; 12];
+    io.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, *b"HTTP/1.1 200");
+    let began = tokio::time::Instant::now();
+    server.end().await;
+    assert!(began.elapsed() < 2 * linger::LINGER, "{:?}", began.elapsed());
+    drop(io);
+}
+
 /// Returns an HTTP/2 PING, or its answer.
 fn ping(is_answer: bool, payload: &[u8]) -> Vec<u8> {
     [&[0, 0, 8, 6, u8::from(is_answer), 0, 0, 0, 0], payload].concat()
