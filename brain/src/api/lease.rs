@@ -237,9 +237,8 @@ impl<R: Rows> LeaseService<R> {
             .info(LeaseId(request.id), since_boot(), request.keys);
         if self.store.guard.is_enabled() {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
-            let asked = if info.is_some() && request.keys { usize::MAX } else { 0 };
-            let keys = || self.store.state.lease_keys(LeaseId(request.id)).take(asked);
-            self.check_read(&caller, keys).await?;
+            let keys = info.iter().flat_map(|info| info.keys.iter().cloned());
+            self.check_read(&caller, || keys).await?;
         }
         // The next leader receives keep-alives that this member never does.
         self.store.router.confirm_leadership(leader_lease).await?;

@@ -53,8 +53,11 @@ const VALUES_AT_ONCE: usize = 4 << 20;
 /// Keys of leases that are read at once, unless one lease has more. Further leases wait.
 const LEASE_KEYS: usize = 32_768;
 
-/// Leases with fewer keys do not wait.
+/// Leases with up to so many keys do not wait.
 pub const FEW_KEYS: usize = 256;
+
+/// Leases with up to so many keys do not wait for those with more.
+const MANY_KEYS: usize = 4_096;
 
 /// The user of a fetch. None takes memory from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,8 +80,8 @@ struct Pool {
     large: Arc<Semaphore>,
     /// As much as this.
     largest: usize,
-    /// Keys of leases.
-    lease_keys: Arc<Semaphore>,
+    /// Keys of leases with up to [`MANY_KEYS`], and of those with more.
+    lease_keys: [Arc<Semaphore>; 2],
 }
 
 impl Pool {
@@ -88,7 +91,7 @@ impl Pool {
             most: bytes / 4,
             large,
             largest,
-            lease_keys: Arc::new(Semaphore::new(LEASE_KEYS)),
+            lease_keys: std::array::from_fn(|_| Arc::new(Semaphore::new(LEASE_KEYS))),
         }
     }
 }
@@ -158,8 +161,9 @@ impl Fetches {
             return Err(Error::TooLarge);
         }
         if keys > FEW_KEYS {
+            let turns = &budget.pool.lease_keys[usize::from(keys > MANY_KEYS)];
             let keys = u32::try_from(keys.min(LEASE_KEYS)).unwrap_or(u32::MAX);
-            let turn = budget.pool.lease_keys.clone().acquire_many_owned(keys).await;
+            let turn = turns.clone().acquire_many_owned(keys).await;
             // Never closed.
             budget._turn = Some(turn.map_err(|_| Error::Stopped)?);
         }
@@ -641,6 +645,7 @@ mod tests {
         let mut second = Box::pin(budget(1_000_000));
         assert!(futures::poll!(&mut second).is_pending());
         drop(budget(FEW_KEYS).await.unwrap());
+        drop(budget(MANY_KEYS).await.unwrap());
         drop(fetches.budget_for_lease(Share::LeaseEnds, 30_000).await.unwrap());
         assert!(matches!(budget(2_000_000).await, Err(Error::TooLarge)));
         drop(first);

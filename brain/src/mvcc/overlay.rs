@@ -1,13 +1,13 @@
 //! Changes that are evaluated but not published: those of the batch at hand and of those whose records are under way.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::op::Span;
 use crate::mvcc::key_filter::{KeyFilter, KeyHash};
-use crate::mvcc::lease::Leases;
+use crate::mvcc::lease::{ENDING, Leases};
 use crate::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
@@ -25,6 +25,8 @@ pub struct Delta {
     filter: Option<KeyFilter>,
     /// Leases granted (their time to live in seconds) and ended (`None`).
     leases: HashMap<LeaseId, Option<i64>>,
+    /// Leases that have lost some of their keys, because they ran out.
+    ending: HashSet<LeaseId>,
     /// Keys attached to and detached from leases.
     attachments: HashMap<LeaseId, Attachments>,
 }
@@ -72,6 +74,7 @@ impl Delta {
             self.keys.extend(later.keys);
         }
         self.leases.extend(later.leases);
+        self.ending.extend(later.ending);
         for (id, attachments) in later.attachments {
             let earlier = self.attachments.entry(id).or_default();
             if attachments.is_ended {
@@ -187,6 +190,18 @@ impl Overlay {
         self.current.attachments.insert(id, ended);
     }
 
+    /// Notes that a lease has lost some of its keys.
+    pub fn note_ending(&mut self, id: LeaseId) {
+        self.current.ending.insert(id);
+    }
+
+    /// Returns true if a lease has lost some of its keys, published or not.
+    #[must_use]
+    pub fn is_ending(&self, id: LeaseId, published: &Leases) -> bool {
+        let is_stored = published.stored(id).is_some_and(|(_, remaining)| remaining == ENDING);
+        is_stored || self.layers().any(|delta| delta.ending.contains(&id))
+    }
+
     /// Returns true if a lease was granted or ended, and that is not published.
     #[must_use]
     pub fn changes_lease(&self, id: LeaseId) -> bool {
@@ -279,6 +294,12 @@ mod tests {
         let first = |overlay: &Overlay, most| Vec::from_iter(overlay.attached(LEASE, &leases, most));
         assert_eq!(first(&overlay, 9), ["a", "bb", "c", "d"].map(key));
         assert_eq!(first(&overlay, 3), ["a", "bb", "c"].map(key));
+        overlay.note_ending(LEASE);
+        overlay.save();
+        overlay.keep();
+        assert!(Overlay::over(vec![Arc::new(overlay.into_delta())]).is_ending(LEASE, &leases));
+        let mut overlay = Overlay::default();
+        assert!(!overlay.is_ending(LEASE, &leases));
         overlay.revoke(LEASE);
         overlay.set(key("e"), Some(kv("e")), LeaseId::NONE);
         assert_eq!(first(&overlay, 9), [key("e")]);

@@ -142,9 +142,12 @@ impl<R: Rows> Builder<R> {
                 Ok(answer) => BatchReply::Outcome(Ok(answer)),
                 Err(EvaluateError::Refused(error)) => BatchReply::Outcome(Err(error)),
                 Err(error @ EvaluateError::NotFetched(_)) => {
-                    tracing::error!(%error, "a request cannot be evaluated; it changed nothing");
-                    if let Some(id) = expired {
-                        self.state.leases().retry_expired(id);
+                    match expired {
+                        Some(id) => {
+                            tracing::warn!(lease = id.0, %error, "many keys of an expired lease are others since they were read; it ends later");
+                            self.state.leases().retry_expired(id);
+                        }
+                        None => tracing::error!(%error, "a request cannot be evaluated; it changed nothing"),
                     }
                     BatchReply::Outcome(Err(Error::Timeout))
                 }
@@ -198,9 +201,9 @@ impl<R: Rows> Builder<R> {
                 for (id, remaining) in leases {
                     // It may be another lease by now, which was granted the id again: the time left is that of the one before.
                     let is_same = !self.overlay.changes_lease(id) && self.state.leases().is_checkpointing(id);
-                    // One that ends has no time left, also if it was renewed before it ran out.
-                    let is_ending = remaining == 0 && self.state.leases().is_expiring(id);
-                    if (remaining > 0 && !is_same) || is_ending {
+                    // One that has run out was renewed before that, and one that has lost keys is not given any time.
+                    let is_late = remaining == 0 && self.state.leases().is_expiring(id);
+                    if (remaining > 0 && !is_same) || is_late || self.overlay.is_ending(id, &self.state.leases()) {
                         continue;
                     }
                     self.push(Change::Checkpoint(Checkpoint { id: id.0, remaining }));
@@ -352,6 +355,7 @@ impl<R: Rows> Builder<R> {
         self.commit(changes);
         if !is_whole {
             // Whoever leads then must not renew what has lost keys.
+            self.overlay.note_ending(id);
             self.push(Change::Checkpoint(Checkpoint {
                 id: id.0,
                 remaining: ENDING,

@@ -19,14 +19,17 @@ use crate::rows::Rows;
 use crate::storage::state::State;
 use crate::types::{Error, LeaseId};
 
-/// Leases whose keys are read at once.
-const LEASES: usize = 64;
+/// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places
+/// of others.
+const PLACES: [usize; 3] = [64, 4, 16];
 
-/// Those with many keys among them: each waits for its turn.
-const LARGE: usize = 4;
-
-/// Maximum number of those that failed before: the others always get their turn.
-const RETRIES: usize = LEASES / 2;
+/// Which places a lease takes.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Small,
+    Large,
+    Again,
+}
 
 /// Timeout of reading the keys of a lease: of the first attempt, and of later ones.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
@@ -52,7 +55,7 @@ const REVOKE_BYTES: usize = 64;
 #[derive(Debug)]
 pub(super) struct Expired {
     id: LeaseId,
-    is_large: bool,
+    kind: Kind,
     /// Earlier failures.
     failures: u32,
     fetched: Result<Fetched, Error>,
@@ -65,8 +68,8 @@ pub(super) struct LeaseEnds {
     small: VecDeque<LeaseId>,
     large: VecDeque<LeaseId>,
     reading: FuturesUnordered<BoxFuture<'static, Expired>>,
-    /// Large ones whose keys are being read.
-    reading_large: usize,
+    /// The places that are taken, by kind.
+    taken: [usize; 3],
     retries: Retries,
     /// Ends that wait for a batch.
     ready: VecDeque<Command>,
@@ -75,9 +78,9 @@ pub(super) struct LeaseEnds {
 }
 
 impl LeaseEnds {
-    /// Returns the number of leases that are to end, without those that are tried again later.
-    pub(super) fn len(&self) -> usize {
-        self.small.len() + self.large.len() + self.reading.len() + self.ready.len()
+    /// Returns the number of leases that others wait for. Those with many keys wait by themselves.
+    pub(super) fn waiting(&self) -> usize {
+        self.small.len() + self.ready.len()
     }
 
     /// Returns the number of ends that wait for a batch.
@@ -85,24 +88,15 @@ impl LeaseEnds {
         self.ready.len()
     }
 
-    /// Ends leases, as soon as their keys are read.
+    /// Ends leases, as soon as their keys are read; also those that are to be tried again.
     pub(super) fn extend<R: Rows>(&mut self, state: &Arc<State<R>>, ids: impl IntoIterator<Item = LeaseId>) {
         for id in ids {
-            match is_large(state, id) {
+            match state.leases().keys(id) > FEW_KEYS {
                 true => self.large.push_back(id),
                 false => self.small.push_back(id),
             }
         }
         self.read_next(state);
-    }
-
-    /// Tries leases again whose keys could not be read.
-    pub(super) fn retry<R: Rows>(&mut self, state: &Arc<State<R>>) {
-        while self.reading.len() < RETRIES
-            && let Some((id, failures)) = self.retries.pop_due()
-        {
-            self.read(state, id, failures);
-        }
     }
 
     /// Waits until the keys of a lease are read, or cannot be; `None` if none are being read.
@@ -112,7 +106,7 @@ impl LeaseEnds {
 
     /// Has a lease whose keys are read wait for its batch, or tries it again later.
     pub(super) fn end<R: Rows>(&mut self, state: &Arc<State<R>>, expired: Expired) {
-        self.reading_large -= usize::from(expired.is_large);
+        self.taken[expired.kind as usize] -= 1;
         let id = expired.id;
         match expired.fetched {
             Ok(fetched) => {
@@ -152,21 +146,21 @@ impl LeaseEnds {
     }
 
     fn read_next<R: Rows>(&mut self, state: &Arc<State<R>>) {
-        while self.reading.len() < LEASES {
-            let next = self.small.pop_front().or_else(|| match self.reading_large < LARGE {
-                true => self.large.pop_front(),
-                false => None,
-            });
-            match next {
-                Some(id) => self.read(state, id, 0),
-                None => break,
+        for kind in [Kind::Small, Kind::Large, Kind::Again] {
+            while self.taken[kind as usize] < PLACES[kind as usize] {
+                let next = match kind {
+                    Kind::Small => self.small.pop_front().map(|id| (id, 0)),
+                    Kind::Large => self.large.pop_front().map(|id| (id, 0)),
+                    Kind::Again => self.retries.pop_due(),
+                };
+                let Some((id, failures)) = next else { break };
+                self.read(state, (id, kind), failures);
             }
         }
     }
 
-    fn read<R: Rows>(&mut self, state: &Arc<State<R>>, id: LeaseId, failures: u32) {
-        let is_large = is_large(state, id);
-        self.reading_large += usize::from(is_large);
+    fn read<R: Rows>(&mut self, state: &Arc<State<R>>, (id, kind): (LeaseId, Kind), failures: u32) {
+        self.taken[kind as usize] += 1;
         let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
         self.reading.push(Box::pin(async move {
             let keys = state.leases().keys(id).min(READ_PART);
@@ -176,16 +170,12 @@ impl LeaseEnds {
             };
             Expired {
                 id,
-                is_large,
+                kind,
                 failures,
                 fetched: fetched.unwrap_or(Err(Error::Timeout)),
             }
         }));
     }
-}
-
-fn is_large<R: Rows>(state: &State<R>, id: LeaseId) -> bool {
-    state.leases().keys(id) > FEW_KEYS
 }
 
 /// Leases that ran out and whose keys could not be read.
@@ -235,6 +225,6 @@ mod tests {
         }
         let taken = [true, true, true, false].map(|others_wait| ends.take(2, others_wait).len());
         assert_eq!(taken, [2, 0, 2, 1]);
-        assert_eq!((ends.ready(), ends.len()), (0, 0));
+        assert_eq!((ends.ready(), ends.waiting()), (0, 0));
     }
 }

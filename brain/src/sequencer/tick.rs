@@ -94,9 +94,10 @@ where
     pub(super) fn tick(&mut self) {
         let now = since_boot();
         // Nothing is deleted while data is damaged: they end when the alarm is cleared.
-        let limit = match self.state.has_alarm(CORRUPT) {
+        let is_corrupt = self.state.has_alarm(CORRUPT);
+        let limit = match is_corrupt {
             true => 0,
-            false => EXPIRE_LIMIT.saturating_sub(self.lease_ends.len()),
+            false => EXPIRE_LIMIT.saturating_sub(self.lease_ends.waiting()),
         };
         let (expired, checkpoints) = {
             let mut leases = self.state.leases();
@@ -106,9 +107,8 @@ where
             )
         };
         self.metrics.lease.expired.inc_by(expired.len() as u64);
-        self.lease_ends.extend(&self.state, expired);
-        if !self.state.has_alarm(CORRUPT) {
-            self.lease_ends.retry(&self.state);
+        if !is_corrupt {
+            self.lease_ends.extend(&self.state, expired);
         }
         self.note(checkpoints);
         self.forget_abandoned();

@@ -181,7 +181,7 @@ async fn lease_that_runs_out_while_its_renewal_is_noted_is_not_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_is_not_noted_for_a_lease_that_has_lost_keys() {
+async fn renewal_is_not_noted_for_a_lease_that_has_run_out() {
     let mut member = start(&MemLog::new(), &MemRows::new()).await;
     grant(&mut member).await;
     let leases = || member.store.state.leases();
@@ -194,6 +194,10 @@ async fn renewal_is_not_noted_for_a_lease_that_has_lost_keys() {
     note().await.unwrap();
     assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, 0)));
     assert_eq!(leases().expired(later, 9), [LeaseId(ID)]);
+    leases().checkpoint(LeaseId(ID), 100, since_boot());
+    note().await.unwrap();
+    assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, 100)), "it was renewed before");
+    leases().retry_expired(LeaseId(ID));
     leases().checkpoint(LeaseId(ID), ENDING, since_boot());
     note().await.unwrap();
     assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, ENDING)));
