@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body::{Body, Frame};
 use prost_reflect::MessageDescriptor;
 use tonic::Status;
@@ -94,6 +95,8 @@ pub(super) struct Requests<B> {
     /// Longest message in bytes.
     message: usize,
     charge: Charge,
+    /// A large value that is being translated.
+    translating: Option<BoxFuture<'static, Result<Bytes, Refused>>>,
     /// When the value that has begun is due.
     due: Option<Due>,
     /// Bytes of it that have come.
@@ -108,6 +111,7 @@ impl<B> Requests<B> {
             values: Values::default(),
             message,
             charge,
+            translating: None,
             due: None,
             moved: 0,
         }
@@ -120,10 +124,20 @@ impl<B> Requests<B> {
         self.charge.shrink(usize::MAX);
     }
 
-    /// The frame of a value; none if it is no such message, which ends the stream.
-    fn translate(&mut self, value: &[u8]) -> Result<Option<Bytes>, Status> {
+    /// Begins to translate a value. Returns the frame of one that is not large.
+    fn translate(&mut self, value: Bytes) -> Option<Result<Bytes, Refused>> {
         (self.due, self.moved) = (None, 0);
-        let frame = json::to_frame(value, &self.kind, &mut self.charge);
+        if value.len() <= LARGE {
+            return Some(json::to_frame(&value, &self.kind, &mut self.charge));
+        }
+        let (kind, mut charge) = (self.kind.clone(), self.charge.split(2 * value.len()));
+        let translate = move || json::to_frame(&value, &kind, &mut charge);
+        self.translating = Some(Box::pin(async { turns::on_a_turn(translate).await? }));
+        None
+    }
+
+    /// The frame of a value that is translated; none if it is no such message, which ends the stream.
+    fn translated(&mut self, frame: Result<Bytes, Refused>) -> Result<Option<Bytes>, Status> {
         let fits = self.charge.set(2 * self.values.held()).is_ok();
         match frame {
             Ok(frame) if fits => Ok(Some(frame)),
@@ -150,16 +164,30 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
-            let Some(body) = &mut this.body else {
-                return Poll::Ready(None);
+            let value = match &mut this.translating {
+                Some(translating) => {
+                    let frame = std::task::ready!(translating.as_mut().poll(cx));
+                    this.translating = None;
+                    Some(frame)
+                }
+                None => match this.values.next() {
+                    Some(value) => match this.translate(value) {
+                        Some(frame) => Some(frame),
+                        None => continue,
+                    },
+                    None => None,
+                },
             };
-            if let Some(value) = this.values.next() {
-                let frame = this.translate(&value);
+            if let Some(frame) = value {
+                let frame = this.translated(frame);
                 if !matches!(frame, Ok(Some(_))) {
                     this.end();
                 }
                 return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
             }
+            let Some(body) = &mut this.body else {
+                return Poll::Ready(None);
+            };
             let Poll::Ready(frame) = body.as_mut().poll_frame(cx) else {
                 let is_due = this.due.as_mut().is_some_and(|due| due.poll(cx).is_ready());
                 if !is_due {
@@ -200,8 +228,10 @@ where
                     let Some(rest) = rest else {
                         return Poll::Ready(None);
                     };
-                    let frame = this.translate(&rest);
-                    return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
+                    if let Some(frame) = this.translate(rest) {
+                        let frame = this.translated(frame);
+                        return Poll::Ready(frame.transpose().map(|frame| Ok(Frame::data(frame?))));
+                    }
                 }
             }
         }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, TE, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
@@ -43,6 +44,9 @@ const RESERVED: [&str; 8] = [
 
 /// The deadline of an RPC, in gRPC's form.
 const TIMEOUT: &str = "grpc-timeout";
+
+/// The beginning of a line with a message.
+const RESULT: &[u8] = b"{\"result\":";
 
 /// Bytes of a large answer.
 const LARGE: usize = 256 << 10;
@@ -146,6 +150,7 @@ impl Exchange {
             buffer: BytesMut::new(),
             next: None,
             charge,
+            translating: None,
             is_over: false,
         };
         if !self.method.answers_stream {
@@ -178,6 +183,8 @@ struct Lines {
     next: Option<Bytes>,
     /// Charged for the message at hand and its JSON.
     charge: Charge,
+    /// A large one that is being translated.
+    translating: Option<BoxFuture<'static, Result<Vec<u8>, Status>>>,
     is_over: bool,
 }
 
@@ -234,7 +241,7 @@ impl Lines {
         // The outcome follows it.
         while self.message().await?.is_some() {}
         self.charge.set(json::memory(&message, &self.kind))?;
-        let text = only_text(message, self.kind.clone()).await?;
+        let text = text(b"", message, self.kind.clone()).await?;
         Ok(self.held(text))
     }
 
@@ -245,34 +252,30 @@ impl Lines {
         Bytes::from_owner(Held { text, _charge: charge })
     }
 
-    fn line(&mut self, message: Result<Bytes, Status>) -> Bytes {
-        let mut line = b"{\"result\":".to_vec();
-        let failed = match message {
-            Ok(message) => json::from_message(&message, &self.kind, &mut line).err(),
-            Err(status) => Some(status),
-        };
-        if let Some(status) = failed {
+    /// The line of a message that was translated behind [`RESULT`].
+    fn line(&mut self, text: Result<Vec<u8>, Status>) -> Bytes {
+        let mut line = text.unwrap_or_else(|status| {
             self.end();
-            line = b"{\"error\":".to_vec();
-            line.extend(describe(&status).into_bytes());
-        }
+            [&b"{\"error\":"[..], describe(&status).as_bytes()].concat()
+        });
         line.extend_from_slice(b"}\n");
         self.held(line)
     }
 }
 
-/// The JSON of a message.
-async fn only_text(message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
-    let is_large = message.len() > LARGE;
-    let translate = move || {
-        let mut text = Vec::with_capacity(message.len() * 3 / 2);
-        json::from_message(&message, &kind, &mut text)?;
-        Ok(text)
-    };
-    match is_large {
-        true => turns::on_a_turn(translate).await?,
-        false => translate(),
+/// The JSON of a message behind `start`.
+async fn text(start: &'static [u8], message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
+    match message.len() > LARGE {
+        true => turns::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
+        false => text_at_once(start, &message, &kind),
     }
+}
+
+fn text_at_once(start: &[u8], message: &[u8], kind: &MessageDescriptor) -> Result<Vec<u8>, Status> {
+    let mut text = Vec::with_capacity(start.len() + message.len() * 3 / 2);
+    text.extend_from_slice(start);
+    json::from_message(message, kind, &mut text)?;
+    Ok(text)
 }
 
 /// Text of an answer, and what is charged for it.
@@ -292,9 +295,25 @@ impl http_body::Body for Lines {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let polled = std::task::ready!(self.poll_message(cx));
-        let line = polled.transpose().map(|message| self.line(message));
-        Poll::Ready(line.map(|line| Ok(Frame::data(line))))
+        loop {
+            let text = if let Some(translating) = &mut self.translating {
+                let text = std::task::ready!(translating.as_mut().poll(cx));
+                self.translating = None;
+                text
+            } else {
+                match std::task::ready!(self.poll_message(cx)) {
+                    Ok(None) => return Poll::Ready(None),
+                    Ok(Some(message)) if message.len() > LARGE => {
+                        self.translating = Some(Box::pin(text(RESULT, message, self.kind.clone())));
+                        continue;
+                    }
+                    Ok(Some(message)) => text_at_once(RESULT, &message, &self.kind),
+                    Err(status) => Err(status),
+                }
+            };
+            let line = self.line(text);
+            return Poll::Ready(Some(Ok(Frame::data(line))));
+        }
     }
 }
 
@@ -354,5 +373,62 @@ fn http_status(code: Code) -> StatusCode {
         Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use http_body_util::BodyExt as _;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::net::gateway::methods::{Found, find};
+    use crate::pb::etcdserverpb::watch_request::RequestUnion;
+    use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
+
+    /// Answers each request by its key.
+    async fn echo(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let mut requests = BytesMut::from(&request.into_body().collect().await.unwrap().to_bytes()[..]);
+        let mut answers = BytesMut::new();
+        while let Some(message) = json::next_message(&mut requests) {
+            let Some(RequestUnion::CreateRequest(create)) = WatchRequest::decode(message).unwrap().request_union else {
+                panic!("not what was sent");
+            };
+            let answer = WatchResponse {
+                cancel_reason: String::from_utf8(create.key.to_vec()).unwrap(),
+                ..WatchResponse::default()
+            };
+            answers.extend_from_slice(&[0]);
+            answers.extend_from_slice(&u32::try_from(answer.encoded_len()).unwrap().to_be_bytes());
+            answers.extend_from_slice(&answer.encode_to_vec());
+        }
+        Ok(Response::new(Body::from(answers.freeze())))
+    }
+
+    #[tokio::test]
+    async fn large_messages_of_a_stream_stay_in_their_order() {
+        let Found::Method(method) = find("/v3/watch") else {
+            panic!("no method")
+        };
+        let held = prometheus::IntGauge::new("held", "held").unwrap();
+        let account = Budget::new(64 << 20, held.clone()).account(None);
+        let keys = [1, 2 * LARGE, 2, 3, 3 * LARGE].map(|len| "k".repeat(len));
+        let requests = keys
+            .each_ref()
+            .map(|key| format!(r#"{{"create_request":{{"key":"{}"}}}}"#, STANDARD.encode(key)));
+        let exchange = Exchange {
+            method,
+            message: 4 << 20,
+            account,
+        };
+        let request = Request::post("/v3/watch").body(Body::from(requests.concat())).unwrap();
+        let answer = exchange.answer(request, echo, |exceeded| panic!("{exceeded:?}")).await;
+        let lines = answer.into_body().collect().await.unwrap().to_bytes();
+        let expected = keys.map(|key| format!("{{\"result\":{{\"cancel_reason\":\"{key}\"}}}}\n"));
+        assert!(lines == expected.concat(), "{} bytes", lines.len());
+        assert_eq!(held.get(), 0);
     }
 }
