@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 use super::context::{ApiContext, caller_of};
 use super::{loggable, request, response};
 use crate::budget::Meter;
+use crate::cluster::forward::Patient;
 use crate::errors::Error;
 use crate::mvcc::auth::{Access, Auth};
 use crate::mvcc::evaluate;
@@ -117,6 +118,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let local = |request| self.compact_here(request);
         let remote = |leader, request| async move { client(leader).compact(request).await };
+        let mut request = request;
+        if request.get_ref().physical {
+            request.extensions_mut().insert(Patient);
+        }
         self.store.forward(request, local, remote).await
     }
 }

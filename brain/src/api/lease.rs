@@ -272,6 +272,8 @@ impl<R: Rows> LeaseService<R> {
             // As in etcd: who may not read a key of one lease sees none.
             for id in &ids {
                 self.check_read(&caller, || self.store.state.lease_keys(*id)).await?;
+                // There may be a million.
+                tokio::task::coop::consume_budget().await;
             }
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();

@@ -57,6 +57,16 @@ fn buckets_of_any_size_survive_the_round_trip() {
 }
 
 #[test]
+fn keys_of_which_two_take_more_than_a_page_survive_the_round_trip() {
+    for lens in [vec![4_045, 4], vec![2_100; 2], vec![2_100; 3], vec![5_000; 7]] {
+        let keys = lens.iter().zip(b'a'..);
+        let pairs: Pairs = keys.map(|(len, name)| (vec![name; *len], vec![name])).collect();
+        let found = read(&written(&[(b"authUsers", pairs.clone())])).unwrap();
+        assert!(found == [(b"authUsers".to_vec(), pairs)], "{lens:?}");
+    }
+}
+
+#[test]
 fn long_values_and_keys_survive_the_round_trip() {
     let pairs: Pairs = [0, 1, 4_000, 4_064, 4_065, 4_096, 10_000, 3 << 20, 5]
         .iter()

@@ -188,7 +188,9 @@ impl Tree {
             self.levels.push(Level::default());
         }
         let open = &self.levels[level];
-        if !open.elements.is_empty() && HEADER + open.bytes + element.len() > PAGE {
+        // Two long keys may take more than a page. Branches of one element would never become fewer.
+        let fewest = if level == 0 { 1 } else { 2 };
+        if open.elements.len() >= fewest && HEADER + open.bytes + element.len() > PAGE {
             self.write(pages, level)?;
         }
         let open = &mut self.levels[level];

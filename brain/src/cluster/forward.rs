@@ -30,6 +30,13 @@ mod unsent;
 /// The time for which a request waits for a leader; etcd's `ReqTimeout` with default timings.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 
+/// An extension of a request whose answer may take longer than that: the leader ends the wait when it makes no progress.
+#[derive(Debug, Clone, Copy)]
+pub struct Patient;
+
+/// The time that such an answer may take. A leader that is gone is noticed by pings.
+const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Routes requests to the leader: this member, or another one.
 #[derive(Debug, Clone)]
 pub struct LeaderRouter {
@@ -234,6 +241,10 @@ impl LeaderRouter {
         let room = self.room.try_acquire_many(bytes);
         let _room = room.map_err(|_| Error::TooManyRequests)?;
         let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let answered_by = match request.extensions().get::<Patient>() {
+            Some(Patient) => deadline + PATIENCE,
+            None => deadline,
+        };
         let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
         let caller: Option<Caller> = request.extensions().get().cloned();
         loop {
@@ -249,7 +260,7 @@ impl LeaderRouter {
                 Some(leader) => {
                     caller::write(copy.metadata_mut(), caller.as_ref());
                     let mut span = self.tracing.forward(leader.member, copy.metadata_mut());
-                    let asked = tokio::time::timeout_at(deadline, there(leader.channel, copy)).await;
+                    let asked = tokio::time::timeout_at(answered_by, there(leader.channel, copy)).await;
                     if asked
                         .as_ref()
                         .map_or(true, |asked| asked.as_ref().is_err_and(is_transport))

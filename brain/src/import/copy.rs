@@ -28,6 +28,9 @@ pub(super) const BATCH: (usize, usize) = (1 << 20, 4_096);
 /// How often leases are read again while the source changes.
 const LEASE_ROUNDS: usize = 8;
 
+/// The number of times that users are copied again because they changed while keys were compared.
+const USER_ROUNDS: usize = 8;
+
 /// How often all keys are compared, if the source compacts the revision meanwhile.
 const COMPARISONS: usize = 3;
 
@@ -102,8 +105,15 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     }
     copy.follow(newest, orders.may_finish).await?;
     copy.settle().await?;
-    copy.copy_users(spool).await?;
+    let mut users = copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
+    // Keys are compared for minutes, and who loses a permission meanwhile must not have it back.
+    for _ in 0..USER_ROUNDS {
+        if copy.source.auth_revision().await? == users {
+            break;
+        }
+        users = copy.copy_users(spool).await?;
+    }
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
     if until.is_none() && newest > own {
         // Who follows until clients move over would lose what they have written since.
@@ -286,15 +296,17 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         self.importer.revoke_all_but(&kept).await
     }
 
-    /// Copies users and roles again, if they have changed since the snapshot.
-    async fn copy_users(&mut self, spool: &Spool) -> anyhow::Result<()> {
+    /// Copies users and roles again, if they have changed since they were copied. Returns what the source said before
+    /// of its auth revision.
+    async fn copy_users(&mut self, spool: &Spool) -> anyhow::Result<Option<(bool, u64)>> {
         let found = self.source.auth_revision().await?;
         if found.is_some_and(|found| found == self.importer.auth_revision()) {
-            return Ok(());
+            return Ok(found);
         }
         info!("users or roles of the source have changed, or were never used: reading them from one more snapshot");
         let file = self.source.snapshot(spool).await?;
-        self.importer.set_users(&file).await
+        self.importer.set_users(&file).await?;
+        Ok(found)
     }
 
     /// Compares all keys; goes on to a newer revision if the source does not have the copy's any more.

@@ -67,7 +67,8 @@ async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
         let Err(status) = kv.txn(request).await else { return };
         let is_transient = matches!(
             status.code(),
-            Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded
+            // The last one is that of the CORRUPT alarm, which is disarmed one day.
+            Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::DataLoss
         );
         if !is_transient {
             tracing::warn!(
