@@ -16,5 +16,6 @@ pub mod overlay;
 pub mod record;
 pub mod row;
 pub mod row_check;
+mod select;
 pub mod sizes;
 pub mod view;

@@ -343,6 +343,7 @@ where
         let compacted = self.replica.compacted();
         if !needs_lease_check {
             count(&batch.record, &self.metrics);
+            self.note_alarms(&batch.record);
             for keys in batch.lease_deletes {
                 self.metrics.mvcc.count_request(0, 0, keys);
             }
@@ -378,6 +379,19 @@ where
         self.lease_ends.extend(&self.state, batch.again);
         if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
             self.freeze();
+        }
+    }
+
+    /// An alarm that is published is not being raised any more, even if another record clears it at once.
+    fn note_alarms(&mut self, record: &Record) {
+        for entry in &record.entries {
+            if let Some(Change::Alarm(alarm)) = &entry.change {
+                match alarm.kind {
+                    NOSPACE => self.is_raising = false,
+                    CORRUPT => self.is_raising_corrupt = false,
+                    _ => {}
+                }
+            }
         }
     }
 

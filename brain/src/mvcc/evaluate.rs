@@ -19,6 +19,7 @@ use super::op::{Compare, CompareTarget, DeleteOp, Op, OpResult, PutOp, RangeOp, 
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
 use super::row::size_of;
+use super::select::select;
 use super::view::{View, ViewError, answer_bytes, from_version, successor};
 use crate::budget::Meter;
 use crate::mvcc::key_filter::KeyHash;
@@ -415,7 +416,7 @@ impl<'a> Evaluator<'a> {
             }
             self.pause(looked).await?;
         }
-        let result = op.select(kvs, count);
+        let result = select(op, kvs, count).await?;
         self.answer.take(&result.kvs)?;
         Ok(result)
     }

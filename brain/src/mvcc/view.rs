@@ -13,6 +13,7 @@ use super::hot_rows::HotRows;
 use super::key_index::{Counted, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
+use super::select::select;
 use crate::budget::Meter;
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{MemtableSet, Version};
@@ -159,7 +160,7 @@ impl<S: Snapshot> View<S> {
             read += i64::try_from(page.len()).unwrap_or(i64::MAX);
             kvs.extend(cursor.load(page).await?);
             if let Some(few) = few.as_ref().filter(|few| kvs.len() > few.at_most) {
-                kvs = few.op.select(kvs, 0).kvs;
+                kvs = select(&few.op, kvs, 0).await?.kvs;
                 charged.keeps(&kvs);
             }
         }
@@ -171,11 +172,13 @@ impl<S: Snapshot> View<S> {
                 None => read + self.count_charged(&rest, at, charged.budget()).await?,
             },
         };
-        let mut result = op.select(kvs, count);
+        let mut result = select(op, kvs, count).await?;
         if is_late && op.reads_values() {
             result.kvs = self.load_charged(result.kvs, at, &mut charged).await?;
         }
-        if result.more && indexed.is_none() && !op.needs_all() {
+        // Others are not the first of the span.
+        let is_in_order = op.target == SortTarget::Key && !op.needs_all();
+        if result.more && indexed.is_none() && is_in_order {
             let next = result
                 .kvs
                 .iter()
@@ -506,3 +509,6 @@ fn expect_value(key: &Bytes, revision: Revision, row: Option<Bytes>) -> Result<B
         ))
     })
 }
+
+#[cfg(test)]
+mod tests;

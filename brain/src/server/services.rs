@@ -368,8 +368,14 @@ fn observe<R: Rows>(
             .set_known(store.member_id, known.iter().map(|member| member.id));
         // The gauges keep their last values if the file system does not answer; the health checks report that.
         if let Some(Ok(disk)) = data_dir.as_deref().map(rustix::fs::statvfs) {
-            metrics.disk.capacity.set(gauge(disk.f_blocks * disk.f_frsize));
-            metrics.disk.available.set(gauge(disk.f_bavail * disk.f_frsize));
+            metrics
+                .disk
+                .capacity
+                .set(gauge(disk.f_blocks.saturating_mul(disk.f_frsize)));
+            metrics
+                .disk
+                .available
+                .set(gauge(disk.f_bavail.saturating_mul(disk.f_frsize)));
         }
         metrics.disk.log_size.set(gauge(log_size()));
         let total = size();

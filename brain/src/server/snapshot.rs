@@ -121,7 +121,10 @@ async fn into_directory(config: &Config, file: &SnapshotFile, life: &Lifecycle) 
 /// Refuses a directory whose file system has too little space: the log would wait for more.
 pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
-    let (free, needed) = (stat.f_bavail * stat.f_frsize, size.saturating_mul(SPACE) + (64 << 20));
+    let (free, needed) = (
+        stat.f_bavail.saturating_mul(stat.f_frsize),
+        size.saturating_mul(SPACE) + (64 << 20),
+    );
     anyhow::ensure!(
         free >= needed,
         "{} has {free} bytes free, and a restore of this snapshot may take {needed}",

@@ -140,7 +140,7 @@ impl DiskSpace {
     pub fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
         let stat =
             rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
-        let reserve = (stat.f_blocks * stat.f_frsize / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        let reserve = (stat.f_blocks.saturating_mul(stat.f_frsize) / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
         Ok(Self {
             path: path.to_owned(),
             quota,
@@ -153,14 +153,14 @@ impl DiskSpace {
 /// cannot be queried.
 pub fn memtable_bytes(path: &Path) -> anyhow::Result<u64> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
-    Ok((stat.f_blocks * stat.f_frsize / 256).clamp(1 << 20, 16 << 20))
+    Ok((stat.f_blocks.saturating_mul(stat.f_frsize) / 256).clamp(1 << 20, 16 << 20))
 }
 
 /// Returns the size of a log's segments that fits the medium and the quota: a segment is allocated as a whole, and both must have
 /// room for several. Fails if the file system cannot be queried.
 pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
-    let share = (stat.f_blocks * stat.f_frsize / 32).clamp(4 << 20, 16 << 20);
+    let share = (stat.f_blocks.saturating_mul(stat.f_frsize) / 32).clamp(4 << 20, 16 << 20);
     let share = quota.map_or(share, |quota| share.min(quota / 16).max(64 << 10));
     Ok(u32::try_from(share).unwrap_or(4 << 20))
 }
@@ -169,7 +169,10 @@ impl Space for DiskSpace {
     fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool {
         let full = match rustix::fs::statvfs(&self.path) {
             Ok(stat) => {
-                let (free, wanted) = (stat.f_bavail * stat.f_frsize, self.reserve + rows.to_come());
+                let (free, wanted) = (
+                    stat.f_bavail.saturating_mul(stat.f_frsize),
+                    self.reserve + rows.to_come(),
+                );
                 free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
             }
             Err(error) => {

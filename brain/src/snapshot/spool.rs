@@ -30,7 +30,10 @@ impl Spool {
     /// Fails with [`SaveError::NoSpace`] if `bytes` more would take space that others need.
     pub(super) fn check(&self, bytes: u64) -> Result<(), SaveError> {
         let stat = rustix::fs::statvfs(&self.dir).map_err(io::Error::from)?;
-        let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+        let (size, free) = (
+            stat.f_blocks.saturating_mul(stat.f_frsize),
+            stat.f_bavail.saturating_mul(stat.f_frsize),
+        );
         let reserve = (size / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
         if free >= bytes.saturating_add(reserve) {
             return Ok(());

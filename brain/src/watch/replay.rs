@@ -76,7 +76,8 @@ impl Chunk {
     }
 
     /// Returns true if the chunk satisfies a request with this option.
-    fn has(&self, prev_kv: PrevKv) -> bool {
+    #[must_use]
+    pub fn has(&self, prev_kv: PrevKv) -> bool {
         self.prev_kv == PrevKv::Included || prev_kv == PrevKv::Omitted
     }
 

@@ -289,6 +289,11 @@ impl<H: History> Watchers<H> {
             return Turn::nothing(id);
         };
         match loaded {
+            // Its id was given again meanwhile.
+            Ok(chunk) if !chunk.has(watcher.form.prev_kv) => {
+                self.enqueue(id);
+                Turn::nothing(id)
+            }
             Ok(chunk) => {
                 let step = watcher.subscription.replay(&chunk);
                 self.conclude(id, step)

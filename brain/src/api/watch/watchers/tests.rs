@@ -129,6 +129,29 @@ async fn watcher_that_was_served_waits_for_no_history() {
 }
 
 #[tokio::test]
+async fn history_without_previous_versions_is_not_for_a_new_watcher_of_the_same_id_that_wants_them() {
+    let mut watchers = watchers();
+    let request = |prev_kv| WatchCreateRequest {
+        start_revision: 1,
+        watch_id: 7,
+        prev_kv,
+        ..create(b"a", false)
+    };
+    watchers.create(request(false));
+    watchers.turn(Revision::MAX).unwrap();
+    let wanted = watchers.wanted().unwrap();
+    let chunk = watchers.shared.replay.load(wanted.0, PrevKv::Omitted).await;
+    watchers.cancel(7).unwrap();
+    watchers.create(request(true));
+    while watchers.turn(Revision::MAX).is_some() {}
+    assert_eq!(watchers.wanted(), Some(wanted));
+    watchers.loaded(wanted, chunk);
+    while watchers.turn(Revision::MAX).is_some() {}
+    assert_eq!(watchers.wanted(), Some(wanted), "it is still to be read");
+    assert_eq!(watchers.prev_kv(7), PrevKv::Included);
+}
+
+#[tokio::test]
 async fn held_watcher_waits_for_its_release() {
     let mut watchers = watchers();
     watchers.create(create(b"a", false));

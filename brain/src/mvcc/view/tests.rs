@@ -1,0 +1,72 @@
+use super::*;
+use crate::mvcc::op::SortOrder;
+use crate::rows::Rows as _;
+use crate::rows::mem::{MemRows, MemSnapshot};
+use crate::types::LeaseId;
+
+/// Keys in order, each with the revision that made it.
+async fn view(keys: &[(String, Revision)]) -> View<MemSnapshot> {
+    let memtables = MemtableSet::new();
+    let mut made: Vec<_> = keys.iter().collect();
+    made.sort_by_key(|(_, revision)| *revision);
+    for (key, revision) in made {
+        let version = Version {
+            value: Some(Bytes::from_static(b"v")),
+            create_revision: *revision,
+            version: 1,
+            lease: LeaseId(0),
+            prev_mod: 0,
+        };
+        memtables.active().insert(Bytes::from(key.clone()), *revision, version);
+    }
+    View {
+        revision: keys.iter().map(|(_, revision)| *revision).max().unwrap(),
+        compacted: -1,
+        memtables,
+        rows: MemRows::new().snapshot().await.unwrap(),
+        rows_revision: 0,
+        count_cache: Arc::default(),
+        hot: Arc::default(),
+        key_index: Arc::default(),
+    }
+}
+
+fn behind(key: &str) -> RangeOp {
+    RangeOp::all(Span {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        end: Bytes::from_static(&[0]),
+    })
+}
+
+#[tokio::test]
+async fn count_behind_pairs_of_another_order_is_not_taken_for_that_of_a_page() {
+    let keys = [("k1", 9), ("k2", 3), ("k3", 4), ("k4", 5), ("k5", 6), ("k6", 7)];
+    let view = view(&keys.map(|(key, revision)| (key.to_owned(), revision))).await;
+    let by_revision = RangeOp {
+        limit: 2,
+        target: SortTarget::Mod,
+        ..behind("k1")
+    };
+    let found = view.range(&by_revision).await.unwrap();
+    let names: Vec<_> = found.kvs.iter().map(|kv| &kv.key[..]).collect();
+    assert_eq!((names, found.count), (vec![&b"k2"[..], b"k3"], 6));
+    let page = RangeOp {
+        limit: 1,
+        ..behind("k3\0")
+    };
+    assert_eq!(view.range(&page).await.unwrap().count, 3);
+}
+
+#[tokio::test]
+async fn many_pairs_are_sorted_as_few_are() {
+    let keys: Vec<_> = (0..20_000).map(|n| (format!("{n:05}"), 2 + (n * 7) % 20_000)).collect();
+    let view = view(&keys).await;
+    let newest = RangeOp {
+        order: SortOrder::Descend,
+        target: SortTarget::Mod,
+        ..behind("0")
+    };
+    let found = view.range(&newest).await.unwrap();
+    let revisions = found.kvs.iter().map(|kv| kv.mod_revision);
+    assert!(revisions.eq((2..20_002).rev()), "{} pairs", found.kvs.len());
+}
