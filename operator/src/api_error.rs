@@ -1,5 +1,7 @@
 //! Classes of failed requests to the API server, and their messages.
 
+use kube::core::Status;
+
 use crate::transport::NotLeading;
 
 /// Longest text of the API server that goes into a message, in characters. Admission webhooks write what they like.
@@ -38,6 +40,7 @@ impl Class {
             kube::Error::Api(status) => match status.code {
                 409 => Self::Conflict,
                 400 | 422 => Self::Invalid,
+                403 if is_namespace_ending(status) => Self::Transient,
                 401 | 403 => Self::Denied,
                 500 if status.message.starts_with(UNTYPED) => Self::Invalid,
                 _ => Self::Transient,
@@ -58,6 +61,14 @@ impl Class {
     }
 }
 
+/// Returns true if an object was refused because its namespace is being deleted, and soon everything in it.
+fn is_namespace_ending(status: &Status) -> bool {
+    let details = status.details.iter();
+    details
+        .flat_map(|details| &details.causes)
+        .any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 /// The error for people: stable from try to try, so without versions, and not longer than a message may be.
 pub(crate) fn message(error: &kube::Error) -> String {
     let text = match error {
@@ -73,8 +84,6 @@ pub(crate) fn message(error: &kube::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     fn answered(code: u16, reason: &str, message: &str) -> kube::Error {
@@ -96,6 +105,14 @@ mod tests {
         ] {
             assert_eq!(Class::of(&answered(code, "", "")), class, "{code}");
         }
+        let ending = serde_json::json!({
+            "code": 403,
+            "reason": "Forbidden",
+            "message": "services \"a\" is forbidden: unable to create new content in namespace b because it is being terminated",
+            "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace", "message": ""}]},
+        });
+        let ending = kube::Error::Api(Box::new(serde_json::from_value(ending).unwrap()));
+        assert_eq!(Class::of(&ending), Class::Transient);
         let untyped = "failed to create typed patch object (brains/dev; apps/v1, Kind=StatefulSet): .spec.template.spec.x: field not declared in schema";
         assert_eq!(Class::of(&answered(500, "", untyped)), Class::Invalid);
         assert_eq!(Class::of(&kube::Error::Service(NotLeading.into())), Class::Fenced);
