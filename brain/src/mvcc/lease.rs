@@ -302,7 +302,7 @@ impl Leases {
 
     /// The number of keys attached to a lease.
     #[must_use]
-    pub fn keys(&self, id: LeaseId) -> usize {
+    pub fn attached_count(&self, id: LeaseId) -> usize {
         self.by_id.get(&id).map_or(0, |lease| lease.attached.len())
     }
 

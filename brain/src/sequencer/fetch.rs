@@ -24,7 +24,7 @@ pub(super) async fn fetched<R: Rows>(state: &State<R>, request: &Request) -> Res
         }
         Request::Revoke { id, .. } => {
             let keys = async {
-                let keys = state.leases().keys(*id);
+                let keys = state.leases().attached_count(*id);
                 let budget = state.fetches().budget_for_lease(Share::Writes, keys).await?;
                 keys_of_lease(state, *id, usize::MAX, budget).await
             };

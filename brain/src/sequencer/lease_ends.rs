@@ -91,7 +91,7 @@ impl LeaseEnds {
     /// Ends leases, as soon as their keys are read; also those that are to be tried again.
     pub(super) fn extend<R: Rows>(&mut self, state: &Arc<State<R>>, ids: impl IntoIterator<Item = LeaseId>) {
         for id in ids {
-            match state.leases().keys(id) > FEW_KEYS {
+            match state.leases().attached_count(id) > FEW_KEYS {
                 true => self.large.push_back(id),
                 false => self.small.push_back(id),
             }
@@ -163,7 +163,7 @@ impl LeaseEnds {
         self.taken[kind as usize] += 1;
         let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
         self.reading.push(Box::pin(async move {
-            let keys = state.leases().keys(id).min(READ_PART);
+            let keys = state.leases().attached_count(id).min(READ_PART);
             let fetched = match state.fetches().budget_for_lease(Share::LeaseEnds, keys).await {
                 Ok(budget) => timeout(limit, keys_of_lease(&state, id, READ_PART, budget)).await,
                 Err(error) => Ok(Err(error)),

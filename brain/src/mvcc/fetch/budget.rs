@@ -1,0 +1,228 @@
+//! Memory and turns for rows that requests read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::types::{Error, KeyValue};
+
+/// Requests that read at once. Further ones wait.
+const READS: usize = 1_024;
+
+/// Requests that read for longer than that.
+const SLOW_READS: usize = 4_096;
+
+/// Rows that one request may look at when it reads.
+const ROWS: usize = 4_000_000;
+
+/// Rows that one request may look at once more, because it looks at the same span again: the writer does so.
+const AGAIN: usize = 200_000;
+
+/// Memory that a row takes beside its key and value.
+const ROW: usize = 200;
+
+/// Keys of leases that are read at once, unless one lease has more. Further leases wait.
+const LEASE_KEYS: usize = 32_768;
+
+/// Leases with up to so many keys do not wait.
+pub const FEW_KEYS: usize = 256;
+
+/// Leases with up to so many keys do not wait for those with more.
+const MANY_KEYS: usize = 4_096;
+
+/// The user of a fetch. None takes memory from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Requests that write.
+    Writes,
+    /// Txns that change nothing.
+    Reads,
+    /// Leases that ran out.
+    LeaseEnds,
+}
+
+/// Memory for fetched rows, in bytes.
+#[derive(Debug, Clone)]
+struct Pool {
+    bytes: Arc<Semaphore>,
+    /// The most that one request takes of it.
+    most: usize,
+    /// One request at a time may take more, which is not of the pool.
+    large: Arc<Semaphore>,
+    /// As much as this.
+    largest: usize,
+    /// Keys of leases with up to [`MANY_KEYS`], and of those with more.
+    lease_keys: [Arc<Semaphore>; 2],
+}
+
+impl Pool {
+    fn new(bytes: usize, large: Arc<Semaphore>, largest: usize) -> Self {
+        Self {
+            bytes: Arc::new(Semaphore::new(bytes)),
+            most: bytes / 4,
+            large,
+            largest,
+            lease_keys: std::array::from_fn(|_| Arc::new(Semaphore::new(LEASE_KEYS))),
+        }
+    }
+}
+
+/// The budget for reads of all requests together. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Fetches {
+    reads: Arc<Semaphore>,
+    slow: Arc<Semaphore>,
+    writes: Pool,
+    read_only: Pool,
+    lease_ends: Pool,
+    /// Watchers that want previous versions, where all of them are known.
+    watchers: Arc<OnceLock<Arc<AtomicU64>>>,
+}
+
+impl Default for Fetches {
+    fn default() -> Self {
+        let large = || Arc::new(Semaphore::new(1));
+        Self {
+            reads: Arc::new(Semaphore::new(READS)),
+            slow: Arc::new(Semaphore::new(SLOW_READS)),
+            writes: Pool::new(128 << 20, large(), 256 << 20),
+            read_only: Pool::new(64 << 20, large(), 128 << 20),
+            lease_ends: Pool::new(32 << 20, large(), 256 << 20),
+            watchers: Arc::default(),
+        }
+    }
+}
+
+impl Fetches {
+    /// Values that no request needs are read only while somebody counts here: a watcher that wants previous versions.
+    pub fn read_unasked_for(&self, watchers: Arc<AtomicU64>) {
+        self.watchers.get_or_init(|| watchers);
+    }
+
+    /// A request's share, nothing of it used.
+    #[must_use]
+    pub fn budget(&self, share: Share) -> Budget {
+        let pool = match share {
+            Share::Writes => &self.writes,
+            Share::Reads => &self.read_only,
+            Share::LeaseEnds => &self.lease_ends,
+        };
+        Budget {
+            reads: self.reads.clone(),
+            slow: self.slow.clone(),
+            pool: pool.clone(),
+            _turn: None,
+            held: None,
+            is_large: false,
+            bytes: 0,
+            rows: 0,
+            again: 0,
+            is_unasked_read: self
+                .watchers
+                .get()
+                .is_none_or(|count| count.load(Ordering::Relaxed) > 0),
+        }
+    }
+
+    /// The same for the end of a lease with so many keys, when it is its turn: they take memory before the first of them is read.
+    /// Returns [`Error::TooLarge`] if they are too many for one request.
+    pub async fn budget_for_lease(&self, share: Share, keys: usize) -> Result<Budget, Error> {
+        let mut budget = self.budget(share);
+        if keys > budget.pool.largest / ROW {
+            return Err(Error::TooLarge);
+        }
+        if keys > FEW_KEYS {
+            let turns = &budget.pool.lease_keys[usize::from(keys > MANY_KEYS)];
+            let keys = u32::try_from(keys.min(LEASE_KEYS)).unwrap_or(u32::MAX);
+            let turn = turns.clone().acquire_many_owned(keys).await;
+            // Never closed.
+            budget._turn = Some(turn.map_err(|_| Error::Stopped)?);
+        }
+        Ok(budget)
+    }
+}
+
+/// The charge for the reads of one request; it is given back when this is dropped.
+#[derive(Debug)]
+pub struct Budget {
+    pub(super) reads: Arc<Semaphore>,
+    pub(super) slow: Arc<Semaphore>,
+    pool: Pool,
+    /// The turn of a lease with many keys.
+    _turn: Option<OwnedSemaphorePermit>,
+    /// Bytes of the pool, or the place of the one large request.
+    held: Option<OwnedSemaphorePermit>,
+    is_large: bool,
+    bytes: usize,
+    pub(super) rows: usize,
+    again: usize,
+    /// True if somebody may want the values that no request needs.
+    pub(super) is_unasked_read: bool,
+}
+
+impl Budget {
+    /// Takes rows that were read, and the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
+    /// evaluated, and [`Error::TooManyRequests`] if others have to end first.
+    pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
+        self.rows += rows;
+        self.bytes += bytes;
+        if self.rows > ROWS || self.bytes > self.pool.largest {
+            return Err(Error::TooLarge);
+        }
+        if self.is_large {
+            return Ok(());
+        }
+        if self.bytes > self.pool.most {
+            let large = self.pool.large.clone().try_acquire_owned();
+            self.held = Some(large.map_err(|_| Error::TooManyRequests)?);
+            self.is_large = true;
+            return Ok(());
+        }
+        let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
+        let permit = self.pool.bytes.clone().try_acquire_many_owned(permits);
+        let permit = permit.map_err(|_| Error::TooManyRequests)?;
+        match &mut self.held {
+            Some(held) => held.merge(permit),
+            None => self.held = Some(permit),
+        }
+        Ok(())
+    }
+
+    /// Takes rows that will be looked at once more.
+    pub(super) fn take_again(&mut self, rows: usize) -> Result<(), Error> {
+        self.again = self.again.saturating_add(rows);
+        if self.again > AGAIN {
+            Err(Error::TooLarge)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes pairs that are kept; fails as [`Budget::take`] does.
+    pub fn keep<'a>(&mut self, kvs: impl Iterator<Item = &'a KeyValue> + Clone) -> Result<(), Error> {
+        let rows = kvs.clone().count();
+        let bytes = kvs.map(|kv| kv.key.len() + kv.value.len() + ROW).sum();
+        self.take(rows, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn leases_with_many_keys_wait_for_each_other() {
+        let fetches = Fetches::default();
+        let budget = |keys| fetches.budget_for_lease(Share::Writes, keys);
+        let first = budget(1_000_000).await.unwrap();
+        let mut second = Box::pin(budget(1_000_000));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(budget(FEW_KEYS).await.unwrap());
+        drop(budget(MANY_KEYS).await.unwrap());
+        drop(fetches.budget_for_lease(Share::LeaseEnds, 30_000).await.unwrap());
+        assert!(matches!(budget(2_000_000).await, Err(Error::TooLarge)));
+        drop(first);
+        second.await.unwrap();
+    }
+}
