@@ -304,7 +304,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
             .hold(range.watcher_bytes())
             .map_err(|_| Error::TooManyRequests)?;
         let inbox = Arc::new(Inbox::default());
-        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, Some(from));
+        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, (Some(from), 0));
         subscription.hold(held);
         Ok(Events {
             subscription,

@@ -222,6 +222,8 @@ impl<E: Engine> Term<E> {
             announce_epoch(self.node.replica.state().epoch()).await?;
         }
         if !leadership.wait.is_zero() {
+            // Views show it already.
+            self.node.show_missed().await;
             // An older leader whose lease was not seen to expire may still serve reads.
             tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
             tokio::time::sleep(leadership.wait).await;

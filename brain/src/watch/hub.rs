@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::Options;
 use super::index::Index;
-use super::mailbox::{Inbox, Mailbox, locked};
+use super::mailbox::{Inbox, Mailbox, RunCount, locked};
 use super::range::KeyRange;
 use super::ring::{Entry, Ring};
 use super::subscription::{EventFilter, Registered, Subscription};
@@ -38,6 +38,8 @@ pub struct Hub {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
+    /// Runs in all mailboxes.
+    runs: Arc<RunCount>,
     pub(super) ring: RwLock<Ring>,
     pub(super) routing: Mutex<Routing>,
     /// The newest revision in the ring.
@@ -71,6 +73,7 @@ impl Hub {
         };
         let shared = Shared {
             options,
+            runs: Arc::default(),
             ring: RwLock::new(Ring::new(revision, options.ring_bytes)),
             routing: Mutex::new(routing),
             revision: AtomicI64::new(revision),
@@ -144,7 +147,8 @@ impl Hub {
     /// Watches `range` from revision `start` on, or from the next one if it is `None`. `inbox` gets `name` when there is something
     /// to read; if the subscription [is behind](Subscription::is_behind), it can be read at once.
     ///
-    /// Also returns the revision of the store: without a `start`, the watch starts after it.
+    /// Also returns the revision of the store: without a `start`, the watch starts after it. It is at least `shown`, which clients may have
+    /// read before the hub has it: what they have read is no news.
     #[must_use]
     pub fn subscribe(
         &self,
@@ -152,16 +156,16 @@ impl Hub {
         name: i64,
         range: KeyRange,
         kinds: EventFilter,
-        start: Option<Revision>,
+        (start, shown): (Option<Revision>, Revision),
     ) -> (Subscription, Revision) {
         let mut routing = locked(&self.shared.routing);
-        let revision = self.revision();
+        let revision = self.revision().max(shown);
         let next = start.unwrap_or(revision + 1);
         let live = next > routing.matched;
         let mailbox = Arc::new(if live {
-            Mailbox::open(name, Arc::clone(inbox))
+            Mailbox::open(name, Arc::clone(inbox), Arc::clone(&self.shared.runs))
         } else {
-            Mailbox::closed(name, Arc::clone(inbox))
+            Mailbox::closed(name, Arc::clone(inbox), Arc::clone(&self.shared.runs))
         });
         let id = routing.index.insert(&range, Arc::clone(&mailbox));
         drop(routing);

@@ -1,12 +1,13 @@
 //! The mailbox of a watcher: the dispatcher delivers positions to it, and wakes its stream.
 //!
 //! A mailbox holds a bounded number of runs. One more makes it *lagging*: it accepts nothing until its watcher has caught up and
-//! joins again, so a watcher that does not read costs the others nothing.
+//! joins again, so a watcher that does not read costs the others nothing. While all mailboxes together hold many runs, each may hold few.
 //!
 //! Invariant: a mailbox with contents that its watcher has not taken is listed in the inbox of its stream, or [`Inbox::drain`] has
 //! returned its name and the mailbox has not been read since.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -43,6 +44,30 @@ impl Inbox {
     }
 }
 
+/// Runs that all mailboxes together may hold before each of them may hold only [`FEW`]. A run takes 24 bytes.
+const MANY: usize = 1 << 20;
+
+/// Runs that a mailbox may hold in any case.
+const FEW: usize = 4;
+
+/// The number of runs in the mailboxes of all watchers.
+#[derive(Debug, Default)]
+pub(super) struct RunCount(AtomicUsize);
+
+impl RunCount {
+    fn change(&self, from: usize, to: usize) {
+        if to > from {
+            self.0.fetch_add(to - from, Ordering::Relaxed);
+        } else {
+            self.0.fetch_sub(from - to, Ordering::Relaxed);
+        }
+    }
+
+    fn is_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > MANY
+    }
+}
+
 /// The contents of a mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mail {
@@ -56,6 +81,7 @@ pub(super) enum Mail {
 pub(super) struct Mailbox {
     name: i64,
     inbox: Arc<Inbox>,
+    count: Arc<RunCount>,
     state: Mutex<State>,
 }
 
@@ -64,6 +90,16 @@ struct State {
     mode: Mode,
     runs: VecDeque<Run>,
     named: bool,
+}
+
+impl State {
+    /// Changes the runs, and counts them.
+    fn change<T>(&mut self, count: &RunCount, change: impl FnOnce(&mut VecDeque<Run>) -> T) -> T {
+        let before = self.runs.len();
+        let changed = change(&mut self.runs);
+        count.change(before, self.runs.len());
+        changed
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,15 +113,15 @@ enum Mode {
 }
 
 impl Mailbox {
-    pub(super) fn open(name: i64, inbox: Arc<Inbox>) -> Self {
-        Self::new(name, inbox, Mode::Open)
+    pub(super) fn open(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>) -> Self {
+        Self::new(name, inbox, count, Mode::Open)
     }
 
-    pub(super) fn closed(name: i64, inbox: Arc<Inbox>) -> Self {
-        Self::new(name, inbox, Mode::Closed)
+    pub(super) fn closed(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>) -> Self {
+        Self::new(name, inbox, count, Mode::Closed)
     }
 
-    fn new(name: i64, inbox: Arc<Inbox>, mode: Mode) -> Self {
+    fn new(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>, mode: Mode) -> Self {
         let state = State {
             mode,
             runs: VecDeque::new(),
@@ -94,6 +130,7 @@ impl Mailbox {
         Self {
             name,
             inbox,
+            count,
             state: Mutex::new(state),
         }
     }
@@ -105,15 +142,22 @@ impl Mailbox {
         if !matches!(state.mode, Mode::Open) {
             return;
         }
-        for run in runs {
-            match state.runs.back_mut() {
-                Some(last) if last.end == run.start => last.end = run.end,
-                _ => state.runs.push_back(*run),
+        state.change(&self.count, |kept| {
+            for run in runs {
+                match kept.back_mut() {
+                    Some(last) if last.end == run.start => last.end = run.end,
+                    _ => kept.push_back(*run),
+                }
             }
-        }
+        });
+        let max_runs = if self.count.is_many() {
+            FEW.min(max_runs)
+        } else {
+            max_runs
+        };
         if state.runs.len() > max_runs {
             let oldest = state.runs.front().map_or(0, |run| run.revision);
-            state.runs = VecDeque::new();
+            state.change(&self.count, std::mem::take);
             state.mode = Mode::Overrun(oldest);
         }
         self.name_it(state);
@@ -126,7 +170,7 @@ impl Mailbox {
             return;
         }
         let oldest = state.runs.front().map_or(from, |run| run.revision);
-        state.runs = VecDeque::new();
+        state.change(&self.count, std::mem::take);
         state.mode = Mode::Overrun(oldest);
         self.name_it(state);
     }
@@ -139,20 +183,20 @@ impl Mailbox {
             state.mode = Mode::Closed;
             return Mail::Lost(from);
         }
-        Mail::Runs(std::mem::take(&mut state.runs))
+        Mail::Runs(state.change(&self.count, std::mem::take))
     }
 
     /// Opens the mailbox for runs.
     pub(super) fn join(&self) {
         let mut state = locked(&self.state);
-        state.runs = VecDeque::new();
+        state.change(&self.count, std::mem::take);
         state.mode = Mode::Open;
     }
 
     /// Closes the mailbox.
     pub(super) fn leave(&self) {
         let mut state = locked(&self.state);
-        state.runs = VecDeque::new();
+        state.change(&self.count, std::mem::take);
         state.mode = Mode::Closed;
     }
 
@@ -169,6 +213,12 @@ impl Mailbox {
         if !std::mem::replace(&mut state.named, true) {
             self.inbox.add(self.name);
         }
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        locked(&self.state).change(&self.count, std::mem::take);
     }
 }
 

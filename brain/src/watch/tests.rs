@@ -86,7 +86,9 @@ impl Store {
     }
 
     fn watch(&self, name: i64, range: KeyRange, start: Option<Revision>) -> Subscription {
-        self.hub.subscribe(&self.inbox, name, range, EventFilter::ALL, start).0
+        self.hub
+            .subscribe(&self.inbox, name, range, EventFilter::ALL, (start, 0))
+            .0
     }
 
     fn named(&self) -> Vec<i64> {
@@ -140,10 +142,22 @@ async fn watch_from_now_misses_earlier_events_dispatched_later() {
     store.publish(&[&["a"]]);
     let (mut watcher, revision) = store
         .hub
-        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, None);
+        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, (None, 0));
     assert_eq!(revision, 2);
     store.commit(&[&["a"]]).await;
     assert_eq!(store.read(&mut watcher).await, "a@3");
+}
+
+#[tokio::test]
+async fn watch_from_now_misses_what_clients_have_read_before_the_hub_has_it() {
+    let store = Store::new(options());
+    let shown = (None, 3);
+    let (mut watcher, revision) = store
+        .hub
+        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, shown);
+    assert_eq!(revision, 3);
+    store.commit(&[&["a"], &["a"], &["a"]]).await;
+    assert_eq!(store.read(&mut watcher).await, "a@4");
 }
 
 #[tokio::test]

@@ -119,7 +119,8 @@ impl<H: History> Watchers<H> {
         let held = self.meter.hold(range.watcher_bytes());
         let held = held.map_err(|_| Refused::TooMany(Error::TooManyRequests))?;
         let id = self.choose_id(create.id)?;
-        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, create.start);
+        let from = (create.start, self.shared.replay.history().published());
+        let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, from);
         subscription.hold(held);
         if create.form.prev_kv == PrevKv::Included {
             subscription.want_prev_kv();

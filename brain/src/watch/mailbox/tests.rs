@@ -6,7 +6,7 @@ const fn run(start: u64, end: u64, revision: Revision) -> Run {
 
 fn mailbox() -> (Mailbox, Arc<Inbox>) {
     let inbox = Arc::new(Inbox::default());
-    (Mailbox::open(7, Arc::clone(&inbox)), inbox)
+    (Mailbox::open(7, Arc::clone(&inbox), Arc::default()), inbox)
 }
 
 fn named(inbox: &Inbox) -> usize {
@@ -65,7 +65,7 @@ fn an_overrun_begins_with_what_was_not_taken() {
 #[test]
 fn a_closed_mailbox_takes_nothing() {
     let inbox = Arc::new(Inbox::default());
-    let mailbox = Mailbox::closed(7, Arc::clone(&inbox));
+    let mailbox = Mailbox::closed(7, Arc::clone(&inbox), Arc::default());
     mailbox.deliver(&[run(0, 1, 2)], 9);
     mailbox.overrun(5);
     assert_eq!((named(&inbox), mailbox.take()), (0, Mail::Runs(VecDeque::new())));
@@ -85,4 +85,35 @@ async fn a_name_wakes_who_waits_for_the_inbox() {
     mailbox.take();
     mailbox.overrun(3);
     waiting.await;
+}
+
+#[test]
+fn mailboxes_hold_few_runs_each_while_there_are_many() {
+    let (count, inbox) = (Arc::new(RunCount::default()), Arc::new(Inbox::default()));
+    let mailbox = |name| Mailbox::open(name, Arc::clone(&inbox), Arc::clone(&count));
+    let runs: Vec<Run> = (0..100).map(|at| run(2 * at, 2 * at + 1, 1)).collect();
+    let mut kept = Vec::new();
+    for name in 0..100_000 {
+        let mailbox = mailbox(name);
+        mailbox.deliver(&runs, 128);
+        if matches!(mailbox.take(), Mail::Lost(1)) {
+            break;
+        }
+        mailbox.deliver(&runs, 128);
+        kept.push(mailbox);
+    }
+    assert_eq!(kept.len(), MANY / 100);
+    for name in 0..100 {
+        kept.push(mailbox(name));
+        kept.last().unwrap().deliver(&runs[..FEW], 128);
+    }
+    let last = kept.last().unwrap();
+    assert_eq!(last.take(), Mail::Runs(runs[..FEW].to_vec().into()));
+    last.deliver(&runs[..=FEW], 128);
+    assert_eq!(last.take(), Mail::Lost(1));
+    drop(kept);
+    assert_eq!(count.0.load(Ordering::Relaxed), 0);
+    let mailbox = mailbox(0);
+    mailbox.deliver(&runs, 128);
+    assert_eq!(mailbox.take(), Mail::Runs(runs.into()));
 }
