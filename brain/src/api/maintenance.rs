@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::Stream;
 use futures::future::BoxFuture;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -45,6 +46,24 @@ pub struct MaintenanceService<R: Rows> {
     pub members: Members,
     /// Writes and sends snapshots.
     pub snapshots: Snapshots,
+    /// Turns of hashes.
+    pub hashes: Hashes,
+}
+
+/// Turns of hashes: each looks at all versions, and keeps what is in memory when it begins. Two are computed at once, further ones wait.
+pub struct Hashes(Semaphore);
+
+impl Default for Hashes {
+    fn default() -> Self {
+        Self(Semaphore::new(2))
+    }
+}
+
+impl Hashes {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
+        // Never closed.
+        self.0.acquire().await.map_err(|_| Error::Stopped)
+    }
 }
 
 #[tonic::async_trait]
@@ -118,6 +137,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn hash(&self, request: Request<pb::HashRequest>) -> Result<Response<pb::HashResponse>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
+        let _turn = self.hashes.turn().await?;
         let view = self.store.view()?;
         let _timer = self.store.metrics.mvcc.hash.start_timer();
         let hash = hash(&view, view.revision)
@@ -131,6 +151,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 
     async fn hash_kv(&self, request: Request<pb::HashKvRequest>) -> Result<Response<pb::HashKvResponse>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
+        let _turn = self.hashes.turn().await?;
         let view = self.store.view()?;
         let asked = request.get_ref().revision;
         let at = view.resolve(asked).map_err(super::context::to_status)?;
@@ -287,4 +308,19 @@ async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
         }
     }
     Ok(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn third_hash_waits_for_one_of_two() {
+        let hashes = Hashes::default();
+        let (one, _other) = (hashes.turn().await.unwrap(), hashes.turn().await.unwrap());
+        let mut third = Box::pin(hashes.turn());
+        assert!(futures::poll!(&mut third).is_pending());
+        drop(one);
+        drop(third.await.unwrap());
+    }
 }

@@ -62,6 +62,8 @@ pub struct Evaluator<'a> {
     pub looked: usize,
     /// Rows that were looked at at all.
     pub work: usize,
+    /// Single keys that were looked up. The writer counts them, too.
+    pub points: usize,
     /// The account of the answer, before it is complete.
     pub answer: Answering,
 }
@@ -167,6 +169,7 @@ impl<'a> Evaluator<'a> {
             changes: Vec::new(),
             looked: 0,
             work: 0,
+            points: 0,
             answer: Answering::default(),
         }
     }
@@ -351,7 +354,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn check_existing(&self, put: &PutOp) -> Result<(), EvaluateError> {
+    fn check_existing(&mut self, put: &PutOp) -> Result<(), EvaluateError> {
         if (put.ignore_value || put.ignore_lease) && self.current(&put.key)?.is_none() {
             return Err(Error::KeyNotFound.into());
         }
@@ -505,7 +508,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// A key's newest state.
-    fn current(&self, key: &Bytes) -> Result<Option<Row>, EvaluateError> {
+    fn current(&mut self, key: &Bytes) -> Result<Option<Row>, EvaluateError> {
+        self.points += 1;
         let hash = KeyHash::of(key);
         if let Some(state) = self.overlay.get(key, hash) {
             return Ok(state.cloned().map(Row::read));

@@ -234,7 +234,11 @@ impl<R: Rows> Builder<R> {
         let mut evaluator = self.evaluator(fetched);
         evaluator.answer = Answering::new(meter);
         let result = evaluator.run(op).await;
-        let (revision, changes, work) = (evaluator.revision(), evaluator.changes, evaluator.work);
+        let (revision, changes, work) = (
+            evaluator.revision(),
+            evaluator.changes,
+            evaluator.work + evaluator.points,
+        );
         self.work += work;
         let result = result?;
         self.commit(changes);
@@ -347,7 +351,7 @@ impl<R: Rows> Builder<R> {
         let mut evaluator = self.evaluator(fetched);
         let most = if expired { LEASE_PART } else { usize::MAX };
         let deleted = evaluator.delete_attached(id, most).await;
-        let (changes, work) = (evaluator.changes, evaluator.work);
+        let (changes, work) = (evaluator.changes, evaluator.work + evaluator.points);
         self.work += work;
         let is_whole = deleted?;
         let keys = changes.len();
@@ -389,6 +393,7 @@ impl<R: Rows> Builder<R> {
             changes: Vec::new(),
             looked: 0,
             work: 0,
+            points: 0,
             answer: Answering::default(),
         }
     }

@@ -18,7 +18,7 @@ use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
 use crate::api::lock::LockService;
 use crate::api::loggable;
-use crate::api::maintenance::{Defragment, MaintenanceService, MoveLeader, Snapshots};
+use crate::api::maintenance::{Defragment, Hashes, MaintenanceService, MoveLeader, Snapshots};
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::cluster::followers::Followers;
 use crate::cluster::leadership::TransferLeader;
@@ -111,6 +111,7 @@ pub fn services<H: History, R: Rows>(
         move_leader: move_leader(transfers),
         members: members.clone(),
         snapshots: Snapshots::new(spool(config)),
+        hashes: Hashes::default(),
     };
     let leases = Arc::new(LeaseService::new(
         api.clone(),
@@ -265,6 +266,7 @@ pub fn peer_services<R: Rows>(
         move_leader: move_leader(mpsc::channel(1).0),
         members: membership,
         snapshots: Snapshots::new(spool(config)),
+        hashes: Hashes::default(),
     };
     let auth = AuthService(here.clone());
     let kv = KvService { store: here, stop };

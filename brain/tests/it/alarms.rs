@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use brain::api::maintenance::{MaintenanceService, Snapshots};
+use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use brain::cluster::members::Members;
 use brain::errors::Error;
 use brain::log::MemLog;
@@ -26,6 +26,7 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
     };
     let maintenance = MaintenanceService {
         snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
+        hashes: Hashes::default(),
         store: engine.kv.store.clone(),
         size: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),

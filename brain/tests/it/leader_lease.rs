@@ -8,7 +8,7 @@ use brain::api::cluster::ClusterService;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
-use brain::api::maintenance::{MaintenanceService, Snapshots};
+use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use brain::clock::since_boot;
 use brain::cluster::forward::{LeaderLease, LeaderRouter, REQUEST_TIMEOUT, Role};
 use brain::cluster::members::Members;
@@ -51,6 +51,7 @@ impl Asked {
         store.router = LeaderRouter::new(roles.subscribe()).local_only();
         let maintenance = MaintenanceService {
             snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
+            hashes: Hashes::default(),
             store: store.clone(),
             size: Arc::new(|| 0),
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),

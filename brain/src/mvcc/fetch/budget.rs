@@ -22,6 +22,9 @@ const AGAIN: usize = 200_000;
 /// Memory that a row takes beside its key and value.
 const ROW: usize = 200;
 
+/// A request that takes up to so many bytes of a pool may use its last quarter, so that large ones do not turn the others away.
+const SMALL: usize = 256 << 10;
+
 /// Keys of leases that are read at once, unless one lease has more. Further leases wait.
 const LEASE_KEYS: usize = 32_768;
 
@@ -46,6 +49,8 @@ pub enum Share {
 #[derive(Debug, Clone)]
 struct Pool {
     bytes: Arc<Semaphore>,
+    /// Those that requests take that are not [`SMALL`].
+    of_others: Arc<Semaphore>,
     /// The most that one request takes of it.
     most: usize,
     /// One request at a time may take more, which is not of the pool.
@@ -60,6 +65,7 @@ impl Pool {
     fn new(bytes: usize, large: Arc<Semaphore>, largest: usize) -> Self {
         Self {
             bytes: Arc::new(Semaphore::new(bytes)),
+            of_others: Arc::new(Semaphore::new(bytes / 4 * 3)),
             most: bytes / 4,
             large,
             largest,
@@ -114,6 +120,7 @@ impl Fetches {
             pool: pool.clone(),
             _turn: None,
             held: None,
+            held_of_others: None,
             is_large: false,
             bytes: 0,
             rows: 0,
@@ -153,6 +160,8 @@ pub struct Budget {
     _turn: Option<OwnedSemaphorePermit>,
     /// Bytes of the pool, or the place of the one large request.
     held: Option<OwnedSemaphorePermit>,
+    /// As much, where it is not small.
+    held_of_others: Option<OwnedSemaphorePermit>,
     is_large: bool,
     bytes: usize,
     pub(super) rows: usize,
@@ -176,17 +185,18 @@ impl Budget {
         if self.bytes > self.pool.most {
             let large = self.pool.large.clone().try_acquire_owned();
             self.held = Some(large.map_err(|_| Error::TooManyRequests)?);
+            self.held_of_others = None;
             self.is_large = true;
             return Ok(());
         }
-        let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
-        let permit = self.pool.bytes.clone().try_acquire_many_owned(permits);
-        let permit = permit.map_err(|_| Error::TooManyRequests)?;
-        match &mut self.held {
-            Some(held) => held.merge(permit),
-            None => self.held = Some(permit),
+        if self.bytes > SMALL {
+            let held = self
+                .held_of_others
+                .as_ref()
+                .map_or(0, OwnedSemaphorePermit::num_permits);
+            acquire(&self.pool.of_others, &mut self.held_of_others, self.bytes - held)?;
         }
-        Ok(())
+        acquire(&self.pool.bytes, &mut self.held, bytes)
     }
 
     /// Takes rows that will be looked at once more.
@@ -207,9 +217,45 @@ impl Budget {
     }
 }
 
+/// Takes so many bytes, at once or not at all.
+fn acquire(of: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<(), Error> {
+    let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
+    let permit = of.clone().try_acquire_many_owned(permits);
+    let permit = permit.map_err(|_| Error::TooManyRequests)?;
+    match held {
+        Some(held) => held.merge(permit),
+        None => *held = Some(permit),
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_requests_leave_memory_to_small_ones() {
+        let fetches = Fetches::default();
+        let mut taken = Vec::new();
+        let refused = loop {
+            let mut budget = fetches.budget(Share::Writes);
+            // In parts, the first of which are small.
+            match budget.take(1, SMALL).and_then(|()| budget.take(20, (24 << 20) - SMALL)) {
+                Ok(()) => taken.push(budget),
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            matches!(refused, Error::TooManyRequests) && taken.len() == 4,
+            "{refused:?}, {}",
+            taken.len()
+        );
+        let mut small = fetches.budget(Share::Writes);
+        small.take(1, SMALL).unwrap();
+        assert!(matches!(small.take(1, 1 << 20), Err(Error::TooManyRequests)));
+        drop(taken);
+        small.take(1, 1 << 20).unwrap();
+    }
 
     #[tokio::test]
     async fn leases_with_many_keys_wait_for_each_other() {
