@@ -25,7 +25,7 @@ use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
 use crate::tasks::Owned;
-use crate::types::{Caller, LeaseId};
+use crate::types::{AuthError, Caller, LeaseId};
 
 mod keep_alive;
 
@@ -108,7 +108,7 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                 match next {
                     // Those of a lease that wait together are checked once.
                     Next::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
-                    Next::Request(Some(request)) => match renewer.check(request.id) {
+                    Next::Request(Some(request)) => match renewer.check(request.id).await {
                         Ok(()) => ahead.add(request.id),
                         // The earlier ones are answered first, as by etcd.
                         Err(error) => (refused, open) = (Some(error), false),
@@ -271,9 +271,10 @@ impl<R: Rows> LeaseService<R> {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
             // As in etcd: who may not read a key of one lease sees none.
             for id in &ids {
-                self.check_read(&caller, || self.store.state.lease_keys(*id)).await?;
-                // There may be a million.
-                tokio::task::coop::consume_budget().await;
+                let check = |page: Vec<Bytes>| self.store.guard.load().check_lease(&caller, Access::Read, || page);
+                if let Err(error) = check_lease_keys(&self.store, *id, check).await {
+                    return Err(self.store.refuse(error.into()).await);
+                }
             }
         }
         let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
@@ -319,15 +320,40 @@ struct Renewer<R: Rows> {
 
 impl<R: Rows> Renewer<R> {
     /// Checks that the client may put the keys of a lease.
-    fn check(&self, id: i64) -> Result<(), Error> {
-        if self.store.router.is_forwarded() {
+    async fn check(&self, id: i64) -> Result<(), Error> {
+        if self.store.router.is_forwarded() || !self.store.guard.is_enabled() {
             return Ok(());
         }
-        let checked = self.store.guard.check(&self.credentials, |auth, caller| {
-            auth.check_known(caller)?;
-            auth.check_lease(caller, Access::Write, || self.store.state.lease_keys(LeaseId(id)))
-        });
-        Ok(checked?)
+        let check = |page| {
+            self.store.guard.check(&self.credentials, |auth, caller| {
+                auth.check_known(caller)?;
+                auth.check_lease(caller, Access::Write, || page)
+            })
+        };
+        Ok(check_lease_keys(&self.store, LeaseId(id), check).await?)
+    }
+}
+
+/// Keys of a lease that are checked before others have their turn.
+const PAGE: usize = 1_000;
+
+/// Checks all keys of a lease, of which there may be a million, by `check` of some of them: once at least.
+async fn check_lease_keys<R: Rows>(
+    store: &ApiContext<R>,
+    id: LeaseId,
+    check: impl Fn(Vec<Bytes>) -> Result<(), AuthError>,
+) -> Result<(), AuthError> {
+    let mut last: Option<Bytes> = None;
+    loop {
+        let page = store.state.leases().attached_behind(id, last.as_ref(), PAGE);
+        last = page.last().cloned().filter(|_| page.len() == PAGE);
+        check(page)?;
+        if last.is_none() {
+            // There may be a million leases, too.
+            tokio::task::coop::consume_budget().await;
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
     }
 }
 
