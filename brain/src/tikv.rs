@@ -18,7 +18,7 @@ use bytes::Bytes;
 pub use cas_register::TikvRegister;
 pub use options::{Gc, Options, Tls};
 pub use reconnect::{ConnectionSupervisor, connect_timeout};
-pub use wipe::Part;
+pub use wipe::{Part, Reclaim};
 
 pub(crate) use error::Error;
 pub(crate) use keys::Keys;

@@ -114,6 +114,10 @@ pub(crate) async fn copy<L: Log, R: Rows>(
         }
         users = copy.copy_users(spool).await?;
     }
+    ensure!(
+        copy.source.auth_revision().await? == users,
+        "users or roles of the source change again and again, and the copy's are not the same: start the same command again once they do not"
+    );
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
     if until.is_none() && newest > own {
         // Who follows until clients move over would lose what they have written since.

@@ -12,6 +12,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
@@ -37,6 +38,10 @@ const CHUNK_SLOTS: u32 = 512;
 /// of a region that is made meanwhile may hold a slot that nobody can read any more. A reader that looks back from the
 /// watermark for barriers must not come across one.
 const MARGIN: u64 = 8 * WINDOW;
+
+/// Time limit of a destruction. A range may be large, but a client that is stuck is given up soon: a member that begins to lead waits
+/// for this.
+const DESTROY: Duration = Duration::from_secs(4);
 
 /// Slots behind the last one that was seen within which the end of the log is expected.
 const NEAR: u64 = 4096;
@@ -169,7 +174,7 @@ impl Log for TikvLog {
             for (from, to) in ranges {
                 inner
                     .tikv
-                    .destroy(&keys.slot(from), &keys.slot(to))
+                    .destroy(&keys.slot(from), &keys.slot(to), DESTROY)
                     .await
                     .map_err(unavailable)?;
             }

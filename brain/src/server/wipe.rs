@@ -8,7 +8,7 @@ use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::{Config, TikvOptions};
 use crate::metrics::Metrics;
-use crate::tikv::{Part, Tikv, TikvRegister};
+use crate::tikv::{Part, Reclaim, Tikv, TikvRegister};
 use anyhow::Context as _;
 use bytes::Bytes;
 use election::Lock as _;
@@ -44,11 +44,11 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
 /// Deletes everything below the prefix. Fails if a member uses it, or an import fills it.
 async fn wipe_unused(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
     claim::unused(&tikv.register(IMPORTER)).await?;
-    wipe(tikv, token).await
+    wipe(tikv, token, Reclaim::Now).await
 }
 
 /// Deletes everything below the prefix. Fails if a member uses it.
-pub(super) async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
+pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::Result<()> {
     tikv.check_pin().await?;
     if tikv.is_empty().await? {
         info!("there is nothing to wipe");
@@ -63,10 +63,10 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
         anyhow::ensure!(now == seen, "a member began to lead: stop all members first");
         Ok(())
     };
-    let data = tikv.wipe(Part::Data, unchanged).await?;
+    let data = tikv.wipe((Part::Data, reclaim), unchanged).await?;
     // The mark is deleted last: until then no member takes the remaining data for a store.
-    let registers = tikv.wipe(Part::RegistersBut(OWNER), async || Ok(())).await?;
-    let mark = tikv.wipe(Part::Whole, async || Ok(())).await?;
+    let registers = tikv.wipe((Part::RegistersBut(OWNER), reclaim), async || Ok(())).await?;
+    let mark = tikv.wipe((Part::Whole, reclaim), async || Ok(())).await?;
     anyhow::ensure!(
         tikv.is_empty().await?,
         "somebody writes below the key prefix: stop all members first"

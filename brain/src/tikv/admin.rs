@@ -24,15 +24,12 @@ impl Tikv {
     /// Destroys all keys of a range on every server, with all of their versions. The results of concurrent reads and writes of
     /// the range are undefined. It is tried once, and fails while a server cannot be reached: others may have destroyed the range,
     /// and it has to be destroyed again.
-    pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
+    pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes, limit: Duration) -> Result<(), Error> {
         let destroy = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared
-            .pool
-            .call_untracked("destroy", LIMITS.attempt, destroy)
-            .await
+        self.shared.pool.call_untracked("destroy", limit, destroy).await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it

@@ -23,11 +23,25 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Delay before a transaction that met a lock is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Time limit of the destruction of a range. The client tries each server again and again for half of it, and what it has begun is not
+/// to go on behind the wipe.
+const DESTROY: Duration = Duration::from_secs(60);
+
 /// Time limits of one transaction, and of all of its repetitions.
 const LIMITS: Limits = Limits {
     attempt: Duration::from_secs(10),
     total: Duration::from_secs(60),
 };
+
+/// When the space of deleted keys is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reclaim {
+    /// At once: their versions are destroyed where they lie. TiKV may do so a while later, past all transactions, so nothing may be written
+    /// there until it has.
+    Now,
+    /// By garbage collection: the keys are used again at once.
+    Later,
+}
 
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +63,11 @@ impl Tikv {
 
     /// Deletes a part of the store; `check` is called before each transaction. Returns the number of deleted keys. It continues where an
     /// interrupted call ended. Fails if TiKV cannot be reached, another process writes to the store, or `check` fails.
-    pub async fn wipe(&self, part: Part, check: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    pub async fn wipe(
+        &self,
+        (part, reclaim): (Part, Reclaim),
+        check: impl AsyncFn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<u64> {
         let keys = self.keys();
         let (whole, registers_end) = (keys.whole(), keys.registers_end());
         let ranges = match part {
@@ -67,11 +85,14 @@ impl Tikv {
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
-            if let Err(error) = self.destroy(&from, &to).await {
+            if reclaim == Reclaim::Now
+                && let Err(error) = self.destroy(&from, &to, DESTROY).await
+            {
                 // Every key is deleted: garbage collection does the rest.
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "the space is given back later"
+                    "TiKV did not confirm that the space is given back, and may still be at it: wait some minutes before the key prefix is \
+                     used again"
                 );
             }
         }

@@ -19,7 +19,7 @@ use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
 use crate::server::wipe::wipe;
 use crate::snapshot::{Importer, Spool, restore};
-use crate::tikv::{Tikv, TikvRegister};
+use crate::tikv::{Reclaim, Tikv, TikvRegister};
 
 /// The name of the register that holds an [`Importing`]. It is part of the format.
 const IMPORTING: &str = "importing";
@@ -92,7 +92,7 @@ async fn copy_alone(
                 unchanged(tikv, token, stored.as_ref()).await?;
                 info!("deleting a copy that is not complete");
                 claim.release();
-                wipe(tikv, token).await?;
+                wipe(tikv, token, Reclaim::Later).await?;
             }
             let made = collecting(source, &spool, async |source| {
                 begin(tikv, token, source, claim, (engine.clone(), &spool)).await
