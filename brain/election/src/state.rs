@@ -11,6 +11,9 @@ use crate::config::Config;
 use crate::record::{Record, Timestamp, later_than};
 use crate::{ElectionState, Moment, Term};
 
+/// The lease of a lock that its holder released.
+const RELEASED: Duration = Duration::from_secs(1);
+
 /// A candidate's knowledge of the previous leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predecessor {
@@ -137,8 +140,9 @@ impl<V: Clone> State<V> {
                 Predecessor::Named
             }
         } else if seen.record.is_free() {
-            // A lock that was created beforehand does not tell who led without it.
-            let released = seen.record.renew_time.is_some();
+            // A lock that was created beforehand does not tell who led without it, nor does one whose holder somebody else removed: who
+            // releases it leaves a lease of a second, as Kubernetes' clients do.
+            let released = seen.record.renew_time.is_some() && seen.record.lease_duration <= RELEASED;
             if released {
                 Predecessor::Released
             } else {
@@ -284,7 +288,7 @@ impl<V: Clone> State<V> {
         let record = Record {
             holder_identity: to.to_owned(),
             lease_duration: if to.is_empty() {
-                Duration::from_secs(1)
+                RELEASED
             } else {
                 self.config.lease_duration
             },

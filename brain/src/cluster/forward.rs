@@ -250,6 +250,8 @@ impl LeaderRouter {
         loop {
             let mut copy = Request::new(request.get_ref().clone());
             *copy.metadata_mut() = request.metadata().clone();
+            // Of the client's bytes, and the copy is encoded anew.
+            copy.metadata_mut().remove("content-length");
             copy.extensions_mut().insert(meter.clone());
             if let Some(caller) = &caller {
                 copy.extensions_mut().insert(caller.clone());
@@ -391,6 +393,8 @@ pub(super) fn is_transport(status: &Status) -> bool {
 }
 #[cfg(test)]
 mod tests {
+    use tonic::metadata::MetadataValue;
+
     use super::*;
     use crate::pb::peerpb::ReadIndexRequest;
     use crate::pb::peerpb::peer_client::PeerClient;
@@ -409,12 +413,20 @@ mod tests {
         };
         let roles = watch::Sender::new(Role::Following(gone));
         let here = async |_: Request<ReadIndexRequest>| Ok(Response::new(1));
-        let there = async |channel, request| {
+        let there = async |channel, request: Request<ReadIndexRequest>| {
+            assert_eq!(
+                request.metadata().get("content-length"),
+                None,
+                "it is of the client's bytes"
+            );
             let refused = PeerClient::new(channel).read_index(request).await.unwrap_err();
             roles.send_replace(Role::Leading(LeaderLease::unbounded()));
             Err(refused)
         };
-        let request = Request::new(ReadIndexRequest {});
+        let mut request = Request::new(ReadIndexRequest {});
+        request
+            .metadata_mut()
+            .insert("content-length", MetadataValue::from_static("7"));
         let answer = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
         assert_eq!(*answer.unwrap().get_ref(), 1);
     }

@@ -24,6 +24,13 @@ fn held_by(holder: &str, transitions: u32) -> Record {
     }
 }
 
+fn released(transitions: u32) -> Record {
+    Record {
+        lease_duration: Duration::from_secs(1),
+        ..held_by("", transitions)
+    }
+}
+
 /// Applies the decision of `state` at `sent`, with the answer at `answered`.
 #[track_caller]
 fn acquire(state: &mut State<u32>, sent: Moment, answered: Moment) -> Predecessor {
@@ -195,7 +202,12 @@ fn the_predecessor_says_whether_an_older_leader_may_still_be_valid() {
         Predecessor::Unseen,
         "made beforehand"
     );
-    assert_eq!(case(Some(held_by("", 1)), at(0)), Predecessor::Released);
+    assert_eq!(case(Some(released(1)), at(0)), Predecessor::Released);
+    assert_eq!(
+        case(Some(held_by("", 1)), at(0)),
+        Predecessor::Unseen,
+        "its holder was removed by another"
+    );
     assert_eq!(case(Some(held_by("a", 1)), at(0)), Predecessor::Named);
     assert_eq!(case(Some(held_by("b", 1)), at(2_000)), Predecessor::Expired);
 }
@@ -234,7 +246,7 @@ fn unseen_predecessor_is_kept_for_a_lease_duration() {
 #[test]
 fn giving_the_lock_away_ends_the_term_first() {
     let mut state = state("a");
-    state.read(Some((held_by("", 6), 1)), at(0));
+    state.read(Some((released(6), 1)), at(0));
     acquire(&mut state, at(0), at(1));
     let (record, _) = state.yield_to("b", at(2), wall(2)).unwrap();
     assert_eq!((record.holder_identity.as_str(), record.leader_transitions), ("b", 8));

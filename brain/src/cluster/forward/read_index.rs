@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::errors::Error;
@@ -33,8 +34,9 @@ impl ReadIndexBatcher {
                 let asks = client.read_index(ReadIndexRequest {});
                 let answer = match tokio::time::timeout(ANSWER, asks).await {
                     Ok(Ok(answer)) => answer,
-                    // The leader's storage did not answer a strict read: the waiting reads are tried again.
-                    Ok(Err(status)) if status.message() == Error::Timeout.text() => continue,
+                    // The leader's storage did not answer a strict read, or it has no memory for more requests: the waiting reads
+                    // are tried again.
+                    Ok(Err(status)) if is_busy(&status) => continue,
                     Ok(Err(_)) | Err(_) => return,
                 };
                 let committed = Slot(answer.get_ref().committed);
@@ -55,10 +57,23 @@ impl ReadIndexBatcher {
     }
 }
 
+/// Returns true if the leader is there, and could not answer.
+fn is_busy(status: &Status) -> bool {
+    [Error::Timeout, Error::TooManyRequests]
+        .iter()
+        .any(|error| status.message() == error.text())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::forward::REQUEST_TIMEOUT;
+
+    #[test]
+    fn leader_without_memory_is_asked_again() {
+        assert!(is_busy(&Error::TooManyRequests.into()));
+        assert!(!is_busy(&Error::NotLeader.into()));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_question_that_nobody_answers_is_given_up() {

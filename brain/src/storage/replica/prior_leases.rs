@@ -17,6 +17,8 @@ pub(super) struct PriorLeases {
     /// The longest lease by lock.
     leases: BTreeMap<u64, Duration>,
     last: (u64, Duration),
+    /// The barrier of the last one was read. Otherwise batches may be of an older leader than the one that the rows name.
+    is_read: bool,
 }
 
 impl PriorLeases {
@@ -25,6 +27,7 @@ impl PriorLeases {
         let mut prior_leases = Self::default();
         prior_leases.begin(OTHER, millis(manifest.prior_lease_ms));
         prior_leases.begin(manifest.lock, millis(manifest.lease));
+        prior_leases.is_read = false;
         prior_leases
     }
 
@@ -33,11 +36,15 @@ impl PriorLeases {
         let longest = self.leases.entry(lock).or_default();
         *longest = lease.max(*longest);
         self.last = (lock, lease);
+        self.is_read = true;
     }
 
-    /// The last one wrote.
+    /// A batch was read, or written: it is of the last one, if that one's barrier was read before.
     pub(super) fn served(&mut self) {
         let (lock, lease) = self.last;
+        if !self.is_read {
+            return;
+        }
         if self.leases.len() != 1 || self.leases.get(&lock) != Some(&lease) {
             self.leases = BTreeMap::from([self.last]);
         }
@@ -102,6 +109,12 @@ mod tests {
         assert_eq!(PriorLeases::of(&manifest).wait(0, true), LONG);
         assert_eq!(PriorLeases::of(&manifest).wait(7, true), Duration::ZERO);
         manifest.prior_lease_ms = 2_000;
-        assert_eq!(PriorLeases::of(&manifest).wait(7, true), SHORT);
+        let mut prior_leases = PriorLeases::of(&manifest);
+        assert_eq!(prior_leases.wait(7, true), SHORT);
+        prior_leases.served();
+        assert_eq!(prior_leases.wait(7, true), SHORT, "the batch may be of an older leader");
+        prior_leases.begin(7, LONG);
+        prior_leases.served();
+        assert_eq!(prior_leases.wait(7, true), Duration::ZERO);
     }
 }
