@@ -249,6 +249,8 @@ impl Lines {
     fn held(&mut self, text: Vec<u8>) -> Bytes {
         let charge = self.charge.split(text.len());
         charge.moved(text.len());
+        // The message is gone, and the next one may never come.
+        self.charge.shrink(usize::MAX);
         Bytes::from_owner(Held { text, _charge: charge })
     }
 
@@ -380,6 +382,7 @@ fn http_status(code: Code) -> StatusCode {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
+    use futures::StreamExt as _;
     use http_body_util::BodyExt as _;
     use prost::Message as _;
 
@@ -430,5 +433,36 @@ mod tests {
         let expected = keys.map(|key| format!("{{\"result\":{{\"cancel_reason\":\"{key}\"}}}}\n"));
         assert!(lines == expected.concat(), "{} bytes", lines.len());
         assert_eq!(held.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn stream_that_waits_for_its_next_message_holds_no_memory_of_the_last() {
+        let Found::Method(method) = find("/v3/watch") else {
+            panic!("no method")
+        };
+        let held = prometheus::IntGauge::new("held", "held").unwrap();
+        let account = Budget::new(64 << 20, held.clone()).account(None);
+        let exchange = Exchange {
+            method,
+            message: 4 << 20,
+            account,
+        };
+        // One answer, and none after it.
+        let once = async |request: Request<Body>| {
+            let answer = echo(request).await?.into_body().collect().await.unwrap().to_bytes();
+            let answers = futures::stream::iter([Ok::<_, Infallible>(Frame::data(answer))]);
+            let answers = answers.chain(futures::stream::pending());
+            Ok(Response::new(Body::new(http_body_util::StreamBody::new(answers))))
+        };
+        let asked = STANDARD.encode("k".repeat(1_000));
+        let asked = format!(r#"{{"create_request":{{"key":"{asked}"}}}}"#);
+        let request = Request::post("/v3/watch").body(Body::from(asked)).unwrap();
+        let answer = exchange.answer(request, once, |exceeded| panic!("{exceeded:?}")).await;
+        let mut lines = answer.into_body();
+        let line = lines.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(line.starts_with(b"{\"result\""), "{line:?}");
+        drop(line);
+        assert_eq!(held.get(), 0);
+        drop(lines);
     }
 }
