@@ -141,8 +141,10 @@ impl<V: Clone> State<V> {
             }
         } else if seen.record.is_free() {
             // A lock that was created beforehand does not tell who led without it, nor does one whose holder somebody else removed: who
-            // releases it leaves a lease of a second, as Kubernetes' clients do.
-            let released = seen.record.renew_time.is_some() && seen.record.lease_duration <= RELEASED;
+            // releases it leaves a lease of a second that begins then, as Kubernetes' clients do.
+            let record = &seen.record;
+            let begins = record.renew_time.is_some() && record.renew_time == record.acquire_time;
+            let released = begins && record.lease_duration <= RELEASED;
             if released {
                 Predecessor::Released
             } else {

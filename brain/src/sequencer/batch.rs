@@ -351,7 +351,7 @@ impl<R: Rows> Builder<R> {
         let mut evaluator = self.evaluator(fetched);
         let most = if expired { LEASE_PART } else { usize::MAX };
         let deleted = evaluator.delete_attached(id, most).await;
-        let (changes, work) = (evaluator.changes, evaluator.work + evaluator.points);
+        let (changes, work) = (evaluator.changes, evaluator.work);
         self.work += work;
         let is_whole = deleted?;
         let keys = changes.len();

@@ -153,7 +153,7 @@ impl DiskSpace {
 /// cannot be queried.
 pub fn memtable_bytes(path: &Path) -> anyhow::Result<u64> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the size of {}", path.display()))?;
-    Ok((stat.f_blocks.saturating_mul(stat.f_frsize) / 256).clamp(1 << 20, 32 << 20))
+    Ok((stat.f_blocks.saturating_mul(stat.f_frsize) / 256).clamp(1 << 20, 16 << 20))
 }
 
 /// Returns the size of a log's segments that fits the medium and the quota: a segment is allocated as a whole, and both must have

@@ -33,14 +33,14 @@ const LIMITS: Limits = Limits {
     total: Duration::from_secs(60),
 };
 
-/// When the space of deleted keys is given back.
+/// The space of deleted keys, whose versions are destroyed where they lie. A server may do so a while later, past all transactions, so
+/// nothing may be written there until all have confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaim {
-    /// At once: their versions are destroyed where they lie. TiKV may do so a while later, past all transactions, so nothing may be written
-    /// there until it has.
-    Now,
-    /// By garbage collection: the keys are used again at once.
-    Later,
+    /// The prefix is no longer used: what a server does not confirm is left to garbage collection.
+    Tried,
+    /// The keys are used again at once: who does not confirm it makes the wipe fail.
+    Required,
 }
 
 /// A part of a store.
@@ -85,15 +85,24 @@ impl Tikv {
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
-            if reclaim == Reclaim::Now
-                && let Err(error) = self.destroy(&from, &to, DESTROY).await
-            {
+            // With a new store to come, the last register is not worth a destruction that might go on beside it.
+            if part == Part::Whole && reclaim == Reclaim::Required {
+                continue;
+            }
+            match self.destroy(&from, &to, DESTROY).await {
+                Ok(()) => {}
+                Err(error) if reclaim == Reclaim::Required => {
+                    return Err(anyhow::Error::new(error).context(
+                        "TiKV did not confirm that deleted keys are destroyed, and may still be at it: start the same command again in \
+                         some minutes",
+                    ));
+                }
                 // Every key is deleted: garbage collection does the rest.
-                tracing::warn!(
+                Err(error) => tracing::warn!(
                     error = &error as &dyn std::error::Error,
                     "TiKV did not confirm that the space is given back, and may still be at it: wait some minutes before the key prefix is \
                      used again"
-                );
+                ),
             }
         }
         Ok(deleted.keys)

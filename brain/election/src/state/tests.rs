@@ -27,6 +27,7 @@ fn held_by(holder: &str, transitions: u32) -> Record {
 fn released(transitions: u32) -> Record {
     Record {
         lease_duration: Duration::from_secs(1),
+        renew_time: Some(wall(0)),
         ..held_by("", transitions)
     }
 }
@@ -207,6 +208,15 @@ fn the_predecessor_says_whether_an_older_leader_may_still_be_valid() {
         case(Some(held_by("", 1)), at(0)),
         Predecessor::Unseen,
         "its holder was removed by another"
+    );
+    let short = Record {
+        renew_time: Some(wall(1)),
+        ..released(1)
+    };
+    assert_eq!(
+        case(Some(short), at(0)),
+        Predecessor::Unseen,
+        "one with a short lease, too"
     );
     assert_eq!(case(Some(held_by("a", 1)), at(0)), Predecessor::Named);
     assert_eq!(case(Some(held_by("b", 1)), at(2_000)), Predecessor::Expired);

@@ -206,6 +206,10 @@ impl Lines {
             if self.is_over {
                 return Poll::Ready(Ok(None));
             }
+            if self.buffer.is_empty() {
+                // It would keep the memory of the last message until the next one.
+                self.buffer = BytesMut::new();
+            }
             match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.buffer.extend_from_slice(&data),

@@ -92,7 +92,7 @@ async fn copy_alone(
                 unchanged(tikv, token, stored.as_ref()).await?;
                 info!("deleting a copy that is not complete");
                 claim.release();
-                wipe(tikv, token, Reclaim::Later).await?;
+                wipe(tikv, token, Reclaim::Required).await?;
             }
             let made = collecting(source, &spool, async |source| {
                 begin(tikv, token, source, claim, (engine.clone(), &spool)).await
