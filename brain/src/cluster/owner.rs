@@ -150,12 +150,21 @@ pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerE
 
 /// Returns true if a key prefix of this cluster is marked as being restored into.
 pub async fn is_restoring<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
+    is_marked(register, token, Mark::Restoring).await
+}
+
+/// Returns true if a key prefix of this cluster is marked as being wiped.
+pub async fn is_wiping<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
+    is_marked(register, token, Mark::Wiping).await
+}
+
+async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: Mark) -> Result<bool, OwnerError> {
     let Some(stored) = get(register).await? else {
         return Ok(false);
     };
     let owner = Owner::parse(&stored)?;
     owner.check(token)?;
-    Ok(owner.mark == Mark::Restoring)
+    Ok(owner.mark == mark)
 }
 
 /// Hands a key prefix over to the members of this cluster. Fails if it is not marked as being restored into.
@@ -216,7 +225,9 @@ mod tests {
         let interrupted = MemRegister::new();
         begin_restore(&interrupted, "a").await.unwrap();
         assert!(matches!(occupied(&interrupted).await, Ok(OwnerError::Restoring)));
+        assert!(!is_wiping(&interrupted, "a").await.unwrap());
         begin_wipe(&interrupted, "a").await.unwrap();
+        assert!(is_wiping(&interrupted, "a").await.unwrap());
         assert!(matches!(claim(&interrupted, "a").await, Err(OwnerError::Wiping)));
         assert!(matches!(end_restore(&interrupted, "a").await, Err(OwnerError::Wiping)));
     }

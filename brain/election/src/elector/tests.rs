@@ -383,6 +383,7 @@ async fn the_watchdog_finds_a_loop_that_stands_still() {
 async fn a_stop_while_a_claim_is_under_way_gives_back_what_it_won() {
     let lock = quiet();
     let released = Record {
+        acquire_time: Some(Timestamp::UNIX_EPOCH),
         renew_time: Some(Timestamp::UNIX_EPOCH),
         ..Record::default()
     };

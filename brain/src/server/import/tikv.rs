@@ -70,7 +70,10 @@ async fn copy_alone(
 ) -> anyhow::Result<Copied> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
     let stored = register.get().await.context("read what is copied")?;
-    let is_copy = !tikv.is_empty().await? && owner::is_restoring(&owner, token).await?;
+    let is_empty = tikv.is_empty().await?;
+    let is_copy = !is_empty && owner::is_restoring(&owner, token).await?;
+    // Data that was to go anyway, such as a copy that was begun again before.
+    let is_wiped = !is_empty && owner::is_wiping(&owner, token).await?;
     let spool = Spool::new(&std::env::temp_dir());
     let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
     let (importing, collected) = match &stored {
@@ -87,9 +90,13 @@ async fn copy_alone(
             )
         }
         _ => {
-            if is_copy && is_new {
+            if is_new && (is_copy || is_wiped) {
                 claim.take().await?;
-                unchanged(tikv, token, stored.as_ref()).await?;
+                if is_copy {
+                    unchanged(tikv, token, stored.as_ref()).await?;
+                } else {
+                    ensure!(owner::is_wiping(&owner, token).await?, ANOTHER);
+                }
                 info!("deleting a copy that is not complete");
                 claim.release();
                 wipe(tikv, token, Reclaim::Required).await?;
@@ -109,12 +116,15 @@ async fn copy_alone(
     Ok(copied)
 }
 
+/// Another import came first.
+const ANOTHER: &str = "another import finished or deleted the copy meanwhile: start again";
+
 /// Fails if another import finished or deleted the copy before this one had the claim.
 async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::Result<()> {
     let now = tikv.register(IMPORTING).get().await.context("read what is copied")?;
     ensure!(
         now.as_ref() == stored && owner::is_restoring(&tikv.register(OWNER), token).await?,
-        "another import finished or deleted the copy meanwhile: start again"
+        ANOTHER
     );
     Ok(())
 }
