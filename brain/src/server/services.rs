@@ -79,6 +79,13 @@ pub struct Member<H, R: Rows> {
     pub leave: CancellationToken,
 }
 
+/// Sets the metrics that do not change.
+fn set_constants(metrics: &Metrics, member_id: u64, quota: i64) {
+    metrics.server.set_identity(member_id);
+    metrics.server.set_features(flags::features());
+    metrics.server.quota.set(quota);
+}
+
 /// Returns the services over the store. Starts their background tasks, which run until `stop`.
 pub fn services<H: History, R: Rows>(
     config: &Config,
@@ -143,9 +150,7 @@ pub fn services<H: History, R: Rows>(
         guard: api.guard.clone(),
         remove,
     };
-    metrics.server.set_identity(api.member_id);
-    metrics.server.set_features(flags::features());
-    metrics.server.quota.set(quota);
+    set_constants(&metrics, api.member_id, quota);
     count_leader_changes(&api, tasks, stop);
     let data_dir = matches!(config.storage, Storage::Embedded).then(|| config.data_dir.clone());
     metrics.before_render(observe(
