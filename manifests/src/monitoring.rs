@@ -93,18 +93,29 @@ fn operator() -> Vec<Value> {
         ),
         alert(
             "KubeBrainClusterNotReady",
-            r#"max by (namespace, name) (kubebrain_cluster_condition{type="Ready"}) == 0"#,
+            // One without members is suspended, and nothing is wrong with it.
+            r#"max by (namespace, name) (kubebrain_cluster_condition{type="Ready"}) == 0 unless on (namespace, name) (kubebrain_cluster_spec_replicas == 0 and on (namespace, name) kubebrain_cluster_condition{type="Degraded"} == 0)"#,
             "15m",
             "warning",
             "KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} is not Ready: its conditions say why.",
         ),
         alert(
             "KubeBrainCertificateExpires",
-            "min by (namespace, name, secret) (kubebrain_certificate_expiry_timestamp_seconds) - time() < 7 * 24 * 3600",
+            // Certificates of a short validity always end within a week: while a renewal lies ahead nothing is wrong.
+            "min by (namespace, name, secret) (kubebrain_certificate_expiry_timestamp_seconds) - time() < 7 * 24 * 3600 \
+             unless on (namespace, name, secret) kubebrain_certificate_renewal_timestamp_seconds > time()",
             "1h",
             "warning",
             "The certificate in Secret {{ $labels.secret }} of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} ends within a week \
              and was not renewed.",
+        ),
+        alert(
+            "KubeBrainCertificateAuthorityExpires",
+            "min by (namespace, name) (kubebrain_certificate_authority_expiry_timestamp_seconds) - time() < 30 * 24 * 3600",
+            "1h",
+            "warning",
+            "The certificate authority of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} ends within 30 days, and every \
+             certificate with it. Whoever made it has to renew it.",
         ),
     ]
 }

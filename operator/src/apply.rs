@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::names::{CLUSTER, MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::{self, Observed};
+use crate::plan::claims::is_terminating;
 use crate::plan::{AuthorityView, Live, Step, Stored, keep_metadata, ownership};
 use crate::probe;
 use crate::spec::Desired;
@@ -190,13 +191,15 @@ impl Applier<'_> {
                 applied.stale = true;
                 Ok(None)
             }
-            Step::ChangeClaim { .. } | Step::Label { .. } | Step::Resize { .. } | Step::Replace { .. } => {
-                self.step_below(step).await
-            }
+            Step::ChangeClaim { .. }
+            | Step::RetainClaims { .. }
+            | Step::Label { .. }
+            | Step::Resize { .. }
+            | Step::Replace { .. } => self.step_below(step).await,
         }
     }
 
-    /// Steps on what the StatefulSet made: claims and pods.
+    /// Steps on claims and pods, which the StatefulSet made, and on what becomes of them.
     async fn step_below(&self, step: &Step) -> Result<Option<Event>, Error> {
         match step {
             Step::ChangeClaim {
@@ -216,6 +219,14 @@ impl Applier<'_> {
                     "ResizeVolume",
                     format!("asked for {} in {claim}", size.0),
                 )))
+            }
+            Step::RetainClaims { set, uid } => {
+                let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}});
+                let patch = json!({"metadata": {"uid": uid}, "spec": policy});
+                let sets = self.dynamic(Kind::StatefulSet);
+                gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
+                let note = format!("the volumes of {set} stay when the cluster is deleted");
+                Ok(Some(Event::normal("VolumesRetained", "RetainVolumes", note)))
             }
             Step::Label { pod, uid, role } => {
                 let patch = json!({"metadata": {"uid": uid, "labels": {ROLE: role}}});
@@ -264,6 +275,13 @@ impl Applier<'_> {
         let live: BTreeMap<_, _> = own.map(versions).collect();
         if live != observed.pods.iter().map(versions).collect() {
             return Ok(false);
+        }
+        // Kubernetes keeps the data of a claim that is being deleted only as long as the pod.
+        if self.desired.storage.embedded().is_some() {
+            let claim = self.claims().get_opt(&format!("data-{name}")).await?;
+            if claim.as_ref().is_some_and(is_terminating) {
+                return Ok(false);
+            }
         }
         // One that answered that it does not lead may have been elected since.
         let pod = observed.pods.iter().find(|pod| pod.name_any() == name);
@@ -444,7 +462,7 @@ impl Applier<'_> {
 fn stands_alone(step: &Step) -> bool {
     matches!(
         step,
-        Step::ChangeClaim { .. } | Step::Label { .. } | Step::Resize { .. }
+        Step::ChangeClaim { .. } | Step::RetainClaims { .. } | Step::Label { .. } | Step::Resize { .. }
     )
 }
 
@@ -492,6 +510,7 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::Apply { object, .. } => format!("apply {}", object.key),
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
+        Step::RetainClaims { set, .. } => format!("keep the volume claims of {set} when it is deleted"),
         Step::Label { pod, .. } => format!("label pod {pod}"),
         Step::Resize { pod, .. } => format!("resize pod {pod}"),
         Step::HandOver { from, to, .. } => format!("hand over from {from} to {to}"),

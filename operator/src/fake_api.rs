@@ -1,7 +1,8 @@
 //! For tests: an API server in memory, with resource versions, preconditions, label selectors and watches.
 //!
-//! It applies naively: maps are merged, lists are replaced, and nobody owns fields. A script may answer in its place, admission may
-//! change what is written, and the watches may be held back, as by a slow API server.
+//! It applies naively: maps are merged and lists are replaced. Managers own only entries of `data` and finalizers: an apply removes
+//! those that it leaves out, unless another manager owns them, or the same one by a create. A script may answer in its place,
+//! admission may change what is written, and the watches may be held back, as by a slow API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,6 +23,7 @@ use crate::applies::Applies;
 use crate::controller::Scope;
 use crate::events::Events;
 use crate::fake_cluster::{FakeCluster, settings};
+use crate::fake_owners::Owners;
 use crate::follow::Followers;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
@@ -59,6 +61,10 @@ impl Asked {
         self.method != Method::GET
     }
 
+    fn manager(&self) -> String {
+        self.parameter("fieldManager").unwrap_or_default()
+    }
+
     fn parameter(&self, name: &str) -> Option<String> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
         let found = pairs.into_iter().find(|(key, _)| *key == name);
@@ -87,6 +93,8 @@ type Answer = UnsyncBoxBody<Bytes, BoxError>;
 struct State {
     /// By path.
     objects: BTreeMap<String, Value>,
+    /// Owners of entries, by path.
+    owners: BTreeMap<String, Owners>,
     version: u64,
     events: Vec<Event>,
     held: bool,
@@ -202,6 +210,17 @@ impl FakeApi {
         asked
             .into_iter()
             .filter(|asked| !asked.path.contains("/events"))
+            .collect()
+    }
+
+    /// Reasons of the Events so far.
+    pub(crate) fn events(&self) -> Vec<String> {
+        let events = self.lock().asked.clone();
+        let events = events
+            .iter()
+            .filter(|asked| asked.path.contains("/events") && asked.writes());
+        events
+            .map(|asked| asked.body["reason"].as_str().unwrap_or_default().to_owned())
             .collect()
     }
 
@@ -408,6 +427,7 @@ impl State {
         } else {
             self.version += 1;
             self.objects.remove(path);
+            self.owners.remove(path);
         }
         self.events.push(Event {
             path: path.to_owned(),
@@ -435,6 +455,10 @@ impl State {
                 }
                 let mut object = asked.body.clone();
                 admission(&path, &mut object);
+                self.owners
+                    .entry(path.clone())
+                    .or_default()
+                    .create(&asked.manager(), &object);
                 (201, self.store(&path, Some(object), changed).unwrap())
             }
             Method::GET if path.matches('/').count() <= 3 && path.ends_with(|c: char| c.is_ascii_digit()) => {
@@ -487,6 +511,10 @@ impl State {
                 if part == "status" {
                     object["status"] = json!({});
                     wanted = json!({"status": wanted["status"]});
+                }
+                if apply && part == "spec" {
+                    let owners = self.owners.entry(path.to_owned()).or_default();
+                    owners.apply(&asked.manager(), &mut object, &mut wanted);
                 }
                 merge(&mut object, wanted);
                 admission(path, &mut object);

@@ -223,6 +223,11 @@ impl FakeCluster {
                 }
                 *claim = serde_json::from_value(value).unwrap();
             }
+            Step::RetainClaims { set, .. } => {
+                let set = self.object(Kind::StatefulSet, set);
+                set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = json!("Retain");
+                *set.metadata.generation.get_or_insert_default() += 1;
+            }
             Step::Label { pod, role, .. } => {
                 let labels = self.pod(pod).labels_mut();
                 match role {

@@ -30,6 +30,8 @@ mod events;
 mod fake_api;
 #[cfg(test)]
 mod fake_cluster;
+#[cfg(test)]
+mod fake_owners;
 mod flags;
 mod follow;
 mod http;

@@ -93,7 +93,10 @@ pub(crate) struct Metrics {
     leading: IntGauge,
     clusters: IntGaugeVec,
     conditions: IntGaugeVec,
+    replicas: IntGaugeVec,
     certificates: IntGaugeVec,
+    renewals: IntGaugeVec,
+    authorities: IntGaugeVec,
     expiry: IntGauge,
 }
 
@@ -146,25 +149,35 @@ impl Metrics {
                 r,
                 IntGaugeVec::new(opts("clusters", "Clusters by readiness"), &["ready"]),
             ),
-            conditions: add(
+            conditions: gauges(
                 r,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "kubebrain_cluster_condition",
-                        "1 if a condition of a cluster is True, else 0",
-                    ),
-                    &["namespace", "name", "type"],
-                ),
+                "kubebrain_cluster_condition",
+                "1 if a condition of a cluster is True, else 0",
+                &["namespace", "name", "type"],
             ),
-            certificates: add(
+            replicas: gauges(
                 r,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "kubebrain_certificate_expiry_timestamp_seconds",
-                        "Unix time at which a certificate ends",
-                    ),
-                    &["namespace", "name", "secret"],
-                ),
+                "kubebrain_cluster_spec_replicas",
+                "Members that a cluster shall have",
+                &["namespace", "name"],
+            ),
+            certificates: gauges(
+                r,
+                "kubebrain_certificate_expiry_timestamp_seconds",
+                "Unix time at which a certificate ends",
+                &["namespace", "name", "secret"],
+            ),
+            renewals: gauges(
+                r,
+                "kubebrain_certificate_renewal_timestamp_seconds",
+                "Unix time at which the operator renews a certificate, if it does",
+                &["namespace", "name", "secret"],
+            ),
+            authorities: gauges(
+                r,
+                "kubebrain_certificate_authority_expiry_timestamp_seconds",
+                "Unix time at which the certificate authority of a cluster ends",
+                &["namespace", "name"],
             ),
             expiry: add(
                 r,
@@ -206,7 +219,7 @@ impl Metrics {
             Step::Issue { .. } => "Certificate",
             Step::Apply { .. } => "Apply",
             Step::Delete { .. } => "Delete",
-            Step::ChangeClaim { .. } => "Claim",
+            Step::ChangeClaim { .. } | Step::RetainClaims { .. } => "Claim",
             Step::Label { .. } => "Label",
             Step::Resize { .. } => "Resize",
             Step::HandOver { .. } => "HandOver",
@@ -235,8 +248,15 @@ impl Metrics {
 
     /// Shows what is known of all clusters. Those that are gone are shown no more.
     pub(crate) fn survey(&self, clusters: &[Arc<KubeBrainCluster>]) {
-        self.conditions.reset();
-        self.certificates.reset();
+        for gauges in [
+            &self.conditions,
+            &self.replicas,
+            &self.certificates,
+            &self.renewals,
+            &self.authorities,
+        ] {
+            gauges.reset();
+        }
         let mut counts = [("True", 0), ("False", 0), ("Unknown", 0)];
         let mut first = None;
         for cluster in clusters {
@@ -258,6 +278,14 @@ impl Metrics {
             for (each, count) in &mut counts {
                 *count += i64::from(*each == ready);
             }
+            let place = [namespace.as_str(), &name];
+            self.replicas
+                .with_label_values(&place)
+                .set(i64::from(cluster.spec.replicas));
+            let authority = cluster.status.as_ref().and_then(|status| status.ca.as_ref());
+            if let Some(not_after) = authority.and_then(|authority| authority.not_after.as_ref()) {
+                self.authorities.with_label_values(&place).set(not_after.0.as_second());
+            }
             let certificates = cluster
                 .status
                 .iter()
@@ -268,9 +296,11 @@ impl Metrics {
                 };
                 let ends = not_after.0.as_second();
                 first = Some(first.map_or(ends, |first: i64| first.min(ends)));
-                self.certificates
-                    .with_label_values(&[namespace.as_str(), &name, &certificate.secret_name])
-                    .set(ends);
+                let place = [namespace.as_str(), &name, &certificate.secret_name];
+                self.certificates.with_label_values(&place).set(ends);
+                if let Some(renewal) = &certificate.renewal_time {
+                    self.renewals.with_label_values(&place).set(renewal.0.as_second());
+                }
             }
         }
         for (ready, count) in counts {
@@ -294,6 +324,11 @@ fn opts(name: &str, help: &str) -> Opts {
     Opts::new(name, help).namespace("kubebrain").subsystem("operator")
 }
 
+/// Gauges of single clusters, by their full name.
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    add(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+}
+
 /// Each name is registered once, by the code above, so registration cannot fail.
 fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
     let made = made.expect("names, labels and buckets are well formed");
@@ -314,8 +349,9 @@ mod tests {
         let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": crate::fake_cluster::BEGIN});
         let status = json!({
             "conditions": [condition("Ready", "True"), condition("Stalled", "False")],
+            "ca": {"generation": 1, "phase": "Stable", "notAfter": "2027-01-15T08:00:02Z"},
             "certificates": [
-                {"secretName": "a", "notAfter": "2027-01-15T08:00:00Z"},
+                {"secretName": "a", "notAfter": "2027-01-15T08:00:00Z", "renewalTime": "2027-01-15T07:59:59Z"},
                 {"secretName": "b", "notAfter": "2027-01-15T08:00:01Z"},
             ],
         });
@@ -349,6 +385,9 @@ mod tests {
             "kubebrain_operator_clusters{ready=\"Unknown\"} 0",
             "kubebrain_operator_certificate_expiry_timestamp_seconds 1800000000",
             "kubebrain_certificate_expiry_timestamp_seconds{name=\"dev\",namespace=\"brains\",secret=\"b\"} 1800000001",
+            "kubebrain_certificate_renewal_timestamp_seconds{name=\"dev\",namespace=\"brains\",secret=\"a\"} 1799999999",
+            "kubebrain_certificate_authority_expiry_timestamp_seconds{name=\"dev\",namespace=\"brains\"} 1800000002",
+            "kubebrain_cluster_spec_replicas{name=\"dev\",namespace=\"brains\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Ready\"} 1",
             "kubebrain_cluster_condition{name=\"dev\",namespace=\"brains\",type=\"Stalled\"} 0",
             "kubebrain_operator_reconcile_errors_total{kind=\"Conflict\"} 0",

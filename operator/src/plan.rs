@@ -18,7 +18,7 @@ use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
 
 mod certificates;
-mod claims;
+pub(crate) mod claims;
 mod downgrade;
 pub(crate) mod leadership;
 mod owned;
@@ -57,6 +57,8 @@ pub(crate) enum Step {
     },
     /// Write an object; `uid` is that of the live one.
     Apply { object: Object, uid: Option<String> },
+    /// Have the StatefulSet keep its claims when it is deleted.
+    RetainClaims { set: String, uid: String },
     /// Delete an object that is wanted no more.
     Delete { key: Key, uid: String },
     /// Let a volume grow, or change its attributes class.
@@ -133,7 +135,8 @@ impl Plan {
             || self.blocker.is_some()
     }
 
-    /// The steps that are taken although nothing may change: the leader is still labelled, and certificates that exist are still renewed.
+    /// The steps that are taken although nothing may change: the leader is still labelled, certificates that exist are still renewed,
+    /// and volumes that a deletion shall not take with it are kept.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
             Step::WriteAuthority { change, .. } => {
@@ -141,7 +144,7 @@ impl Plan {
             }
             Step::Issue { uid, .. } => uid.is_some(),
             Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
-            Step::Label { .. } => true,
+            Step::Label { .. } | Step::RetainClaims { .. } => true,
             Step::DiscardAuthority { .. }
             | Step::Delete { .. }
             | Step::ChangeClaim { .. }
@@ -156,7 +159,7 @@ impl Plan {
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
-            Step::Replace { .. } | Step::HandOver { .. } => true,
+            Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } => true,
             _ => false,
         })
     }
@@ -177,7 +180,9 @@ pub(crate) fn plan(
         .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
     let renderer = Renderer::beside(set, cluster, desired)?;
     let mut plan = Plan {
-        blocker: storage::changed(desired, observed).or_else(|| downgrade::refused(cluster, observed)),
+        blocker: claims::terminating(desired, observed)
+            .or_else(|| storage::changed(desired, observed))
+            .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };
     let authority = Key::new(Kind::Secret, desired.names.authority());
@@ -199,6 +204,7 @@ pub(crate) fn plan(
         owned::plan(&mut plan, &uid, observed, &renderer)?;
     }
     claims::plan(&mut plan, desired, observed);
+    claims::retain(&mut plan, &uid, desired, observed);
     plan.lead = leadership::lead(observed);
     roles::plan(&mut plan, observed);
     rollout::plan(&mut plan, cluster, desired, observed);

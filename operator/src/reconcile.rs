@@ -248,7 +248,8 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
         return SOON;
     }
     let renewals = plan.certificates.leaves.values().filter_map(|stored| stored.renewal);
-    let left = renewals.map(|renewal| Duration::try_from(renewal.duration_since(now)).unwrap_or(NEXT));
+    // One that is overdue cannot be renewed now: whatever changes that starts a pass.
+    let left = renewals.filter_map(|renewal| Duration::try_from(renewal.duration_since(now)).ok());
     let held = plan.contested.values().map(|contested| contested.held);
     left.chain(held).min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
 }
@@ -311,4 +312,26 @@ pub(crate) async fn publish(
         context.events.publish(cluster, event).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_cluster::FakeCluster;
+
+    #[test]
+    fn renewal_that_is_overdue_hurries_nobody() {
+        let mut fake = FakeCluster::settled(json!({}));
+        fake.wait(60);
+        fake.pass();
+        let (status, mut plan) = (fake.cluster.status.clone().unwrap(), fake.plan());
+        let mut after = |renewal: i64| {
+            for stored in plan.certificates.leaves.values_mut() {
+                stored.renewal = Timestamp::from_second(fake.seen.now.as_second() + renewal).ok();
+            }
+            again(&status, &plan, 0, fake.seen.now)
+        };
+        assert_eq!(after(7), Duration::from_secs(7));
+        assert_eq!(after(-7), RESYNC);
+    }
 }

@@ -1,7 +1,8 @@
 //! The keys of a deleted cluster in TiKV: kept, or wiped before its resource goes.
 //!
 //! `storage.tikv.whenDeleted: Delete` gives the resource a finalizer. When it is deleted, the brains go first; then a Job runs the
-//! brain's own `wipe`; then the finalizer goes. An annotation lets the resource go without: a deletion never waits for ever.
+//! brain's own `wipe`; then the finalizer goes. An annotation lets the resource go without: a deletion never waits for ever. One
+//! that leaves the objects behind leaves the keys, too.
 
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ use crate::reconcile::{self, Context, Ended, Error, api};
 use crate::status;
 use crate::stores::external::is_external;
 
+/// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has let the dependents go.
+const ORPHAN: &str = "orphan";
+/// Reason that the keys of such a cluster stay.
+const ORPHANED: &str = "the cluster was deleted without its objects, so its members go on";
 /// Pause before a failed Job is replaced.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -35,8 +40,8 @@ const RETRY: Duration = Duration::from_secs(60);
 /// The API server refused or did not answer.
 pub(crate) async fn guard(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     match (is_wanted(cluster), is_guarded(cluster)) {
-        (true, false) => finalize(clusters, cluster, &[WIPE]).await,
-        (false, true) => finalize(clusters, cluster, &[]).await,
+        (true, false) => add_finalizer(clusters, cluster).await,
+        (false, true) => remove_finalizer(clusters, cluster).await,
         (true, true) | (false, false) => Ok(()),
     }
 }
@@ -50,17 +55,35 @@ fn is_guarded(cluster: &KubeBrainCluster) -> bool {
     cluster.finalizers().iter().any(|finalizer| finalizer == WIPE)
 }
 
-/// Sets the finalizers of this manager; those of others stay.
-async fn finalize(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster, own: &[&str]) -> Result<(), Error> {
+/// Adds the finalizer; those of others stay.
+async fn add_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     let body = json!({
         "apiVersion": KubeBrainCluster::api_version(&()),
         "kind": KubeBrainCluster::kind(&()),
-        "metadata": {"name": cluster.name_any(), "uid": cluster.uid(), "finalizers": own},
+        "metadata": {"name": cluster.name_any(), "uid": cluster.uid(), "finalizers": [WIPE]},
     });
     let params = PatchParams::apply(FINALIZER_MANAGER).force();
-    match clusters.patch(&cluster.name_any(), &params, &Patch::Apply(body)).await {
+    written(clusters.patch(&cluster.name_any(), &params, &Patch::Apply(body)).await)
+}
+
+/// Removes the finalizer, whoever set it: an apply would leave one that another manager owns. The list is replaced only if nobody
+/// changed the cluster since it was read, so those of others stay.
+async fn remove_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+    let others: Vec<&String> = cluster.finalizers().iter().filter(|name| *name != WIPE).collect();
+    let body = json!({"metadata": {
+        "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": others,
+    }});
+    let params = PatchParams {
+        field_manager: Some(FINALIZER_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    written(clusters.patch(&cluster.name_any(), &params, &Patch::Merge(body)).await)
+}
+
+/// A cluster that is gone, or that somebody else changed meanwhile, is no error: the next pass sees it.
+fn written(answer: kube::Result<KubeBrainCluster>) -> Result<(), Error> {
+    match answer {
         Ok(_) => Ok(()),
-        // It is gone, and perhaps made anew.
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
         Err(error) => Err(api("writing the finalizer")(error)),
     }
@@ -95,8 +118,12 @@ pub(crate) async fn finish(
     let (message, trouble) = match progress {
         Progress::Done(event) => {
             context.events.publish(cluster, *event).await;
-            finalize(clusters, cluster, &[]).await?;
-            return Ok(None);
+            remove_finalizer(clusters, cluster).await?;
+            // The finalizer may still be there, if somebody changed the cluster meanwhile.
+            return Ok(Some(Ended {
+                outcome: Outcome::Done,
+                again: reconcile::SOON,
+            }));
         }
         Progress::Waiting(message) => (message, false),
         Progress::Trouble(message) => (message, true),
@@ -117,6 +144,9 @@ fn released(cluster: &KubeBrainCluster) -> Option<Event> {
         .is_some_and(|value| value == "true")
     {
         return Some(kept(cluster, "the annotation kubebrain.io/skip-wipe says so"));
+    }
+    if cluster.finalizers().iter().any(|finalizer| finalizer == ORPHAN) {
+        return Some(kept(cluster, ORPHANED));
     }
     if !is_wanted(cluster) {
         return Some(kept(cluster, "storage.tikv.whenDeleted is Retain"));
@@ -146,7 +176,9 @@ fn is_namespace_terminating(error: &kube::Error) -> bool {
 /// Takes the next step. Objects are read anew: what the stores show may be late.
 async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progress, Error> {
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
-    delete_set(&context.client, cluster).await?;
+    if let StatefulSetLeft::Orphaned = delete_set(&context.client, cluster).await? {
+        return Ok(Progress::Done(Box::new(kept(cluster, ORPHANED))));
+    }
     let left = pods(context, cluster).await?;
     if !left.is_empty() {
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
@@ -209,22 +241,31 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     Ok(Progress::Trouble(why.unwrap_or(message)))
 }
 
+/// The StatefulSet of a cluster that is deleted.
+enum StatefulSetLeft {
+    /// It is gone, or on its way out, or was never the cluster's.
+    None,
+    /// The garbage collector let it go: the cluster was deleted with `--cascade=orphan`.
+    Orphaned,
+}
+
 /// Deletes the StatefulSet of the cluster, and with it the brains.
-async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<(), Error> {
+async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<StatefulSetLeft, Error> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &cluster.namespace().unwrap_or_default());
     let found = sets
         .get_opt(&cluster.name_any())
         .await
         .map_err(api("reading the StatefulSet"))?;
     let uid = cluster.uid().unwrap_or_default();
-    let ours = found.filter(|set| {
-        ownership::of(&set.metadata, &cluster.name_any(), &uid) == Ownership::Ours
-            && set.metadata.deletion_timestamp.is_none()
-    });
-    match ours {
-        Some(set) => delete(&sets, &set).await.map_err(api("deleting the StatefulSet")),
-        None => Ok(()),
+    let Some(set) = found.filter(|set| set.metadata.deletion_timestamp.is_none()) else {
+        return Ok(StatefulSetLeft::None);
+    };
+    match ownership::of(&set.metadata, &cluster.name_any(), &uid) {
+        Ownership::Orphaned => return Ok(StatefulSetLeft::Orphaned),
+        Ownership::Ours => delete(&sets, &set).await.map_err(api("deleting the StatefulSet"))?,
+        Ownership::Former | Ownership::Foreign => {}
     }
+    Ok(StatefulSetLeft::None)
 }
 
 /// Deletes this very object; what depends on it goes, too.

@@ -96,8 +96,8 @@ pub enum TlsMode {
 /// How a replacement of the certificate authority's key goes on.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Advance {
-    /// Somebody confirms each phase by the annotation `kubebrain.io/ca-advance`, whose value is the phase to enter: a
-    /// kube-apiserver reads its CA file only when it starts.
+    /// Somebody confirms each phase by the annotation `kubebrain.io/ca-advance`, whose value is the phase to enter and the
+    /// generation of the key, such as `Issuing@2`: a kube-apiserver reads its CA file only when it starts.
     #[default]
     Manual,
     /// By itself, when all members report the bundle and it has been published for a while.

@@ -34,12 +34,13 @@ pub(crate) fn leaf(
     (signer, bundle): (&Pair, &str),
     (names, now): (&Names, Timestamp),
 ) -> Result<(Object, Stored), Error> {
-    let pair = Authority::load(signer.clone())?.issue(leaf, request, now)?;
+    let authority = Authority::load(signer.clone())?;
+    let pair = authority.issue(leaf, request, now)?;
     let object = renderer.leaf_secret(leaf, &pair, bundle)?;
     let certificate = Inspected::read(&pair.certificate)?;
     let stored = Stored {
         secret: names.leaf(leaf),
-        renewal: Some(request.renewal(&certificate)),
+        renewal: request.renewal_before(authority.inspected().not_after, &certificate),
         generation: None,
         certificate,
     };

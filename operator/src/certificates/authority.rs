@@ -91,11 +91,11 @@ impl Authority {
             .unwrap_or(self.inspected.not_before)
     }
 
-    /// Signs a certificate with a new key.
+    /// Signs a certificate with a new key. It ends with the authority at the latest.
     ///
     /// # Errors
     /// A name that is none, no randomness for the key, or a date out of range.
     pub(crate) fn issue(&self, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
-        leaf::issue(&self.issuer, leaf, request, now)
+        leaf::issue((&self.issuer, &self.inspected), leaf, request, now)
     }
 }

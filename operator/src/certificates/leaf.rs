@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose, SanType};
 
-use super::{Authority, BACKDATE, Error, Inspected, Pair, date, earlier, later};
+use super::{Authority, BACKDATE, Error, Inspected, Pair, date, earlier};
 use crate::names::Names;
 
 /// Clock granularity and rounding: a certificate whose lifetime differs by less is as requested.
@@ -116,9 +116,9 @@ impl Request {
         }
     }
 
-    /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its life, so that no
+    /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its validity, so that no
     /// setting makes the operator issue without end.
-    pub(crate) fn renewal(&self, certificate: &Inspected) -> Timestamp {
+    fn renewal(&self, certificate: &Inspected) -> Timestamp {
         let issued = certificate.issued();
         let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
         certificate
@@ -128,13 +128,27 @@ impl Request {
             .max(floor)
     }
 
+    /// The same for a certificate of an authority that ends at `end`; `None` for one that ends with it, since a renewal would not make
+    /// it last longer.
+    pub(crate) fn renewal_before(&self, end: Timestamp, certificate: &Inspected) -> Option<Timestamp> {
+        lasts_longer(end, certificate.not_after).then(|| self.renewal(certificate))
+    }
+
+    /// The end of a certificate of `authority` that is issued at `issued`: it does not outlast its authority.
+    fn end(&self, authority: &Inspected, issued: Timestamp) -> Timestamp {
+        let end = issued.checked_add(self.validity).unwrap_or(Timestamp::MAX);
+        end.min(authority.not_after)
+    }
+
     /// Returns the reason to issue a stored certificate anew; `None` if it serves.
     pub(crate) fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
         let certificate = match Inspected::read(&pair.certificate) {
             Ok(certificate) => certificate,
             Err(error) => return Some(error.to_string()),
         };
-        let lifetime = BACKDATE + self.validity;
+        let end = |issued| self.end(authority.inspected(), issued);
+        let wanted = end(certificate.issued());
+        let is_due = now >= self.renewal(&certificate) && lasts_longer(end(now), certificate.not_after);
         let reason = match KeyPair::from_pem(&pair.key) {
             Err(_) => "its key cannot be used",
             Ok(key) if !certificate.has_key(&key) => "its key does not belong to it",
@@ -143,24 +157,30 @@ impl Request {
             Ok(_) if certificate.organization != self.organization => "its organization changed",
             Ok(_) if certificate.sans != self.sans => "its alternative names changed",
             Ok(_) if certificate.usages() != leaf.usages() => "its usages changed",
-            Ok(_) if certificate.lifetime().abs_diff(lifetime) > SLACK => "its validity changed",
+            Ok(_) if lasts_longer(certificate.not_after, wanted) => "its validity changed",
+            Ok(_) if lasts_longer(wanted, certificate.not_after) => "its validity changed",
             Ok(_) if now < certificate.not_before => "it is not valid yet",
-            Ok(_) if now >= self.renewal(&certificate) => "it is due for renewal",
+            Ok(_) if is_due => "it is due for renewal",
             Ok(_) => return None,
         };
         Some(reason.to_owned())
     }
 }
 
+/// Returns true if `end` is later than `other` by more than clocks and rounding explain.
+fn lasts_longer(end: Timestamp, other: Timestamp) -> bool {
+    Duration::try_from(end.duration_since(other)).is_ok_and(|longer| longer > SLACK)
+}
+
 pub(super) fn issue(
-    issuer: &Issuer<'_, KeyPair>,
+    (issuer, authority): (&Issuer<'_, KeyPair>, &Inspected),
     leaf: Leaf,
     request: &Request,
     now: Timestamp,
 ) -> Result<Pair, Error> {
     let mut params = CertificateParams::default();
     params.not_before = date(earlier(now, BACKDATE)?)?;
-    params.not_after = date(later(now, request.validity)?)?;
+    params.not_after = date(request.end(authority, now))?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
         .distinguished_name

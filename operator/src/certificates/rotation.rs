@@ -13,7 +13,7 @@ pub(crate) struct Gates {
     /// Generation that the spec wants.
     pub(crate) wanted: i32,
     pub(crate) advance: Advance,
-    /// The phase that somebody asked for.
+    /// The phase that somebody asked for, and the generation of the key that it is for: `Issuing@2`.
     pub(crate) asked: Option<String>,
     /// Time that a bundle takes to reach clients.
     pub(crate) propagation: Duration,
@@ -64,26 +64,37 @@ pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
     }
     match state.phase {
         Phase::Stable => Next::Nothing,
-        Phase::Publishing => gate(gates, Phase::Issuing, published, now).unwrap_or(Next::Do(Change::Issue)),
+        Phase::Publishing => {
+            let generation = state
+                .next
+                .as_ref()
+                .map_or(state.generation, |(generation, _)| *generation);
+            let to = (Phase::Issuing, generation);
+            gate(gates, to, published, now).unwrap_or(Next::Do(Change::Issue))
+        }
         Phase::Issuing => {
             if let Some(why) = &gates.outdated {
                 return Next::Wait(format!("all members have to use their new certificates: {why}"));
             }
-            gate(gates, Phase::Retiring, published.max(gates.issued), now).unwrap_or(Next::Do(Change::Retire))
+            let to = (Phase::Retiring, state.generation);
+            gate(gates, to, published.max(gates.issued), now).unwrap_or(Next::Do(Change::Retire))
         }
         Phase::Retiring => Next::Do(Change::Finish),
     }
 }
 
-/// Returns the step to take while the phase cannot be entered yet.
-fn gate(gates: &Gates, to: Phase, from: Timestamp, now: Timestamp) -> Option<Next> {
+/// Returns the step to take while the phase cannot be entered yet. Consent names the generation, so that what was consented to in an
+/// earlier replacement does not count.
+fn gate(gates: &Gates, (to, generation): (Phase, i32), from: Timestamp, now: Timestamp) -> Option<Next> {
     match gates.advance {
-        Advance::Manual => (gates.asked.as_deref() != Some(to.as_str())).then(|| {
-            Next::Wait(format!(
-                "set the annotation kubebrain.io/ca-advance={} when every client trusts the published bundle",
-                to.as_str()
-            ))
-        }),
+        Advance::Manual => {
+            let consent = format!("{}@{generation}", to.as_str());
+            (gates.asked.as_ref() != Some(&consent)).then(|| {
+                Next::Wait(format!(
+                    "set the annotation kubebrain.io/ca-advance={consent} when every client trusts the published bundle"
+                ))
+            })
+        }
         Advance::Auto => {
             let at = from.checked_add(gates.propagation).unwrap_or(Timestamp::MAX);
             (now < at).then(|| Next::Wait(format!("clients have until {at} to load what was published")))

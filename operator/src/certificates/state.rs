@@ -77,6 +77,20 @@ impl From<&Pair> for Entry {
     }
 }
 
+/// Every key of the Secret's data.
+const KEYS: [&str; 10] = [
+    "phase",
+    "generation",
+    "since",
+    "published",
+    "ca.crt",
+    "ca.key",
+    "next.crt",
+    "next.key",
+    "nextGeneration",
+    "old.crt",
+];
+
 /// The state of an authority.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct State {
@@ -145,6 +159,9 @@ impl State {
 
     /// Reads the data of the Secret. A Secret with nothing but `ca.crt` and `ca.key` is stable, of `generation`.
     ///
+    /// Older operators left behind what a later phase does not have: a coming authority that is the signing one by now, and
+    /// former certificates after the end of a replacement. They are passed over.
+    ///
     /// # Errors
     /// A certificate or key does not decode, does not fit, or the parts contradict each other.
     pub(crate) fn read(data: &BTreeMap<String, String>, generation: i32) -> Result<Self, Error> {
@@ -173,16 +190,18 @@ impl State {
             None => Phase::Stable,
         };
         let generation = number("generation")?.unwrap_or(generation);
+        let next =
+            entry("next.crt", "next.key").filter(|next| phase == Phase::Publishing || current.as_ref() != Some(next));
         let state = Self {
             generation,
             phase,
             since: time("since")?.unwrap_or(begin),
             published: time("published")?,
             current,
-            next: entry("next.crt", "next.key")
+            next: next
                 .map(|next| Ok::<_, Error>((number("nextGeneration")?.unwrap_or(generation + 1), next)))
                 .transpose()?,
-            old: match text("old.crt") {
+            old: match text("old.crt").filter(|_| phase != Phase::Stable) {
                 Some(old) => Bundle::parse(old)?,
                 None => Bundle::default(),
             },
@@ -208,33 +227,28 @@ impl State {
         Ok(())
     }
 
-    /// The data of the Secret.
+    /// The data of the Secret. A key without a value has an empty text: one that an apply leaves out would stay if it was there
+    /// when the Secret was created.
     pub(crate) fn data(&self) -> BTreeMap<String, String> {
-        let mut data = BTreeMap::from([
-            ("phase".to_owned(), self.phase.as_str().to_owned()),
-            ("generation".to_owned(), self.generation.to_string()),
-            ("since".to_owned(), self.since.to_string()),
-        ]);
-        let mut put = |name: &str, entry: &Entry| {
-            data.insert(format!("{name}.crt"), entry.certificate.clone());
-            if let Some(key) = &entry.key {
-                data.insert(format!("{name}.key"), key.clone());
-            }
-        };
-        if let Some(current) = &self.current {
-            put("ca", current);
-        }
-        if let Some((_, next)) = &self.next {
-            put("next", next);
+        let mut data: BTreeMap<String, String> = KEYS.map(|key| (key.to_owned(), String::new())).into();
+        let mut put = |key: &str, text: String| drop(data.insert(key.to_owned(), text));
+        put("phase", self.phase.as_str().to_owned());
+        put("generation", self.generation.to_string());
+        put("since", self.since.to_string());
+        if let Some(published) = self.published {
+            put("published", published.to_string());
         }
         if let Some((generation, _)) = &self.next {
-            data.insert("nextGeneration".to_owned(), generation.to_string());
+            put("nextGeneration", generation.to_string());
         }
-        if let Some(published) = self.published {
-            data.insert("published".to_owned(), published.to_string());
+        let next = self.next.as_ref().map(|(_, next)| next);
+        for (name, entry) in [("ca", self.current.as_ref()), ("next", next)] {
+            let Some(entry) = entry else { continue };
+            put(&format!("{name}.crt"), entry.certificate.clone());
+            put(&format!("{name}.key"), entry.key.clone().unwrap_or_default());
         }
         if !self.old.is_empty() {
-            data.insert("old.crt".to_owned(), self.old.to_pem());
+            put("old.crt", self.old.to_pem());
         }
         data
     }

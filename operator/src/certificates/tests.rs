@@ -235,6 +235,30 @@ fn a_certificate_is_issued_anew_when_its_time_has_come() {
 }
 
 #[test]
+fn certificate_ends_with_its_authority_and_is_not_renewed_in_vain() {
+    let day = |days: i64| now() + SignedDuration::from_hours(24 * days);
+    let authority = Authority::create("dev", 1, day(20 - 3650)).unwrap();
+    let end = authority.inspected().not_after;
+    assert_eq!(end, day(20));
+    let request = server_request();
+    let pair = authority.issue(Leaf::Server, &request, now()).unwrap();
+    let certificate = Inspected::read(&pair.certificate).unwrap();
+    assert_eq!(certificate.not_after, end);
+    assert_eq!(request.renewal_before(end, &certificate), None);
+    for days in 0..20 {
+        let objection = request.objection(Leaf::Server, &pair, &authority, day(days));
+        assert_eq!(objection, None, "day {days}");
+    }
+    // A later end of the authority is taken up at once, and a certificate that outlasts it is replaced.
+    let later = authority.renew(now()).unwrap();
+    let objection = |pair: &Pair, authority: &Authority| request.objection(Leaf::Server, pair, authority, now());
+    assert_eq!(objection(&pair, &later).as_deref(), Some("its validity changed"));
+    let long = later.issue(Leaf::Server, &request, now()).unwrap();
+    assert_eq!(objection(&long, &later), None);
+    assert_eq!(objection(&long, &authority).as_deref(), Some("its validity changed"));
+}
+
+#[test]
 fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
     let check = |request: Request, leaf, expected: &str| assert_eq!(objection(&request, leaf, now()), expected);
     let asked = server_request;

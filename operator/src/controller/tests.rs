@@ -6,6 +6,7 @@ use super::*;
 use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, Rig, failure};
 use crate::fake_cluster::{FakeCluster, cluster};
 
+mod authority;
 mod epochs;
 mod foreign;
 mod leader;

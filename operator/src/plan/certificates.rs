@@ -89,7 +89,7 @@ pub(crate) struct Stored {
     /// The Secret that holds it.
     pub(crate) secret: String,
     pub(crate) certificate: Inspected,
-    /// When the operator renews it; never if somebody else made it.
+    /// When the operator renews it; never if somebody else made it, or if it ends with its authority.
     pub(crate) renewal: Option<Timestamp>,
     /// Generation of the key that signed it, if that key is still known.
     pub(crate) generation: Option<i32>,

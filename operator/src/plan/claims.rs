@@ -1,15 +1,21 @@
-//! Claims: bound or not, and growing when the spec asks for more.
+//! Claims: bound or not, growing when the spec asks for more, and kept when the cluster is deleted if the spec says so.
 
 use std::collections::BTreeMap;
 
+use crds::cluster::storage::Retention;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
+use super::ownership::{self, Ownership};
 use super::{Plan, Step};
+use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 use crate::quantity;
-use crate::spec::Desired;
+use crate::spec::{Desired, Refusal};
+
+/// Reason of the refusal to change anything while a claim is being deleted.
+pub(crate) const TERMINATING: &str = "VolumeTerminating";
 
 /// The status of the volumes.
 #[derive(Debug, Default, PartialEq)]
@@ -28,15 +34,41 @@ pub(crate) struct Claims {
     pub(crate) infeasible: BTreeMap<String, String>,
 }
 
+/// Refuses to change anything while a claim is being deleted whose pod still exists: Kubernetes keeps the claim, and the data in its
+/// volume, only as long as that pod.
+pub(crate) fn terminating(desired: &Desired, observed: &Observed) -> Option<Refusal> {
+    desired.storage.embedded()?;
+    let (claim, pod) = held_by_pods(observed).next()?;
+    let message = format!(
+        "the volume claim {claim} is being deleted, and its data is lost when the pod {pod} ends: copy the data out first, such as by \
+         etcdctl snapshot save, then delete that pod; nothing is changed until then"
+    );
+    Some(Refusal {
+        reason: TERMINATING,
+        message,
+    })
+}
+
+/// Claims that are being deleted and whose pods still exist, with these.
+fn held_by_pods(observed: &Observed) -> impl Iterator<Item = (String, String)> {
+    let terminating = observed.claims.iter().filter(|claim| is_terminating(claim));
+    terminating.filter_map(|claim| {
+        let name = claim.name_any();
+        let pod = name.strip_prefix("data-")?.to_owned();
+        let exists = observed.pods.iter().any(|each| each.name_any() == pod);
+        exists.then_some((name, pod))
+    })
+}
+
+pub(crate) fn is_terminating(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_some()
+}
+
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
     let Some(wanted) = desired.storage.embedded() else {
         return;
     };
-    for claim in observed
-        .claims
-        .iter()
-        .filter(|claim| claim.metadata.deletion_timestamp.is_none())
-    {
+    for claim in observed.claims.iter().filter(|claim| !is_terminating(claim)) {
         let name = claim.name_any();
         plan.claims.count += 1;
         match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
@@ -83,6 +115,31 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
             }
             plan.claims.growing.push(name);
         }
+    }
+}
+
+/// Plans to keep the claims of a deleted cluster, if the spec wants that and the live StatefulSet does not. It is a step of its own,
+/// which nothing holds back: until it is taken, a deletion takes the data with it. The rest of the StatefulSet follows in a later pass.
+pub(super) fn retain(plan: &mut Plan, uid: &str, desired: &Desired, observed: &Observed) {
+    let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let wanted = desired.storage.embedded();
+    let Some(live) = observed
+        .objects
+        .get(&key)
+        .filter(|_| wanted.is_some_and(|wanted| wanted.when_deleted == Retention::Retain))
+    else {
+        return;
+    };
+    let is_ours = ownership::of(&live.metadata, &desired.names.cluster, uid) == Ownership::Ours;
+    let policy = &live.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"];
+    if let (true, true, Some(live_uid)) = (is_ours, policy == "Delete", live.metadata.uid.clone()) {
+        plan.steps
+            .retain(|step| !matches!(step, Step::Apply { object, .. } if object.key == key));
+        let step = Step::RetainClaims {
+            set: key.name,
+            uid: live_uid,
+        };
+        plan.steps.insert(0, step);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::probe::{Answer, Role};
 
 mod budget;
 mod certificates;
+mod claims;
 mod downgrade;
 mod epochs;
 mod external;

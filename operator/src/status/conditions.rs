@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::Change;
 use super::facts::{CertificateState, Facts, Volumes};
+use crate::plan::claims;
 
 /// Time that members may be missing before the cluster is degraded.
 const GRACE: Duration = Duration::from_secs(30);
@@ -282,6 +283,7 @@ fn certificates(facts: &Facts) -> ConditionUpdate {
         CertificateState::Disabled => say(ConditionStatus::True, "Disabled", "tls.mode is Disabled"),
         CertificateState::Good => say(ConditionStatus::True, "Issued", "every certificate is valid"),
         CertificateState::Rotating(why) => say(ConditionStatus::True, "RotatingCertificates", why),
+        CertificateState::AuthorityExpires(why) => say(ConditionStatus::True, "AuthorityExpires", why),
         CertificateState::Missing(why) => say(ConditionStatus::False, "SecretMissing", why),
         CertificateState::Due(why) => say(ConditionStatus::False, "Renewing", why),
         CertificateState::Expired(why) => say(ConditionStatus::False, "Expired", why),
@@ -308,6 +310,7 @@ fn storage(facts: &Facts) -> ConditionUpdate {
             "VolumeLost",
             format!("the volume of {claim} is gone"),
         ),
+        Volumes::Terminating(why) => say(ConditionStatus::False, claims::TERMINATING, why.clone()),
         Volumes::NotExpandable(why) => say(ConditionStatus::False, "NotExpandable", why.clone()),
         Volumes::ResizeFailed(why) => say(ConditionStatus::False, "ResizeFailed", why.clone()),
         Volumes::Reachable => say(ConditionStatus::True, "Reachable", "TiKV answers".to_owned()),

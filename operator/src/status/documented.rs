@@ -31,6 +31,7 @@ fn every_documented_reason_is_in_the_sources() {
         include_str!("../certificates/given.rs"),
         include_str!("../plan/certificates/given.rs"),
         include_str!("../plan/certificates/authority.rs"),
+        include_str!("../plan/claims.rs"),
         include_str!("../plan/downgrade.rs"),
     ];
     for reason in reasons() {

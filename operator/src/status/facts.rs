@@ -12,11 +12,13 @@ use super::{ConditionStatus, Pass, lock, pod};
 use crate::certificates::Problem;
 use crate::names::ADOPT_CA;
 use crate::observe::is_ready;
-use crate::plan::OTHER_CLUSTER;
-use crate::plan::Plan;
 use crate::plan::leadership::Lead;
+use crate::plan::{OTHER_CLUSTER, Plan, claims};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Refusal, Storage};
+
+/// Time before its end from which the conditions speak of the end of an authority.
+const AUTHORITY_WARNING: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Something that only a person can put out of the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) enum CertificateState {
     Good,
     /// All are valid, and the authority's key is being replaced.
     Rotating(String),
+    /// All are valid, and the authority ends soon.
+    AuthorityExpires(String),
     /// Some are missing.
     Missing(String),
     /// Some are due for renewal, but were not renewed.
@@ -56,6 +60,8 @@ pub(crate) enum Volumes {
     ResizeFailed(String),
     Pending(String),
     Lost(String),
+    /// A claim is being deleted, and what to do.
+    Terminating(String),
     /// TiKV answered a member just now.
     Reachable,
     /// A member that somebody else runs serves from its data directory.
@@ -181,7 +187,7 @@ impl Facts {
             overdue: false,
             paused: cluster.spec.paused,
             pending: cluster.spec.paused && plan.safe_steps().len() < plan.steps.len(),
-            trust: trust(pass),
+            trust: trust(cluster, pass),
             volumes,
             blocker: None,
             refused: pass.desired.refusal().is_some(),
@@ -218,7 +224,7 @@ fn unready_for(conditions: &[Condition], now: i64) -> Duration {
     Duration::from_secs(since.map_or(0, |since| u64::try_from(now - since).unwrap_or_default()))
 }
 
-fn trust(pass: &Pass<'_>) -> CertificateState {
+fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
     let Some(wanted) = &pass.desired.certificates else {
         return CertificateState::Disabled;
     };
@@ -243,7 +249,23 @@ fn trust(pass: &Pass<'_>) -> CertificateState {
     let rotating = certificates.waiting.clone().map(CertificateState::Rotating);
     due.map(CertificateState::Due)
         .or(rotating)
+        .or_else(|| authority_expires(cluster, pass).map(CertificateState::AuthorityExpires))
         .unwrap_or(CertificateState::Good)
+}
+
+/// The operator renews its own authority years before its end; the user's own is renewed by the user.
+fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<String> {
+    let seen = pass.applied.authority.as_ref();
+    let end = seen.or(pass.plan.certificates.authority.as_ref())?.not_after?;
+    let left = end.duration_since(pass.observed.now);
+    if Duration::try_from(left).is_ok_and(|left| left > AUTHORITY_WARNING) {
+        return None;
+    }
+    let given = cluster.spec.tls.ca_secret_ref.as_ref();
+    let name = given.map_or_else(|| pass.desired.names.authority(), |given| given.name.clone());
+    Some(format!(
+        "the certificate authority in Secret {name} ends at {end}, and every certificate with it: put one with a later end there"
+    ))
 }
 
 /// The members' reports of TiKV. The error of one that is not open to clients yet names the thing that it waits for.
@@ -349,12 +371,15 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
         Storage::Unmanaged => return serving(pass),
         Storage::Embedded(_) => {}
     }
-    let claims = &pass.plan.claims;
-    if !claims.lost.is_empty() {
-        return Volumes::Lost(claims.lost.join(", "));
+    let seen = &pass.plan.claims;
+    if !seen.lost.is_empty() {
+        return Volumes::Lost(seen.lost.join(", "));
     }
-    if !claims.pending.is_empty() {
-        return Volumes::Pending(claims.pending.join(", "));
+    if let Some(Refusal { message, .. }) = claims::terminating(pass.desired, pass.observed) {
+        return Volumes::Terminating(message);
+    }
+    if !seen.pending.is_empty() {
+        return Volumes::Pending(seen.pending.join(", "));
     }
     if let Some((claim, why)) = pass.applied.refused_claims.first_key_value() {
         let message = format!("{claim} cannot grow: {why}");
@@ -365,10 +390,10 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
             Volumes::ResizeFailed(message)
         };
     }
-    if let Some((claim, why)) = claims.infeasible.first_key_value() {
+    if let Some((claim, why)) = seen.infeasible.first_key_value() {
         return Volumes::ResizeFailed(format!("{claim} cannot grow: {why}"));
     }
-    if claims.count == 0 {
+    if seen.count == 0 {
         return Volumes::None;
     }
     let refused =

@@ -118,7 +118,7 @@ fn authority_is_replaced_in_phases_under_load() {
             "issued before it was allowed"
         );
 
-        brains.annotate("kubebrain.io/ca-advance", "Issuing").await;
+        brains.annotate("kubebrain.io/ca-advance", "Issuing@2").await;
         brains.until("issuing", in_phase("Issuing")).await;
         processes::kill_operator(&kit).await;
         for (name, old) in [("a-server-tls", &leaf), ("a-apiserver-client-tls", &client)] {
@@ -128,7 +128,7 @@ fn authority_is_replaced_in_phases_under_load() {
         load.follow_certificates().await;
         load.acknowledge(3 * CONNECTIONS_OF).await;
 
-        brains.annotate("kubebrain.io/ca-advance", "Retiring").await;
+        brains.annotate("kubebrain.io/ca-advance", "Retiring@2").await;
         let retired = |cluster: &KubeBrainCluster| {
             let ca = cluster.status.as_ref().and_then(|status| status.ca.as_ref());
             ca.is_some_and(|ca| ca.generation == 2 && ca.phase == "Stable")

@@ -180,3 +180,25 @@ async fn pod_is_replaced_only_if_all_is_as_planned() {
     }
     assert_eq!(deletions(&rig).len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pod_is_not_replaced_if_its_claim_was_deleted_meanwhile() {
+    let api = FakeApi::scripted(|asked| {
+        let path = format!("{NAMESPACE}/persistentvolumeclaims/data-dev-0");
+        if asked.path != path || asked.writes() {
+            return Reply::Pass;
+        }
+        let deleted =
+            json!({"name": "data-dev-0", "namespace": "brains", "deletionTimestamp": crate::fake_cluster::BEGIN});
+        Reply::With(
+            200,
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": deleted}),
+        )
+    });
+    let rig = Rig::new(outdated(api)).await;
+    for _ in 0..3 {
+        pass(&rig).await.unwrap();
+        rig.sync().await;
+    }
+    assert!(deletions(&rig).is_empty(), "{:?}", deletions(&rig));
+}

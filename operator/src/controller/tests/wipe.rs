@@ -71,6 +71,13 @@ async fn job(rig: &Rig) -> Value {
     rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap()
 }
 
+/// A pass that removes the finalizer, and one that has nothing more to do.
+async fn released(rig: &Rig) {
+    assert!(next(rig).await.is_some());
+    assert_eq!(finalizers(rig), json!([]));
+    assert_eq!(next(rig).await, None);
+}
+
 /// The Job ended so.
 fn end(rig: &Rig, type_: &str, at: &str) {
     let path = format!("{BATCH}/dev-wipe");
@@ -155,8 +162,7 @@ async fn brains_end_before_their_keys_are_wiped_and_the_cluster_goes_last() {
     assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
     assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
     end(&rig, "Complete", crate::fake_cluster::BEGIN);
-    assert_eq!(next(&rig).await, None);
-    assert_eq!(finalizers(&rig), json!([]));
+    released(&rig).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,8 +206,7 @@ async fn deletion_goes_on_without_a_wipe_where_that_is_asked_for_or_nothing_is_o
         let mut cluster = rig.api.get(&path).unwrap();
         change(&mut cluster);
         rig.api.put(&path, cluster);
-        assert_eq!(next(&rig).await, None);
-        assert_eq!(finalizers(&rig), json!([]));
+        released(&rig).await;
         assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
     }
 }
@@ -221,8 +226,7 @@ async fn namespace_that_is_deleted_is_not_held_up_by_a_wipe() {
         Reply::With(code, status)
     });
     let rig = Rig::new(api).await;
-    assert_eq!(next(&rig).await, None);
-    assert_eq!(finalizers(&rig), json!([]));
+    released(&rig).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,4 +238,58 @@ async fn job_of_somebody_else_is_left_alone() {
     assert_eq!(job(&rig).await, foreign);
     assert!(message(&rig, "StorageReady").contains("not owned by this cluster"));
     assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
+}
+
+/// A cluster with such finalizers whose StatefulSet has such metadata: it goes, and its members and keys stay.
+async fn orphans(finalizers_before: Value, metadata: Value, finalizers_left: Value) {
+    let rig = Rig::new(leaving("Delete")).await;
+    let (path, set_path) = (format!("{CLUSTERS}/dev"), format!("{SETS}/dev"));
+    let mut cluster = rig.api.get(&path).unwrap();
+    cluster["metadata"]["finalizers"] = finalizers_before;
+    rig.api.put(&path, cluster);
+    let mut set = rig.api.get(&set_path).unwrap();
+    for (key, value) in metadata.as_object().unwrap() {
+        set["metadata"][key] = value.clone();
+    }
+    let set = rig.api.put(&set_path, set);
+    next(&rig).await;
+    assert_eq!(finalizers(&rig), finalizers_left);
+    assert_eq!(next(&rig).await, None);
+    assert_eq!(rig.api.get(&set_path), Some(set), "the members go on");
+    assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
+    assert_eq!(rig.api.events(), ["WipeSkipped"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_that_is_deleted_without_its_objects_keeps_members_and_keys() {
+    let finalizers = json!(["orphan", "kubebrain.io/wipe-storage"]);
+    orphans(finalizers, json!({}), json!(["orphan"])).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_the_garbage_collector_let_go_keep_their_keys() {
+    let labels = json!({"kubebrain.io/cluster": "dev", "app.kubernetes.io/managed-by": "kubebrain-operator"});
+    let let_go = json!({"labels": labels, "ownerReferences": []});
+    orphans(json!(["kubebrain.io/wipe-storage"]), let_go, json!([])).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizer_that_another_manager_owns_is_removed_also_after_a_conflict() {
+    let changed = std::sync::atomic::AtomicBool::new(false);
+    let api = leaving("Retain");
+    let server = api.clone();
+    let api = api.answering(move |asked| {
+        let path = format!("{CLUSTERS}/dev");
+        if asked.path == path && asked.writes() && !changed.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let mut cluster = server.get(&path).unwrap();
+            cluster["metadata"]["finalizers"] = json!(["example.org/other", "kubebrain.io/wipe-storage"]);
+            server.put(&path, cluster);
+        }
+        Reply::Pass
+    });
+    let rig = Rig::new(api).await;
+    assert!(next(&rig).await.is_some(), "it is tried again");
+    next(&rig).await;
+    assert_eq!(finalizers(&rig), json!(["example.org/other"]));
+    assert_eq!(next(&rig).await, None);
 }

@@ -1,11 +1,13 @@
 //! The authority: made once, kept, renewed, replaced in phases; never silently made anew.
 
+use std::collections::BTreeMap;
+
 use crds::cluster::status::CaStatus;
 
 use super::recorded::{self, Origin};
 use super::{AuthorityView, Plan, Scope, Step, issue, live, members, texts};
 use crate::certificates::rotation::{self, Gates, Next};
-use crate::certificates::{Authority, Bundle, Change, Leaf, Pair, Phase, State};
+use crate::certificates::{Authority, Bundle, Change, Error, Inspected, Leaf, Pair, Phase, State};
 use crate::names::CA_ADVANCE;
 use crate::objects::{Key, Kind};
 use crate::plan::owned;
@@ -28,7 +30,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     if plan.foreign.contains(&key) || plan.former.contains(&key) {
         return Ok(());
     }
-    let Some(data) = stored else {
+    let Some(mut data) = stored else {
         absent(plan, scope, recorded, given.as_ref());
         return Ok(());
     };
@@ -39,6 +41,9 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
         plan.certificates
             .stall("AuthorityMissing", format!("{key} is being deleted"));
         return Ok(());
+    }
+    if let Some(given) = &given {
+        remove_former_key(&mut data, given);
     }
     let state = match State::read(&data, recorded.map_or(1, |recorded| recorded.generation)) {
         Ok(state) => state,
@@ -290,6 +295,23 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
         )));
     }
     Ok(Some(authority))
+}
+
+/// Removes a key that does not belong to the stored certificate, if that is the user's own: older operators left the key of the
+/// former authority beside it, and the user's own key is stored nowhere.
+fn remove_former_key(data: &mut BTreeMap<String, String>, given: &Authority) {
+    let (Some(certificate), Some(key)) = (data.get("ca.crt"), data.get("ca.key")) else {
+        return;
+    };
+    let is_given =
+        Inspected::read(certificate).is_ok_and(|found| found.fingerprint() == given.inspected().fingerprint());
+    let pair = Pair {
+        certificate: certificate.clone(),
+        key: key.clone(),
+    };
+    if is_given && matches!(Authority::load(pair), Err(Error::Mismatch)) {
+        data.remove("ca.key");
+    }
 }
 
 fn unusable(plan: &mut Plan, key: &Key, why: &str) {

@@ -1,17 +1,22 @@
 //! Plans the issue of leaf certificates.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{Plan, Scope, Step, Stored, pair};
 use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind};
 
 /// Notes which certificates are stored.
 pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
+    let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
+    let end = recorded.and_then(|recorded| recorded.not_after.as_ref());
+    let end = end.map_or(Timestamp::MAX, |end| end.0);
     for (leaf, request) in scope.desired.certificates.iter().flatten() {
         let found = stored(scope, *leaf).and_then(|pair| Inspected::read(&pair.certificate).ok());
         if let Some(certificate) = found {
             let stored = Stored {
                 secret: scope.desired.names.leaf(*leaf),
-                renewal: Some(request.renewal(&certificate)),
+                renewal: request.renewal_before(end, &certificate),
                 generation: None,
                 certificate,
             };
@@ -30,14 +35,19 @@ pub(super) fn plan(
 ) -> Result<(), serde_json::Error> {
     let current = state.current.as_ref().and_then(|entry| entry.authority(given).ok());
     let next = state.next.as_ref().and_then(|(_, entry)| entry.authority(given).ok());
-    for stored in plan.certificates.leaves.values_mut() {
-        let signed = |authority: Option<&Authority>| {
-            authority.is_some_and(|authority| stored.certificate.is_signed_by(authority.inspected()))
+    for (leaf, request) in scope.desired.certificates.iter().flatten() {
+        let Some(stored) = plan.certificates.leaves.get_mut(leaf) else {
+            continue;
         };
-        if signed(current.as_ref()) {
-            stored.generation = Some(state.generation);
-        } else if signed(next.as_ref()) {
-            stored.generation = state.next.as_ref().map(|(generation, _)| *generation);
+        let signed = |authority: &&Authority| stored.certificate.is_signed_by(authority.inspected());
+        let coming = state.next.as_ref().map(|(generation, _)| *generation);
+        let signers = [(current.as_ref(), Some(state.generation)), (next.as_ref(), coming)];
+        let signer = signers
+            .into_iter()
+            .find_map(|(authority, generation)| Some((authority.filter(signed)?, generation)));
+        if let Some((authority, generation)) = signer {
+            stored.generation = generation;
+            stored.renewal = request.renewal_before(authority.inspected().not_after, &stored.certificate);
         }
     }
     for (leaf, request) in scope.desired.certificates.iter().flatten() {

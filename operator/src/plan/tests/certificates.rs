@@ -116,6 +116,39 @@ fn a_lost_authority_is_replaced_beside_what_was_trusted_when_that_is_asked_for()
 }
 
 #[test]
+fn what_an_older_operator_left_of_a_former_phase_is_removed() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.wait(60);
+    drop(authority(&mut fake));
+    fake.pass();
+    fake.edit(json!({"tls": {"caGeneration": 2}}));
+    let consent = |fake: &mut FakeCluster, to: &str| {
+        fake.settle();
+        let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
+        annotations.insert(crate::names::CA_ADVANCE.to_owned(), to.to_owned());
+        fake.settle();
+    };
+    let phase = |fake: &FakeCluster| fake.cluster.status.clone().unwrap().ca.unwrap().phase;
+    consent(&mut fake, "Issuing@2");
+    assert_eq!(phase(&fake), "Issuing");
+    let data = &mut fake.object(Kind::Secret, "dev-ca").data["data"];
+    data["next.crt"] = data["ca.crt"].clone();
+    data["next.key"] = data["ca.key"].clone();
+    let old = data["old.crt"].clone();
+    fake.settle();
+    assert_eq!(fake.condition("CertificatesReady"), "True/RotatingCertificates");
+    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["next.crt"], "");
+    consent(&mut fake, "Retiring@2");
+    assert_eq!(phase(&fake), "Stable");
+    fake.object(Kind::Secret, "dev-ca").data["data"]["old.crt"] = old;
+    fake.settle();
+    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["old.crt"], "");
+    let trusted = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    let trusted = Bundle::parse(trusted.as_str().unwrap()).unwrap();
+    assert_eq!(trusted, trusted.filter(|found| found.common_name == "dev-ca-v2"));
+}
+
+#[test]
 fn a_lost_pair_of_keys_in_mid_replacement_is_not_made_anew_by_itself() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.edit(json!({"tls": {"caGeneration": 2}}));

@@ -67,7 +67,8 @@ fn own_authority_signs_and_its_key_is_stored_nowhere_else() {
     assert_eq!(bundle(&mut fake), trusted(&[&mine]));
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
     for (name, object) in written(&fake) {
-        assert!(object["data"]["ca.key"].is_null(), "{name}");
+        let key = object["data"]["ca.key"].as_str().unwrap_or_default();
+        assert!(key.is_empty(), "{name}");
     }
 }
 
@@ -87,11 +88,58 @@ fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
     assert_eq!(fake.condition("CertificatesReady"), "True/RotatingCertificates");
     for phase in ["Issuing", "Retiring"] {
         let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
-        annotations.insert(CA_ADVANCE.to_owned(), phase.to_owned());
+        annotations.insert(CA_ADVANCE.to_owned(), format!("{phase}@2"));
         fake.settle();
     }
     assert_ne!(leaf(&mut fake), before);
     assert_eq!(bundle(&mut fake), trusted(&[&two]));
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
+}
+
+#[test]
+fn end_of_the_own_authority_is_reported_and_certificates_do_not_outlast_it() {
+    let day = SignedDuration::from_hours(24);
+    let end = begin() + 20 * day;
+    let mine = Authority::create("mine", 1, end - 3650 * day).unwrap();
+    let mut fake = own(&mine);
+    let ends = |fake: &FakeCluster| {
+        let stored = fake.cluster.status.clone().unwrap().certificates.unwrap();
+        let end = stored[0].not_after.as_ref().unwrap().0;
+        (end, stored[0].renewal_time.is_some())
+    };
+    assert_eq!(ends(&fake), (end, false));
+    for _ in 0..19 {
+        fake.wait(24 * 3600);
+        assert_eq!(fake.pass(), Vec::<String>::new());
+    }
+    assert_eq!(fake.condition("CertificatesReady"), "True/AuthorityExpires");
+    let later = mine.renew(fake.seen.now).unwrap();
+    put_authority(&mut fake, &later);
+    fake.settle();
+    assert_eq!(ends(&fake), (fake.seen.now + 90 * day, true));
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
+}
+
+#[test]
+fn own_authority_replaces_the_operators_also_where_an_older_operator_left_that_ones_key() {
+    let mut fake = FakeCluster::settled(json!({}));
+    let key = fake.object(Kind::Secret, "dev-ca").data["data"]["ca.key"].clone();
+    let mine = Authority::create("mine", 1, begin()).unwrap();
+    put_authority(&mut fake, &mine);
+    fake.edit(json!({"tls": {"caSecretRef": {"name": "mine"}}}));
+    for phase in ["Issuing", "Retiring"] {
+        fake.settle();
+        let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
+        annotations.insert(CA_ADVANCE.to_owned(), format!("{phase}@2"));
+    }
+    fake.pass();
+    let data = &mut fake.object(Kind::Secret, "dev-ca").data["data"];
+    assert_eq!(data["ca.key"], "", "the user's own key is stored nowhere");
+    data["ca.key"] = key;
+    fake.settle();
+    assert_eq!(problem(&fake), "none");
+    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["ca.key"], "");
+    assert_eq!(bundle(&mut fake), trusted(&[&mine]));
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
 

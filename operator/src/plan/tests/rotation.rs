@@ -307,15 +307,23 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
     };
     stays(&mut lab, "Publishing");
     assert_eq!(lab.fake.condition("CertificatesReady"), "True/RotatingCertificates");
-    // Left over from an earlier replacement.
-    annotate(&mut lab, "Retiring");
-    stays(&mut lab, "Publishing");
-    annotate(&mut lab, "Issuing");
+    // Of another phase, of an earlier replacement, of none.
+    for other in ["Retiring@2", "Issuing@1", "Issuing"] {
+        annotate(&mut lab, other);
+        stays(&mut lab, "Publishing");
+    }
+    annotate(&mut lab, "Issuing@2");
     stays(&mut lab, "Issuing");
-    annotate(&mut lab, "Retiring");
+    annotate(&mut lab, "Retiring@2");
     stays(&mut lab, "Stable");
     assert_eq!(lab.ca().0, 2);
     assert_eq!(lab.fake.condition("CertificatesReady"), "True/Issued");
+    // It stays where it is when the next replacement begins.
+    annotate(&mut lab, "Issuing@2");
+    lab.fake.edit(json!({"tls": {"caGeneration": 3}}));
+    stays(&mut lab, "Publishing");
+    let waiting = lab.fake.plan().certificates.waiting.unwrap();
+    assert!(waiting.contains("kubebrain.io/ca-advance=Issuing@3"), "{waiting}");
 }
 
 #[test]

@@ -205,6 +205,11 @@ fn what_keeps_the_brains_from_writing_is_told() {
         volumes: Volumes::Lost(why()),
         ..down(0)
     };
+    let terminating = Facts {
+        volumes: Volumes::Terminating(why()),
+        ..good()
+    };
+    check(terminating, but(&[(5, "False/VolumeTerminating")]));
     check(
         lost,
         but(&[(0, unreachable), (1, unreachable), (5, "False/VolumeLost")]),
@@ -226,6 +231,13 @@ fn certificates_have_a_condition_of_their_own() {
             ..good()
         },
         but(&[(2, "True/RotatingCertificates"), (4, "False/Renewing")]),
+    );
+    check(
+        Facts {
+            trust: CertificateState::AuthorityExpires(why()),
+            ..good()
+        },
+        but(&[(4, "True/AuthorityExpires")]),
     );
     let error = (0, "False/CertificateError");
     check(

@@ -1,0 +1,47 @@
+//! The authority's Secret, written to an API server that knows the owners of fields.
+
+use super::*;
+
+const SECRET: &str = "/api/v1/namespaces/brains/secrets/dev-ca";
+
+fn edit(rig: &Rig, change: impl FnOnce(&mut Value)) {
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = rig.api.get(&path).unwrap();
+    change(&mut cluster);
+    rig.api.put(&path, cluster);
+}
+
+async fn settle(rig: &Rig) {
+    for _ in 0..8 {
+        rig.sync().await;
+        pass(rig).await.unwrap();
+    }
+    rig.sync().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_authority_is_replaced_to_the_end() {
+    let rig = Rig::new(bare(FakeApi::new())).await;
+    settle(&rig).await;
+    rig.api.remove(SECRET);
+    edit(&rig, |cluster| {
+        // Long enough ago that the Secret must have been seen.
+        cluster["status"]["ca"]["since"] = json!("2026-01-01T00:00:00Z");
+        cluster["spec"]["tls"]["caGeneration"] = json!(2);
+    });
+    for phase in ["Publishing", "Issuing", "Stable"] {
+        settle(&rig).await;
+        let status = stored_status(&rig);
+        assert_eq!(status["ca"]["phase"], phase, "{}", status["conditions"]);
+        let next = if phase == "Publishing" {
+            "Issuing@2"
+        } else {
+            "Retiring@2"
+        };
+        edit(&rig, |cluster| {
+            cluster["metadata"]["annotations"] = json!({"kubebrain.io/ca-advance": next});
+        });
+    }
+    assert_eq!(rig.api.get(SECRET).unwrap()["data"]["old.crt"], "");
+    assert_eq!(condition(&stored_status(&rig), "CertificatesReady")["status"], "True");
+}
