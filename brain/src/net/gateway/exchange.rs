@@ -415,22 +415,28 @@ mod tests {
         Ok(Response::new(Body::from(answers.freeze())))
     }
 
-    #[tokio::test]
-    async fn large_messages_of_a_stream_stay_in_their_order() {
+    /// The exchange of watches, and the bytes that are charged.
+    fn watches() -> (Exchange, prometheus::IntGauge) {
         let Found::Method(method) = find("/v3/watch") else {
             panic!("no method")
         };
         let held = prometheus::IntGauge::new("held", "held").unwrap();
         let account = Budget::new(64 << 20, held.clone()).account(None);
-        let keys = [1, 2 * LARGE, 2, 3, 3 * LARGE].map(|len| "k".repeat(len));
-        let requests = keys
-            .each_ref()
-            .map(|key| format!(r#"{{"create_request":{{"key":"{}"}}}}"#, STANDARD.encode(key)));
         let exchange = Exchange {
             method,
             message: 4 << 20,
             account,
         };
+        (exchange, held)
+    }
+
+    #[tokio::test]
+    async fn large_messages_of_a_stream_stay_in_their_order() {
+        let (exchange, held) = watches();
+        let keys = [1, 2 * LARGE, 2, 3, 3 * LARGE].map(|len| "k".repeat(len));
+        let requests = keys
+            .each_ref()
+            .map(|key| format!(r#"{{"create_request":{{"key":"{}"}}}}"#, STANDARD.encode(key)));
         let request = Request::post("/v3/watch").body(Body::from(requests.concat())).unwrap();
         let answer = exchange.answer(request, echo, |exceeded| panic!("{exceeded:?}")).await;
         let lines = answer.into_body().collect().await.unwrap().to_bytes();
@@ -441,16 +447,7 @@ mod tests {
 
     #[tokio::test]
     async fn stream_that_waits_for_its_next_message_holds_no_memory_of_the_last() {
-        let Found::Method(method) = find("/v3/watch") else {
-            panic!("no method")
-        };
-        let held = prometheus::IntGauge::new("held", "held").unwrap();
-        let account = Budget::new(64 << 20, held.clone()).account(None);
-        let exchange = Exchange {
-            method,
-            message: 4 << 20,
-            account,
-        };
+        let (exchange, held) = watches();
         // One answer, and none after it.
         let once = async |request: Request<Body>| {
             let answer = echo(request).await?.into_body().collect().await.unwrap().to_bytes();

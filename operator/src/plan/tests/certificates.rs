@@ -116,7 +116,7 @@ fn a_lost_authority_is_replaced_beside_what_was_trusted_when_that_is_asked_for()
 }
 
 #[test]
-fn what_an_older_operator_left_of_a_former_phase_is_removed() {
+fn leftovers_of_former_phases_are_removed() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.wait(60);
     drop(authority(&mut fake));
