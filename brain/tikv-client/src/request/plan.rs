@@ -20,6 +20,7 @@ use crate::Result;
 mod locks;
 mod regions;
 mod stores;
+mod tasks;
 #[cfg(test)]
 mod tests;
 

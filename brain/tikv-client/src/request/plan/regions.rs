@@ -14,6 +14,8 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::is_grpc_error;
+use super::tasks::nobody_waits;
+use super::tasks::EndOfRequest;
 use super::Plan;
 use crate::backoff::Backoff;
 use crate::pd::PdClient;
@@ -153,7 +155,7 @@ where
         };
 
         // limit concurrent requests
-        let permit = permits.acquire().await.expect("nobody closes it");
+        let permit = permits.acquire().await.map_err(nobody_waits)?;
         let res = plan.execute().await;
         drop(permit);
 
@@ -218,7 +220,7 @@ where
                 pd_client.invalidate_store_cache(store_id).await;
             }
         }
-        match backoff.next_delay_duration() {
+        match backoff.next_delay_duration().filter(|_| !permits.is_closed()) {
             Some(duration) => {
                 sleep(duration).await;
                 Self::single_plan_handler(pd_client, plan, backoff, permits, preserve_region_results).await
@@ -328,6 +330,7 @@ where
         // too many concurrent requests, TiKV is more likely to return a "TiKV
         // is busy" error
         let concurrency_permits = Arc::new(Semaphore::new(MULTI_REGION_CONCURRENCY));
+        let _ends = EndOfRequest(concurrency_permits.clone());
         Self::single_plan_handler(
             self.pd_client.clone(),
             self.inner.clone(),

@@ -10,6 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::is_grpc_error;
+use super::tasks::nobody_waits;
+use super::tasks::EndOfRequest;
 use super::Plan;
 use crate::backoff::Backoff;
 use crate::pd::PdClient;
@@ -50,6 +52,7 @@ where
 
     async fn execute(&self) -> Result<Self::Result> {
         let concurrency_permits = Arc::new(Semaphore::new(MULTI_STORES_CONCURRENCY));
+        let _ends = EndOfRequest(concurrency_permits.clone());
         let stores = self.pd_client.clone().all_stores().await?;
         let mut handles = Vec::with_capacity(stores.len());
         for store in stores {
@@ -73,7 +76,7 @@ where
 {
     async fn single_store_handler(plan: P, mut backoff: Backoff, permits: Arc<Semaphore>) -> Result<P::Result> {
         loop {
-            let permit = permits.acquire().await.expect("nobody closes it");
+            let permit = permits.acquire().await.map_err(nobody_waits)?;
             let res = plan.execute().await;
             drop(permit);
 
@@ -88,7 +91,7 @@ where
                         return Ok(resp);
                     }
                 }
-                Err(e) if is_grpc_error(&e) => match backoff.next_delay_duration() {
+                Err(e) if is_grpc_error(&e) => match backoff.next_delay_duration().filter(|_| !permits.is_closed()) {
                     Some(duration) => {
                         sleep(duration).await;
                         continue;
