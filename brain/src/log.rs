@@ -87,8 +87,9 @@ pub trait Log: Clone + Send + Sync + 'static {
     /// Moves the watermark forward to `to`; does nothing if it is already there or further.
     fn raise_watermark(&self, to: Slot) -> impl Future<Output = Result<(), LogError>> + Send;
 
-    /// Destroys slots below the watermark, as many as the engine can cheaply; the rest remains for a later call.
-    fn destroy_below_watermark(&self) -> impl Future<Output = Result<(), LogError>> + Send;
+    /// Destroys slots below the watermark, as many as the engine can cheaply; the rest remains for a later call. Returns true if another
+    /// call would destroy more at once.
+    fn destroy_below_watermark(&self) -> impl Future<Output = Result<bool, LogError>> + Send;
 
     /// Releases space that was allocated for future records.
     fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send {

@@ -136,10 +136,15 @@ impl Tikv {
         self.shared.cluster_id
     }
 
-    /// Returns a register of this store. Its name is part of the format.
+    /// Returns a register of this store, with the time limits of an election. Its name is part of the format.
     #[must_use]
     pub fn register(&self, name: &str) -> TikvRegister {
         TikvRegister::new(self.clone(), self.keys().register(name), CELL_TIMEOUT)
+    }
+
+    /// Returns the same register for data, for which no election waits: a request may take as long as a read or an append.
+    pub(crate) fn data_register(&self, name: &str) -> TikvRegister {
+        TikvRegister::new(self.clone(), self.keys().register(name), self.shared.options.timeout)
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -187,7 +192,7 @@ impl Tikv {
     }
 
     fn pinned(&self) -> TikvRegister {
-        TikvRegister::new(self.clone(), self.keys().register(CLUSTER), self.shared.options.timeout)
+        self.data_register(CLUSTER)
     }
 }
 

@@ -283,24 +283,39 @@ impl<E: Engine> Node<E> {
         Ok(())
     }
 
-    /// Switches to newer rows, if they could be read.
+    /// Switches to newer rows, if they could be read. Fails only if log or rows are damaged.
     async fn refresh(
         &mut self,
         read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, OpenError>,
     ) -> anyhow::Result<()> {
-        match read.map_err(anyhow::Error::from) {
+        let refreshed = match read {
             // They contain what was skipped: nothing else frees memory.
-            Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => self.reset_from_snapshot().await?,
+            Ok(newer) if newer.is_ahead_of(&self.replica) && self.is_overfull() => {
+                let reset = self.reset_from_snapshot().await;
+                if let Err(error) = &reset {
+                    tracing::warn!(
+                        error = format!("{error:#}"),
+                        "cannot go on from the rows now; trying again"
+                    );
+                }
+                reset
+            }
             Ok(newer) => {
                 self.replica.refresh(newer);
                 if self.replica.is_dirty() {
                     self.replica.rotate();
                 }
+                Ok(())
             }
-            Err(error) if is_damage(&error) => return Err(error),
-            Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the rows"),
+            Err(error) => Err(error.into()),
+        };
+        match refreshed {
+            Err(error) if !is_damage(&error) => {
+                tracing::debug!(error = format!("{error:#}"), "cannot read the rows");
+                Ok(())
+            }
+            refreshed => refreshed,
         }
-        Ok(())
     }
 
     fn seal_when_full(&mut self) {

@@ -1,6 +1,7 @@
 //! The leadership loop: leads while this member holds the lock, and follows otherwise.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -229,11 +230,12 @@ impl LeadershipLoop {
     ) -> anyhow::Result<(Node<E>, TermEnd)> {
         let (lost, drain) = (CancellationToken::new(), CancellationToken::new());
         let leader_lease = self.new_lease();
-        let (log, state) = (node.log.clone(), node.replica.state().clone());
+        let (log, rows, state) = (node.log.clone(), node.rows.clone(), node.replica.state().clone());
         let (unanswered, lease) = (node.unanswered.clone(), node.lease);
         let began = Instant::now();
         let followers = self.cluster.as_ref().map(|cluster| cluster.followers.clone());
-        let failing = storage::failed(&state, &unanswered, followers.as_ref(), lease);
+        let (leads, mut overtaken) = (AtomicBool::new(false), false);
+        let failing = storage::failed(&state, &rows, &leads, &unanswered, followers.as_ref(), lease);
         tokio::pin!(failing);
         let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
         let slow = over_limit(&drain, drain_limit);
@@ -242,7 +244,6 @@ impl LeadershipLoop {
         let mut unable: Option<String> = None;
         let (begun, mut begins) = oneshot::channel();
         let (placed, placing) = oneshot::channel();
-        let (mut leads, mut overtaken) = (false, false);
         let mut election_state = self.election.watch();
         let mut transfer = Transfer::default();
         // A leader that saw no predecessor end may not hand over within its first lease: requests to transfer wait.
@@ -267,16 +268,16 @@ impl LeadershipLoop {
                     lost.cancel();
                 }
                 () = stop.cancelled(), if !drain.is_cancelled() => transfer = self.begin_transfer(None, &drain),
-                begun = &mut begins, if !leads && !lost.is_cancelled() => {
+                begun = &mut begins, if !leads.load(Ordering::Relaxed) && !lost.is_cancelled() => {
                     // A dropped sender is followed by the term's end. A member that is already stopping does not begin to serve: it
                     // may soon lose the lock.
                     if begun.is_ok() && !drain.is_cancelled() {
                         self.roles.send_replace(Role::Leading(leader_lease.clone()));
                     }
-                    leads = true;
+                    leads.store(true, Ordering::Relaxed);
                 }
                 () = lease_guard::guard(&self.election, term, (&leader_lease, self.renew_deadline), &*self.announced_epoch, (&log, &state, &unanswered)),
-                    if leads && self.cluster.is_some() && !lost.is_cancelled() =>
+                    if leads.load(Ordering::Relaxed) && self.cluster.is_some() && !lost.is_cancelled() =>
                 {
                     warn!("a later leader has begun");
                     overtaken = true;

@@ -208,8 +208,11 @@ impl<E: Engine> Term<E> {
                 .lead(log, rows, (candidate, self.claim.predecessor_expired))
                 .await
             {
-                // The slots missing in the log are in rows by now.
-                Err(OpenError::Destroyed) => self.node.replica.reset_from_snapshot(log, rows).await?,
+                // The slots missing in the log are in rows by now. An older leader may go on while these are loaded.
+                Err(OpenError::Destroyed) => match self.node.replica.reset_from_snapshot(log, rows).await {
+                    Ok(()) | Err(OpenError::Destroyed) => {}
+                    Err(error) => return Err(error.into()),
+                },
                 outcome => break outcome?,
             }
         };

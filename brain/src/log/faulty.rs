@@ -259,7 +259,7 @@ impl<L: Log> Log for Faulty<L> {
         self.inner.raise_watermark(to).await
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         self.inner.destroy_below_watermark().await
     }
 

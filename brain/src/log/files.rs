@@ -223,8 +223,9 @@ impl Log for FileLog {
         .await
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
-        self.blocking(|shared| shared.destroy().map_err(changed)).await
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
+        self.blocking(|shared| shared.destroy().map_err(changed)).await?;
+        Ok(false)
     }
 
     async fn shrink(&self) -> Result<(), LogError> {
@@ -237,7 +238,7 @@ impl Log for FileLog {
             .await
             .unwrap_or_else(|_| Err("the log's writer is gone".to_owned()))
             .map_err(failed)?;
-        self.destroy_below_watermark().await
+        self.destroy_below_watermark().await.map(drop)
     }
 
     fn id(&self) -> Option<LogId> {

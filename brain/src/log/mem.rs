@@ -94,13 +94,13 @@ impl Log for MemLog {
         Ok(())
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         let mut state = self.state();
         let watermark = state.watermark;
         state
             .slots
             .retain(|slot, record| *slot >= watermark || (self.kept)(record));
-        Ok(())
+        Ok(false)
     }
 
     fn max_record_len(&self) -> usize {

@@ -43,6 +43,10 @@ const MARGIN: u64 = 8 * WINDOW;
 /// for this.
 const DESTROY: Duration = Duration::from_secs(4);
 
+/// Time after which one destruction reads no more slots that it has not seen, so that its caller gets to other work. A new leader has
+/// seen none of what its predecessor left.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Slots behind the last one that was seen within which the end of the log is expected.
 const NEAR: u64 = 4096;
 
@@ -69,7 +73,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermarks {
     watermark: u64,
-    /// All slots below are destroyed, except those that are kept. Never above the watermark, and [`MARGIN`] slots below it by now.
+    /// All slots below are destroyed, except those that are kept. Never above the watermark, and by now at least [`MARGIN`] slots below it.
     destroyed: u64,
 }
 
@@ -79,7 +83,7 @@ impl TikvLog {
     #[must_use]
     pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
         let inner = Inner {
-            watermark: tikv.register("watermark"),
+            watermark: tikv.data_register("watermark"),
             tikv,
             keep,
             index: Mutex::default(),
@@ -160,15 +164,15 @@ impl Log for TikvLog {
         }
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         let inner = &self.inner;
         loop {
             let (stored, marks) = inner.marks().await?;
-            let destroyed = marks.watermark.saturating_sub(MARGIN);
-            if marks.destroyed >= destroyed {
-                return Ok(());
+            let end = marks.watermark.saturating_sub(MARGIN);
+            if marks.destroyed >= end {
+                return Ok(false);
             }
-            inner.look_into_gaps(marks.destroyed, destroyed).await?;
+            let destroyed = inner.look_into_gaps(marks.destroyed, end).await?;
             let ranges = inner.index().between_kept(marks.destroyed, destroyed);
             let keys = inner.tikv.keys();
             for (from, to) in ranges {
@@ -181,7 +185,7 @@ impl Log for TikvLog {
             // Lost to another member that moved the watermark meanwhile: destroyed slots are found to be free.
             if inner.set_marks(stored, Watermarks { destroyed, ..marks }).await? {
                 inner.index().forget_below(destroyed);
-                return Ok(());
+                return Ok(destroyed < end);
             }
         }
     }
@@ -276,20 +280,36 @@ impl Inner {
         Ok(page)
     }
 
-    /// Reads the slots of `[from, to)` that this process has not seen, to find those to keep.
-    async fn look_into_gaps(&self, from: u64, to: u64) -> Result<(), LogError> {
+    /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`LOOK`] or a little longer. Returns the
+    /// end of the slots that it has seen by then, which is behind `from`.
+    async fn look_into_gaps(&self, from: u64, to: u64) -> Result<u64, LogError> {
         let gaps = self.index().gaps(from, to);
+        let until = Instant::now() + LOOK;
         let now = self.tikv.timestamp().await.map_err(unavailable)?;
         let keys = self.tikv.keys();
+        let mut width = u64::MAX;
         for (mut next, end) in gaps {
             while next < end {
+                if next > from && Instant::now() >= until {
+                    return Ok(next);
+                }
                 let limit = u32::try_from(CHUNK / self.average.load(Ordering::Relaxed).max(1));
                 let limit = limit.unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
-                let page = self.scan(now, keys.slot(next), keys.slot(end), limit).await?;
-                next = page.last().map_or(end, |(slot, _)| slot.0 + 1);
+                let last = next.saturating_add(width).min(end);
+                match self.scan(now, keys.slot(next), keys.slot(last), limit).await {
+                    Ok(page) => {
+                        next = page.last().map_or(last, |(slot, _)| slot.0 + 1);
+                        width = width.saturating_mul(2);
+                    }
+                    // A server that ended while it destroyed these slots has left some without their values. They are none to keep:
+                    // those are short.
+                    Err(error) if is_torn(&error) && last - next == 1 => next = last,
+                    Err(error) if is_torn(&error) => width = ((last - next).min(limit.into()) / 2).max(1),
+                    Err(error) => return Err(error),
+                }
             }
         }
-        Ok(())
+        Ok(to)
     }
 
     /// The marks, and the bytes they are stored as.
@@ -302,6 +322,8 @@ impl Inner {
                 destroyed: 0,
             },
         };
+        // Another member may have destroyed them.
+        self.index().forget_below(marks.destroyed);
         Ok((stored, marks))
     }
 
@@ -358,4 +380,9 @@ fn checksum(slot: Slot, record: &[u8]) -> u32 {
 
 fn unavailable(error: Error) -> LogError {
     LogError::Unavailable(error.into())
+}
+
+/// True if a slot has lost its value.
+fn is_torn(error: &LogError) -> bool {
+    matches!(error, LogError::Unavailable(source) if matches!(source.downcast_ref(), Some(Error::DefaultNotFound(_))))
 }

@@ -107,7 +107,7 @@ impl<L: Log> Log for WatchedLog<L> {
         self.log.raise_watermark(to).await
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         self.log.destroy_below_watermark().await
     }
 

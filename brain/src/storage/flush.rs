@@ -27,7 +27,7 @@ use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::record;
 use crate::mvcc::row::{AUTH_FORMAT, Manifest};
-use crate::rows::{Change, Rows, RowsError};
+use crate::rows::{Change, Rows, RowsError, Snapshot as _};
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
 use crate::types::Revision;
@@ -63,6 +63,8 @@ pub struct Flusher<L, R: Rows> {
     scan: Option<CompactionScan<L>>,
     /// The bytes of log that were given up when slots were last destroyed.
     destroyed: i64,
+    /// True if more slots below the watermark can be destroyed at once.
+    has_undestroyed: bool,
     /// When views were last given a snapshot.
     shown: Instant,
     /// The pace of compactions, and when the next step of one is due.
@@ -118,6 +120,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             flushed,
             scan: None,
             destroyed,
+            has_undestroyed: false,
             shown: Instant::now(),
             pace: CompactionPace::default(),
             next_step: Instant::now(),
@@ -158,14 +161,14 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 Some(immutable) => Some(immutable),
                 None if goes_on && self.is_step_due() => self.immutable.try_recv().ok(),
                 None => {
-                    let (aged, next_step) = (self.aged(), self.next_step);
+                    let (aged, epoch, next_step) = (self.aged(), self.manifest.epoch, self.next_step);
                     tokio::select! {
                         immutable = self.immutable.recv() => match immutable {
                             Some(immutable) => Some(immutable),
                             None => return Ok(()),
                         },
                         () = tokio::time::sleep_until(next_step), if goes_on => None,
-                        snapshot = young(&self.rows, aged) => {
+                        snapshot = young(&self.rows, Some(epoch), aged) => {
                             self.renewed(snapshot)?;
                             continue;
                         }
@@ -235,21 +238,22 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
         tokio::pin!(again);
         loop {
-            let aged = self.aged();
+            let (aged, epoch) = (self.aged(), self.manifest.epoch);
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Err(Interrupted.into()),
                 () = &mut again => return Ok(()),
-                snapshot = young(&self.rows, aged) => self.renewed(snapshot)?,
+                snapshot = young(&self.rows, Some(epoch), aged) => self.renewed(snapshot)?,
                 // The sequencer must not wait for room.
                 immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(Interrupted)?),
             }
         }
     }
 
-    /// Lets views read the rows as they are now; `through` is the slot and revision that the rows reach, if that moved.
+    /// Lets views read the rows as they are now; `through` is the slot and revision that the rows reach, if that moved. Fails if a later
+    /// leader has written them.
     async fn show(&mut self, through: Option<(Slot, Revision)>) -> anyhow::Result<()> {
-        let snapshot = retry!(&self.stop, self.rows.snapshot())?;
+        let snapshot = retry!(&self.stop, own_snapshot(&self.rows, self.manifest.epoch))?;
         self.shown = Instant::now();
         // The receiver is gone only when the process stops.
         drop(self.flushed.send(FlushResult { through, snapshot }).await);
@@ -287,12 +291,13 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     /// Repeats an attempt that fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots,
-    /// because not all rows need be out of reach.
+    /// because not all rows need be out of reach. These are not compared with the epoch: the lock of one's own change would be in the way, and
+    /// if a later leader has written the rows, the attempt fails.
     async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
     where
         F: Future<Output = Result<(), RowsError>> + Send,
     {
-        let (rows, stop) = (self.rows.clone(), self.stop.clone());
+        let (rows, stop, epoch) = (self.rows.clone(), self.stop.clone(), self.manifest.epoch);
         let _writing = self.state.write_rows();
         let mut backoff = Backoff::new(&stop);
         loop {
@@ -303,7 +308,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 tokio::select! {
                     biased;
                     outcome = &mut attempt => break outcome,
-                    snapshot = young(&rows, aged) => self.renewed(snapshot)?,
+                    snapshot = young(&rows, None, aged) => self.renewed(snapshot)?,
                 }
             };
             match outcome {
@@ -311,7 +316,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 Err(error) => {
                     if matches!(error, RowsError::Full(_)) {
                         // The previous snapshot may hold the space that is missing.
-                        let snapshot = rows.snapshot().await;
+                        let snapshot = own_snapshot(&rows, epoch).await;
                         self.renewed(snapshot)?;
                     }
                     backoff.pause_after(error).await?;
@@ -433,8 +438,25 @@ fn is_refused(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RowsError::Refused(_)))
 }
 
-/// A snapshot as soon as the last one is too old; never where one serves for ever.
-async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
+/// A snapshot of rows that the leader of this epoch has written. Fails with [`RowsError::Fenced`] if a later leader has written them.
+async fn own_snapshot<R: Rows>(rows: &R, epoch: u64) -> Result<R::Snapshot, RowsError> {
+    let snapshot = rows.snapshot().await?;
+    let fence = snapshot.fence().await?;
+    // While a change is under way, its manifest may be there, or the one before it.
+    let is_own = match fence.clone().map(Manifest::decode) {
+        Some(Ok(manifest)) => manifest.epoch == epoch,
+        Some(Err(error)) => return Err(RowsError::Corrupt(format!("the fence does not decode: {error}"))),
+        None => false,
+    };
+    if is_own {
+        Ok(snapshot)
+    } else {
+        Err(RowsError::Fenced(fence))
+    }
+}
+
+/// A snapshot as soon as the last one is too old, of one's own rows if the epoch is given; never where one serves for ever.
+async fn young<R: Rows>(rows: &R, epoch: Option<u64>, aged: Option<Instant>) -> Result<R::Snapshot, RowsError> {
     let aged = async {
         match aged {
             Some(moment) => tokio::time::sleep_until(moment).await,
@@ -445,7 +467,10 @@ async fn young<R: Rows>(rows: &R, aged: Option<Instant>) -> Result<R::Snapshot, 
         () = aged => {}
         () = rows.renewal_asked() => {}
     }
-    rows.snapshot().await
+    match epoch {
+        Some(epoch) => own_snapshot(rows, epoch).await,
+        None => rows.snapshot().await,
+    }
 }
 
 #[cfg(test)]
@@ -492,5 +517,23 @@ mod tests {
         assert_eq!(through, Some((immutables[0].applied_slot, 10)));
         let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
         assert_eq!((stored.revision, stored.reached()), (4, 10));
+    }
+
+    #[tokio::test]
+    async fn rows_of_a_successor_are_not_shown() {
+        let rows = MemRows::new();
+        let mut fence = None;
+        for epoch in [1, 2] {
+            let manifest = Manifest {
+                epoch,
+                ..Manifest::fresh()
+            };
+            let next = Bytes::from(manifest.encode_to_vec());
+            rows.apply(fence, next.clone(), Vec::new()).await.unwrap();
+            fence = Some(next);
+            assert!(own_snapshot(&rows, epoch).await.is_ok());
+        }
+        let refused = own_snapshot(&rows, 1).await.map(drop);
+        assert!(matches!(refused, Err(RowsError::Fenced(_))), "{refused:?}");
     }
 }

@@ -20,6 +20,10 @@ pub(crate) enum Error {
     /// The request or the reply exceeds the size limit of a message.
     #[error("too large for one message")]
     TooLarge(#[source] anyhow::Error),
+    /// A key has lost its value, as in a range that a server was destroying when it ended. A short value is stored within the key's
+    /// record and is never lost alone.
+    #[error("a key has lost its value")]
+    DefaultNotFound(#[source] anyhow::Error),
     /// A lock stands in the way, longer than a writer takes.
     #[error("locked by another transaction")]
     Locked(#[source] anyhow::Error),
@@ -48,6 +52,9 @@ pub(super) enum Message {
     /// It may be too large.
     Long,
 }
+
+/// TiKV's error for a key without its value, which has no field of its own: its name, and its text.
+const DEFAULT_NOT_FOUND: [&str; 2] = ["DefaultNotFound", "default not found"];
 
 /// Bytes from which on a message is a long one.
 const LONG: usize = 1 << 20;
@@ -80,6 +87,7 @@ impl Error {
             Error::Committed => "committed",
             Error::Full(_) => "full",
             Error::TooLarge(_) => "too_large",
+            Error::DefaultNotFound(_) => "default_not_found",
             Error::Locked(_) => "locked",
             Error::Unreachable(_) => "unreachable",
         }
@@ -104,6 +112,7 @@ pub(super) fn classify(error: ClientError) -> (Error, Health) {
         Kind::Committed => Error::Committed,
         Kind::Full => Error::Full(source),
         Kind::TooLarge => Error::TooLarge(source),
+        Kind::DefaultNotFound => Error::DefaultNotFound(source),
         Kind::Locked => Error::Locked(source),
         Kind::Unreachable => Error::Unreachable(source),
     };
@@ -115,6 +124,7 @@ pub(super) fn classify(error: ClientError) -> (Error, Health) {
 enum Kind {
     #[default]
     Unreachable,
+    DefaultNotFound,
     Locked,
     TooLarge,
     Full,
@@ -182,6 +192,8 @@ fn of_key(error: &ProtoKeyError) -> Kind {
         Kind::Locked
     } else if error.abort.contains("ommitted") {
         Kind::Committed
+    } else if DEFAULT_NOT_FOUND.iter().any(|text| error.abort.contains(*text)) {
+        Kind::DefaultNotFound
     } else {
         // Rolled back by another client, or refused: begin again with another transaction.
         Kind::Unreachable
@@ -230,6 +242,15 @@ mod tests {
             let (found, _) = classify(error);
             assert!(found.is_transient(), "{found:?}");
         }
+    }
+
+    #[test]
+    fn a_lost_value_is_not_read_again() {
+        let lost = key(|error| error.abort = "Error(Txn(Error(Mvcc(Error(DefaultNotFound { key: [1, 2] })))))".into());
+        let (found, health) = classify(ClientError::ExtractedErrors(vec![lost]));
+        assert!(matches!(found, Error::DefaultNotFound(_)), "{found:?}");
+        assert!(!found.is_transient());
+        assert_eq!(health, Health::Fine);
     }
 
     #[test]

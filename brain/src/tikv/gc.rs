@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tikv_client::{BoundRange, ProtoLockInfo, Timestamp, TimestampExt, TransactionClient};
+use tikv_client::{BoundRange, Error as ClientError, ProtoLockInfo, Timestamp, TimestampExt, TransactionClient};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -160,21 +160,42 @@ impl Tikv {
     ///
     /// Only all of its locks together decide whether an asynchronous commit has happened, and the client does not read them: it
     /// reports that the transaction is not over. (Its function for GC reads them wrong, and rolls back acknowledged writes.)
-    async fn end(&self, locks: Vec<ProtoLockInfo>, until: Ts) -> Result<Ts, Error> {
-        if locks.is_empty() {
-            return Ok(until);
-        }
-        let resolve = |client: TransactionClient| {
-            let locks = locks.clone();
-            // The caller's timestamp is older than all others, so no commit is delayed for it.
-            async move {
-                let nobody = Timestamp::from_version(0);
-                client.resolve_locks(locks, nobody).await
+    ///
+    /// A transaction with a lock that names a wrong primary key counts as one that is not over, because nothing tells its fate.
+    async fn end(&self, mut locks: Vec<ProtoLockInfo>, mut until: Ts) -> Result<Ts, Error> {
+        while !locks.is_empty() {
+            let resolve = |client: TransactionClient| {
+                let locks = locks.clone();
+                // The caller's timestamp is older than all others, so no commit is delayed for it.
+                async move {
+                    let nobody = Timestamp::from_version(0);
+                    match client.resolve_locks(locks, nobody).await {
+                        Ok(alive) => Ok(Ok(alive)),
+                        Err(error) => mismatched(&error).map(Err).ok_or(error),
+                    }
+                }
+            };
+            let begun = match self.patiently("resolve_locks", resolve).await? {
+                Ok(alive) => {
+                    tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
+                    return Ok(oldest(&alive, until));
+                }
+                Err(begun) => begun,
+            };
+            let before = locks.len();
+            locks.retain(|lock| lock.lock_version != begun.0);
+            if locks.len() == before {
+                return Err(Error::unreachable(
+                    "a lock that is not among these names a wrong primary key",
+                ));
             }
-        };
-        let alive = self.patiently("resolve_locks", resolve).await?;
-        tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
-        Ok(oldest(&alive, until))
+            tracing::warn!(
+                begun = begun.0,
+                "a lock names a wrong primary key: its transaction holds back garbage collection"
+            );
+            until = until.min(begun);
+        }
+        Ok(until)
     }
 
     /// Most of the cluster is not ours: a failure there does not count against the client.
@@ -202,6 +223,20 @@ impl Round {
             Round::Held(by) => tracing::info!(by, "garbage is collected, but not all: it is needed yet"),
             Round::Foreign => tracing::info!("another service owns TiKV GC; skipping"),
         }
+    }
+}
+
+/// Returns the start of the transaction whose lock names a primary key that has another primary key, if that is the error.
+fn mismatched(error: &ClientError) -> Option<Ts> {
+    match error {
+        ClientError::ExtractedErrors(errors) | ClientError::MultipleKeyErrors(errors) => {
+            errors.iter().find_map(mismatched)
+        }
+        ClientError::KeyError(error) => {
+            let lock = error.primary_mismatch.as_ref()?.lock_info.as_ref()?;
+            Some(Ts(lock.lock_version))
+        }
+        _ => None,
     }
 }
 

@@ -128,7 +128,7 @@ impl Log for Counted {
         self.log.raise_watermark(to).await
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         self.log.destroy_below_watermark().await
     }
 

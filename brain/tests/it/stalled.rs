@@ -84,7 +84,7 @@ impl Log for Way {
         self.log.raise_watermark(to).await
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         self.log.destroy_below_watermark().await
     }
 

@@ -1,6 +1,7 @@
 //! Detects that a leader's storage does not answer: a member that renews the lock but cannot append to the log, or cannot read the
 //! rows, must not lead; another member may have a better path to storage.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -33,9 +34,11 @@ pub(super) fn limit(lease: Duration) -> Duration {
 }
 
 /// Completes when an append or a read of the log, or a read or a write of the rows, exceeds its limit for a lock with this lease;
-/// returns which one.
+/// returns which one. `leads` is set once the member leads and has a view of its own.
 pub(super) async fn failed<R: Rows>(
     state: &State<R>,
+    rows: &R,
+    leads: &AtomicBool,
     unanswered: &Unanswered,
     followers: Option<&Followers>,
     lease: Duration,
@@ -53,19 +56,23 @@ pub(super) async fn failed<R: Rows>(
     };
     tokio::select! {
         reason = overdue => reason,
-        reason = unreadable(state, limit) => reason,
+        reason = unreadable(state, rows, leads, limit) => reason,
         reason = unwritten(state, followers, limit * UNWRITTEN) => reason,
     }
 }
 
-/// Reads the manifest repeatedly, as views read: at their timestamp, so that no flush interferes.
-async fn unreadable<R: Rows>(state: &State<R>, limit: Duration) -> String {
+/// Reads the manifest repeatedly, as views read: at their timestamp, so that no flush interferes. A member that begins to lead still has
+/// a follower's view, which may be too old to be read: until it leads, it is enough that the rows can be read at all.
+async fn unreadable<R: Rows>(state: &State<R>, rows: &R, leads: &AtomicBool, limit: Duration) -> String {
     loop {
         let begun = Instant::now();
         let mut why = String::from("no answer");
         let read = async {
             while let Err(error) = state.view().rows.fence().await {
                 why = format!("{:#}", anyhow::Error::from(error));
+                if !leads.load(Ordering::Relaxed) && rows.fence().await.is_ok() {
+                    return;
+                }
                 tokio::time::sleep(AGAIN).await;
             }
         };
@@ -148,7 +155,8 @@ mod tests {
         let log = WatchedLog::new(log, unanswered.clone());
         let rows = MemRows::new();
         let replica = crate::storage::replica::Replica::load(&log, &rows).await.unwrap();
-        let failed = failed(replica.state(), &unanswered, None, LIMIT);
+        let leads = AtomicBool::new(true);
+        let failed = failed(replica.state(), &rows, &leads, &unanswered, None, LIMIT);
         assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());
         recovered((log, rows), Slot::FIRST, Instant::now(), LIMIT).await;
     }

@@ -63,7 +63,7 @@ impl Log for StoredLog {
         Err(LogError::Failed(read_only()))
     }
 
-    async fn destroy_below_watermark(&self) -> Result<(), LogError> {
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
         Err(LogError::Failed(read_only()))
     }
 

@@ -11,6 +11,8 @@ pub(super) struct SlotIndex {
     runs: BTreeMap<u64, Run>,
     /// Slots among them that are not to be destroyed.
     kept: BTreeSet<u64>,
+    /// Which slots below are kept is not known any more. The others are destroyed.
+    forgotten: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,11 +73,11 @@ impl SlotIndex {
         gaps
     }
 
-    /// The ranges of `[from, to)` that remain when the slots that are kept are taken out.
+    /// The ranges of `[from, to)` to destroy: what remains when the slots that are kept, and those that were destroyed, are taken out.
     pub(super) fn between_kept(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut ranges = Vec::new();
-        let mut next = from;
-        for &kept in self.kept.range(from..to.max(from)) {
+        let mut next = from.max(self.forgotten);
+        for &kept in self.kept.range(next..to.max(next)) {
             if next < kept {
                 ranges.push((next, kept));
             }
@@ -89,6 +91,7 @@ impl SlotIndex {
 
     /// Removes the destroyed slots, which are all below `slot`.
     pub(super) fn forget_below(&mut self, slot: u64) {
+        self.forgotten = self.forgotten.max(slot);
         self.kept = self.kept.split_off(&slot);
         let behind = self.runs.split_off(&slot);
         let cut = self.runs.pop_last().filter(|(_, run)| run.end > slot);
@@ -146,7 +149,11 @@ mod tests {
         known.forget_below(3);
         assert_eq!(known.gaps(0, 10), [(0, 3), (5, 8)]);
         assert_eq!(known.bytes(), 40);
-        assert_eq!(known.between_kept(0, 10), [(0, 9)]);
+        assert_eq!(
+            known.between_kept(0, 10),
+            [(3, 9)],
+            "one that is kept may be among those below"
+        );
         known.forget_below(100);
         assert_eq!(known.bytes(), 0);
         assert_eq!(known.gaps(0, 5), [(0, 5)]);

@@ -34,7 +34,7 @@ async fn destruction_spares_what_is_to_be_kept_also_when_it_was_not_seen() {
             log = store.open().await;
         }
         log.raise_watermark(Slot(base + 19 + MARGIN)).await.unwrap();
-        log.destroy_below_watermark().await.unwrap();
+        while log.destroy_below_watermark().await.unwrap() {}
         let left = log.read(Slot(base), usize::MAX).await.unwrap();
         let left: Vec<u64> = left.iter().map(|(slot, _)| slot.0 - base).collect();
         assert_eq!(left, [1, 10, 19], "seen: {seen}");
@@ -51,11 +51,52 @@ async fn a_barrier_that_landed_in_a_slot_seen_free_is_spared() {
     assert_eq!(log.read(Slot(1), usize::MAX).await.unwrap().len(), 3);
     other.append(Slot(3), Bytes::from("barrier")).await.unwrap();
     log.raise_watermark(Slot(5 + MARGIN)).await.unwrap();
-    log.destroy_below_watermark().await.unwrap();
+    while log.destroy_below_watermark().await.unwrap() {}
     assert_eq!(
         log.read(Slot(1), usize::MAX).await.unwrap(),
         [(Slot(3), Bytes::from("barrier"))]
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_destruction_reads_only_for_a_while() {
+    let mut store = Store(on_mock(|_| {}).await);
+    let log = store.open().await;
+    let slots = 100;
+    for slot in 1..=slots {
+        let record = if slot == slots { "barrier" } else { "a" };
+        log.append(Slot(slot), Bytes::from(record)).await.unwrap();
+    }
+    log.raise_watermark(Slot(slots + 1 + MARGIN)).await.unwrap();
+    let successor = store.open().await;
+    let faults = store.0.mock_tikv().faults();
+    faults
+        .add(Fault::new(Rpc::Scan, Action::DelayReply { by: LOOK }))
+        .unwrap();
+    assert!(successor.destroy_below_watermark().await.unwrap(), "it read everything");
+    faults.clear();
+    let left = log.read(Slot(1), usize::MAX).await.unwrap();
+    assert!((2..100).contains(&left.len()), "{} are left", left.len());
+    while successor.destroy_below_watermark().await.unwrap() {}
+    assert_eq!(
+        log.read(Slot(1), usize::MAX).await.unwrap(),
+        [(Slot(slots), Bytes::from("barrier"))]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_another_member_destroyed_are_not_counted() {
+    let mut store = Store(testing::fresh().await);
+    let (log, other) = (store.open().await, store.open().await);
+    for slot in 1..=10 {
+        log.append(Slot(slot), laws::record(slot, 0, 100)).await.unwrap();
+    }
+    assert_eq!(other.read(Slot(1), usize::MAX).await.unwrap().len(), 10);
+    assert_eq!(other.size(), 1_000);
+    log.raise_watermark(Slot(6 + MARGIN)).await.unwrap();
+    while log.destroy_below_watermark().await.unwrap() {}
+    other.watermark().await.unwrap();
+    assert_eq!(other.size(), 500);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +153,7 @@ async fn appends_whose_replies_are_lost_are_found_and_late_ones_are_refused() {
     faults.clear();
     assert_eq!(laws::read_all(&log, 0).await, written);
     log.raise_watermark(Slot(20)).await.unwrap();
-    log.destroy_below_watermark().await.unwrap();
+    while log.destroy_below_watermark().await.unwrap() {}
     // Garbage may land below the watermark, and nothing above it changes.
     assert!(faults.held() > 0);
     faults.deliver().await;

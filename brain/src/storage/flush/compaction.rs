@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
-use super::{Flusher, Transient, retry};
+use super::{Flusher, Transient, own_snapshot, retry};
 use crate::kill_points;
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, Slot};
@@ -39,12 +39,18 @@ pub(super) struct CompactionScan<L> {
 }
 
 impl<L: Log, R: Rows> Flusher<L, R> {
-    /// Deletes some of what compaction made obsolete, no more than one batch; returns true if there is more.
+    /// Deletes some of what compaction made obsolete, no more than one batch, or else destroys some slots of the log; returns true if
+    /// there is more.
     pub(super) async fn delete_step(&mut self) -> anyhow::Result<bool> {
         let target = self.manifest.compacted.min(self.manifest.revision);
         if target <= self.manifest.deleted_up_to {
-            self.drop_idle_log().await?;
-            return Ok(false);
+            if self.has_undestroyed {
+                self.destroy_slots().await?;
+                self.renew_if_aged().await?;
+            } else {
+                self.drop_idle_log().await?;
+            }
+            return Ok(self.has_undestroyed);
         }
         // The log is read once: records that were read ahead serve the next batch.
         let mut scan = match self.scan.take() {
@@ -113,14 +119,20 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 .compaction_last
                 .set(jiff::Timestamp::now().as_second());
             tracing::info!(revision = target, slot = self.manifest.deleted_slot, "compacted");
-            return Ok(false);
+            return Ok(self.has_undestroyed);
         }
         self.scan = Some(scan);
+        self.renew_if_aged().await?;
+        Ok(more)
+    }
+
+    /// Gives views a younger snapshot between two steps if theirs is too old.
+    async fn renew_if_aged(&mut self) -> anyhow::Result<()> {
         if self.aged().is_some_and(|moment| moment <= Instant::now()) {
-            let snapshot = self.rows.snapshot().await;
+            let snapshot = own_snapshot(&self.rows, self.manifest.epoch).await;
             self.renewed(snapshot)?;
         }
-        Ok(more)
+        Ok(())
     }
 
     /// Gives the log up to its last record in rows up, once everything is compacted: without key writes no revision comes that
@@ -196,18 +208,27 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         retry!(&self.stop, self.log.raise_watermark(watermark))?;
         kill_points::reach("watermark-raised");
         self.state.forget_below(watermark);
-        // A flush does not wait for a server that is gone: a later compaction destroys these slots.
-        match self.log.destroy_below_watermark().await {
-            Err(error) if error.is_transient() => tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "could not delete compacted log slots; will retry"
-            ),
-            outcome => outcome?,
-        }
+        self.destroy_slots().await?;
         kill_points::reach("slots-destroyed");
         self.state.set_deleted_up_to(deleted_up_to);
         self.destroyed = self.manifest.sizes.dropped;
         self.show(None).await
+    }
+
+    /// Destroys some of the slots below the watermark, and records whether there are more.
+    async fn destroy_slots(&mut self) -> anyhow::Result<()> {
+        self.has_undestroyed = match self.log.destroy_below_watermark().await {
+            // A flush does not wait for a server that is gone: a later compaction destroys these slots.
+            Err(error) if error.is_transient() => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "could not delete compacted log slots; will retry"
+                );
+                false
+            }
+            outcome => outcome?,
+        };
+        Ok(())
     }
 }
 

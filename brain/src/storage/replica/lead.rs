@@ -16,6 +16,10 @@ use crate::log::{Log, LogError, LogId, Slot};
 use crate::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
 use crate::rows::{Rows, RowsError, Snapshot};
 
+/// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
+/// leases and users again.
+const FAR: u64 = 256;
+
 /// The right to write, within one epoch.
 #[derive(Debug)]
 pub struct Leadership {
@@ -114,7 +118,8 @@ impl<R: Rows> Replica<R> {
     /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier behind it, and writes the
     /// epoch into the manifest. Watchers are not notified: they read history.
     ///
-    /// May be dropped and begun again. `seen` is true if this member knows that the last holder of its lock has ended.
+    /// If the rows are far ahead, it is reset from them first. May be dropped and begun again. `seen` is true if this member knows that
+    /// the last holder of its lock has ended.
     ///
     /// # Errors
     /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to be reset from the rows.
@@ -124,11 +129,16 @@ impl<R: Rows> Replica<R> {
         rows: &R,
         (candidate, seen): (Candidate, bool),
     ) -> Result<Leadership, OpenError> {
-        let began = self.next();
         // An unfinished write of an older leader may lock the manifest, and every read of it would wait.
         rows.take_over().await?;
+        let manifest = read_manifest(rows.fence().await?)?;
         // A barrier may be in the log but not yet in the manifest.
-        let floor = read_manifest(rows.fence().await?)?.epoch.max(self.state.epoch());
+        let floor = manifest.epoch.max(self.state.epoch());
+        // Everything that is read is held in memory until the barrier stands. An older leader may go on flushing: this is done once.
+        if manifest.applied_slot > self.next().0.saturating_add(FAR) {
+            self.reset_from_snapshot(log, rows).await?;
+        }
+        let began = self.next();
         let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
         // A record that cannot be decoded is refused before anything is written.
@@ -181,5 +191,32 @@ async fn take_over_manifest<R: Rows>(
             Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::MemLog;
+    use crate::log::frame::is_barrier;
+    use crate::rows::mem::MemRows;
+
+    #[tokio::test]
+    async fn records_that_are_in_rows_are_not_read_again() {
+        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let mut replica = Replica::load(&log, &rows).await.unwrap();
+        // A read of it fails.
+        log.append(Slot::FIRST, "no record".into()).await.unwrap();
+        let manifest = Manifest {
+            applied_slot: replica.next().0 + FAR + 1,
+            revision: 4,
+            ..Manifest::fresh()
+        };
+        let stored = manifest.encode_to_vec().into();
+        rows.apply(None, stored, Vec::new()).await.unwrap();
+        let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        assert_eq!(replica.revision(), 4);
+        assert!(replica.next().0 > manifest.applied_slot);
+        assert_eq!(leadership.manifest.applied_slot, manifest.applied_slot);
     }
 }

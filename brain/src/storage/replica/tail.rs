@@ -52,7 +52,14 @@ impl<L: Log> Tail<L> {
     ) -> Result<bool, OpenError> {
         let (start, mut chunks) = (replica.next(), 0);
         loop {
-            let item = self.reader.next().await?;
+            let item = match self.reader.next().await {
+                Ok(item) => item,
+                // Destroyed slots may be unreadable, or hold late records that contradict each other.
+                Err(error) => {
+                    self.check_watermark().await?;
+                    return Err(error.into());
+                }
+            };
             let is_end = item.is_none();
             if let Some(item) = item {
                 // A barrier proves itself: the first reader makes it committed for all.
@@ -152,8 +159,8 @@ impl<R: Rows> Replica<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::MemLog;
     use crate::log::frame::is_barrier;
+    use crate::log::{Faulty, MemLog};
     use crate::rows::mem::MemRows;
 
     #[tokio::test]
@@ -166,5 +173,27 @@ mod tests {
         log.destroy_below_watermark().await.unwrap();
         let ended = tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await;
         assert!(matches!(ended, Err(OpenError::Destroyed)), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn destroyed_slots_that_cannot_be_read_are_no_damage() {
+        for is_garbage in [false, true] {
+            let log = Faulty::new(MemLog::keeping(is_barrier));
+            let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
+            if is_garbage {
+                log.append(Slot::FIRST, "late".into()).await.unwrap();
+            }
+            for watermark in [Slot::FIRST, Slot(5)] {
+                log.raise_watermark(watermark).await.unwrap();
+                if !is_garbage {
+                    log.fail_reads(1);
+                }
+                let mut tail = Tail::new(log.clone(), &replica);
+                let ended = tail.catch_up(&mut replica, None, usize::MAX).await;
+                let is_destroyed = matches!(ended, Err(OpenError::Destroyed));
+                assert_eq!(is_destroyed, watermark > Slot::FIRST, "{ended:?}");
+                assert!(ended.is_err(), "garbage: {is_garbage}");
+            }
+        }
     }
 }

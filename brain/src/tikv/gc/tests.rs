@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures::stream::{StreamExt as _, iter};
 use mock_tikv::{Action, Fault, GcApi, MockTikv, Rpc};
-use tikv_client::{Transaction, TransactionClient, TransactionOptions};
+use tikv_client::{ProtoKeyError, Transaction, TransactionClient, TransactionOptions};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -183,6 +183,21 @@ async fn a_transaction_that_is_not_over_holds_the_safe_point() {
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.end_older(now).await.unwrap(), begun);
     assert_eq!(mock_tikv.sizes().locks, 3);
+}
+
+#[test]
+fn transaction_of_a_wrong_primary_key_is_found_in_the_error() {
+    let mut error = ProtoKeyError {
+        primary_mismatch: Some(Default::default()),
+        ..Default::default()
+    };
+    error.primary_mismatch.as_mut().unwrap().lock_info = Some(ProtoLockInfo {
+        lock_version: 7,
+        ..Default::default()
+    });
+    let error = ClientError::MultipleKeyErrors(vec![ClientError::KeyError(Box::new(error))]);
+    assert_eq!(mismatched(&error), Some(Ts(7)));
+    assert_eq!(mismatched(&ClientError::KeyError(Box::default())), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

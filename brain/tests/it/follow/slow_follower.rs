@@ -1,7 +1,14 @@
 //! A leader that writes faster than its follower reads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use brain::cluster::forward::Role;
-use tokio::time::timeout;
+use brain::cluster::liveness::Liveness;
+use brain::log::LogError;
+use brain::storage::replica::{RefreshedRows, RowsRefresher};
+use tokio::time::{Instant, timeout};
 
 use super::hooked_log::HookedLog;
 use super::{Leading, Other, PUTS, STEP_TIMEOUT};
@@ -109,5 +116,52 @@ async fn a_follower_that_cannot_read_rows_keeps_little_in_memory_and_catches_up_
     other.follow(channel, goes_on).await;
     assert_eq!(other.store.state.view().revision, leading.revision());
     assert!(other.node.replica.memtable_bytes() < bound);
+    leading.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_follower_that_cannot_reset_from_rows_now_does_so_later() {
+    let mut leading = Leading::start().await;
+    let is_cut = Arc::new(AtomicBool::new(false));
+    let cut = is_cut.clone();
+    let log = HookedLog::new(&leading.log, move |_| {
+        let is_cut = cut.load(Ordering::SeqCst);
+        async move {
+            match is_cut {
+                true => Err(LogError::Unavailable(anyhow::anyhow!("cut"))),
+                false => Ok(()),
+            }
+        }
+    });
+    let mut other = Other::open(log, leading.rows.clone()).await;
+    let value = vec![b'v'; 16 << 10];
+    for _ in 0..60 {
+        leading.engine.put(b"large", &value).await.unwrap();
+    }
+    other.refresher = RowsRefresher::new(leading.rows.clone());
+    other.tail().await;
+    let bound = 2 * other.node.options.memtable_bytes;
+    assert!(other.node.replica.memtable_bytes() >= bound, "there is room");
+    for _ in 0..20 {
+        leading.engine.put(b"large", &value).await.unwrap();
+    }
+    let is_ahead = async {
+        while !RefreshedRows::read(leading.rows.clone())
+            .await
+            .unwrap()
+            .is_ahead_of(&other.node.replica)
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(STEP_TIMEOUT, is_ahead).await.expect("nothing is flushed");
+    is_cut.store(true, Ordering::SeqCst);
+    other.refresher.want();
+    let (liveness, end) = (Liveness::default(), Instant::now() + Duration::from_millis(500));
+    let read = other.node.tail(&liveness, &mut other.refresher, Some(end));
+    timeout(STEP_TIMEOUT, read).await.expect("it takes too long").unwrap();
+    is_cut.store(false, Ordering::SeqCst);
+    other.tail().await;
+    assert!(other.store.state.view().revision + 10 > leading.revision());
     leading.engine.stop().await.unwrap();
 }

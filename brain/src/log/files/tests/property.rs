@@ -69,7 +69,9 @@ async fn agree(steps: Vec<Step>) {
                 files.raise_watermark(to).await.unwrap();
                 model.raise_watermark(to).await.unwrap();
             }
-            Step::Destroy => files.destroy_below_watermark().await.unwrap(),
+            Step::Destroy => {
+                files.destroy_below_watermark().await.unwrap();
+            }
             Step::Reopen => {
                 drop(files);
                 files = open_small(dir.path());
