@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use super::index::{Group, Members};
 use super::mailbox::{Mailbox, locked};
-use super::ring::{Limit, Run};
+use super::ring::{Entry, Limit, Run};
 use crate::types::Revision;
 
 /// The size of one pass: enough to share the cost of waking a stream, few enough to be quick.
@@ -20,7 +20,7 @@ const PASS: Limit = Limit {
     bytes: usize::MAX,
     through: Revision::MAX,
 };
-/// The matches of events and groups after which a pass ends with its revision.
+/// The events, and matches of events and groups, after which a pass ends with its revision, and others have the lock.
 const MATCHES: usize = 1 << 16;
 /// The number of mailboxes that are filled before the task yields.
 const DELIVERIES: usize = 256;
@@ -41,6 +41,24 @@ enum Pass {
 struct Delivery {
     mailboxes: Mailboxes,
     runs: Vec<Run>,
+    /// There are more runs than a mailbox takes: only the first is here.
+    is_overrun: bool,
+}
+
+/// The events of a pass, and the watchers that were found up to now.
+struct LookUp {
+    entries: Vec<Arc<Entry>>,
+    /// The position of the first.
+    start: u64,
+    /// The revision that all of them reach.
+    through: Revision,
+    /// The number of those that were looked up.
+    taken: usize,
+    /// The revision that these reach.
+    reached: Revision,
+    deliveries: Vec<Delivery>,
+    /// The delivery of each group.
+    places: HashMap<u64, usize>,
 }
 
 impl Hub {
@@ -66,12 +84,12 @@ impl Hub {
     /// Runs one pass; returns false if there was nothing to do.
     pub(super) async fn dispatch(&self) -> bool {
         let mut filled = 0;
-        let through = match self.find() {
+        let through = match self.find().await {
             Pass::Done => return false,
             Pass::Deliver(deliveries, through) => {
                 for delivery in deliveries {
                     for mailbox in delivery.mailboxes.iter() {
-                        mailbox.deliver(&delivery.runs, self.shared.options.mailbox_runs);
+                        delivery.deliver_to(mailbox, self.shared.options.mailbox_runs);
                         rest_after(&mut filled).await;
                     }
                 }
@@ -99,59 +117,113 @@ impl Hub {
         were_any
     }
 
-    /// Looks up the watchers of the next events. Holds the lock of the index, and no other lock for long.
-    fn find(&self) -> Pass {
-        let mut routing = locked(&self.shared.routing);
-        let (entries, through) = {
-            let ring = self.ring();
-            let Ok(entries) = ring.at_position(routing.cursor, PASS) else {
-                let (from, through) = (routing.matched + 1, ring.covers_from() - 1);
-                routing.cursor = ring.first();
-                drop(ring);
-                routing.matched = through;
-                return Pass::Lost(routing.index.values().cloned().collect(), from, through);
-            };
-            let at_end = routing.cursor + entries.len() as u64 == ring.end();
-            let last = entries.last().map_or(routing.matched, |last| last.revision());
-            (entries, if at_end { ring.through() } else { last })
+    /// Looks up the watchers of the next events. A revision of very many events, or with very many watchers, is looked up in steps,
+    /// between which others have the lock of the index.
+    async fn find(&self) -> Pass {
+        let mut look_up = match self.next_events() {
+            Ok(look_up) if look_up.through == look_up.reached => return Pass::Done,
+            Ok(look_up) => look_up,
+            Err(lost) => return lost,
         };
-        if through == routing.matched {
-            return Pass::Done;
+        while !self.look_up(&mut look_up) {
+            tokio::task::yield_now().await;
         }
-        let mut places = HashMap::new();
-        let mut found: Vec<(&Group<Arc<Mailbox>>, Vec<Run>)> = Vec::new();
-        let (mut taken, mut matches, mut last) = (0, 0, routing.matched);
-        for (position, entry) in (routing.cursor..).zip(&entries) {
-            if matches >= MATCHES && entry.revision() > last {
-                break; // the rest in another pass: others need this lock
+        Pass::Deliver(look_up.deliveries, look_up.reached)
+    }
+
+    fn next_events(&self) -> Result<LookUp, Pass> {
+        let mut routing = locked(&self.shared.routing);
+        let ring = self.ring();
+        let Ok(entries) = ring.at_position(routing.cursor, PASS) else {
+            let (from, through) = (routing.matched + 1, ring.covers_from() - 1);
+            routing.cursor = ring.first();
+            drop(ring);
+            routing.matched = through;
+            return Err(Pass::Lost(routing.index.values().cloned().collect(), from, through));
+        };
+        let at_end = routing.cursor + entries.len() as u64 == ring.end();
+        let last = entries.last().map_or(routing.matched, |last| last.revision());
+        Ok(LookUp {
+            through: if at_end { ring.through() } else { last },
+            entries,
+            start: routing.cursor,
+            taken: 0,
+            reached: routing.matched,
+            deliveries: Vec::new(),
+            places: HashMap::new(),
+        })
+    }
+
+    /// Looks up some events; returns false if there are others of the same revision. Who watches from now on, or joins again, needs none of
+    /// them: the revision counts as matched from its first event on.
+    fn look_up(&self, pass: &mut LookUp) -> bool {
+        let mut routing = locked(&self.shared.routing);
+        let most_runs = self.shared.options.mailbox_runs;
+        let (is_continued, mut matches) = (pass.taken > 0, 0);
+        while let Some(entry) = pass.entries.get(pass.taken) {
+            let (revision, position) = (entry.revision(), pass.start + pass.taken as u64);
+            match revision > routing.matched {
+                // Who watches since the lock was given back is not among those that were found, and needs this one.
+                true if is_continued || matches >= MATCHES => return true,
+                false if matches >= MATCHES => return false,
+                true => {
+                    let of_it = pass.entries[pass.taken..].iter();
+                    let of_it = of_it.take_while(|entry| entry.revision() == revision).count();
+                    routing.cursor = position + of_it as u64;
+                    (routing.matched, pass.reached) = (revision, revision);
+                }
+                false => {}
             }
-            (taken, last) = (taken + 1, entry.revision());
-            let run = Run {
-                start: position,
-                end: position + 1,
-                revision: entry.revision(),
-            };
+            let (places, deliveries) = (&mut pass.places, &mut pass.deliveries);
             routing.index.matches(&entry.event().kv.key, |group| {
                 matches += 1;
-                let place = *places.entry(group.id()).or_insert(found.len());
-                let Some((_, runs)) = found.get_mut(place) else {
-                    return found.push((group, vec![run]));
-                };
-                match runs.last_mut() {
-                    Some(last) if last.end == position => last.end = run.end,
-                    _ => runs.push(run),
+                let place = *places.entry(group.id()).or_insert(deliveries.len());
+                if place == deliveries.len() {
+                    deliveries.push(Delivery::of(group));
                 }
+                deliveries[place].add(position, revision, most_runs);
             });
+            matches += 1;
+            pass.taken += 1;
         }
-        let deliver = |(group, runs): (&Group<_>, _)| Delivery {
+        (routing.matched, pass.reached) = (pass.through, pass.through);
+        true
+    }
+}
+
+impl Delivery {
+    fn of(group: &Group<Arc<Mailbox>>) -> Self {
+        Self {
             mailboxes: group.members().clone(),
-            runs,
+            runs: Vec::new(),
+            is_overrun: false,
+        }
+    }
+
+    /// Adds an event behind the others. More runs than a mailbox takes need not be kept.
+    fn add(&mut self, position: u64, revision: Revision, most_runs: usize) {
+        let run = Run {
+            start: position,
+            end: position + 1,
+            revision,
         };
-        let deliveries = found.into_iter().map(deliver).collect();
-        let through = if taken == entries.len() { through } else { last };
-        routing.cursor += taken as u64;
-        routing.matched = through;
-        Pass::Deliver(deliveries, through)
+        let is_full = self.runs.len() >= most_runs.max(1);
+        match self.runs.last_mut() {
+            _ if self.is_overrun => {}
+            Some(last) if last.end == position => last.end = run.end,
+            Some(_) if is_full => {
+                self.is_overrun = true;
+                self.runs = self.runs[..1].to_vec();
+            }
+            _ => self.runs.push(run),
+        }
+    }
+
+    fn deliver_to(&self, mailbox: &Mailbox, most_runs: usize) {
+        match self.runs.first() {
+            Some(first) if self.is_overrun => mailbox.overrun(first.revision),
+            _ => mailbox.deliver(&self.runs, most_runs),
+        }
     }
 }
 

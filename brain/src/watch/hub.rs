@@ -96,14 +96,19 @@ impl Hub {
         let mut evicted = Vec::new();
         for committed in revisions {
             let revision = committed.revision;
-            let entries = Entry::of(&committed).collect();
+            // Nothing is made of a revision of which nothing would stay.
+            let fits = committed.events.len() <= self.shared.options.ring_bytes / Entry::LEAST_WEIGHT;
+            let entries = fits.then(|| Entry::of(&committed).collect());
             let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
             let newest = ring.through();
             if revision <= newest {
                 warn!(revision, newest, "a revision was published twice to the watchers");
                 continue;
             }
-            ring.push(revision, entries, &mut evicted);
+            match entries {
+                Some(entries) => ring.push(revision, entries, &mut evicted),
+                None => ring.skip_to(revision, &mut evicted),
+            }
             drop(ring);
             evicted.clear(); // frees memory, without the lock
             self.shared.revision.store(revision, Ordering::Release);

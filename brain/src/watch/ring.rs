@@ -29,6 +29,9 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The weight of an entry without a key and values.
+    pub(super) const LEAST_WEIGHT: usize = size_of::<Entry>() + size_of::<Event>() + 128;
+
     /// Returns the entries of a revision, in the order of its events.
     pub(super) fn of(committed: &Arc<Committed>) -> impl Iterator<Item = Arc<Entry>> {
         (0..committed.events.len()).map(|index| {
@@ -73,8 +76,7 @@ impl Entry {
 
     /// Returns the memory that the entry may occupy: the event and both encodings.
     pub(super) fn weight(&self) -> usize {
-        const FIXED: usize = size_of::<Entry>() + size_of::<Event>() + 128;
-        FIXED + 3 * self.len()
+        Self::LEAST_WEIGHT + 3 * self.len()
     }
 }
 

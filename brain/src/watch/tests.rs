@@ -174,6 +174,32 @@ async fn a_watch_from_between_dispatched_and_published_misses_nothing() {
 }
 
 #[tokio::test]
+async fn large_revision_is_looked_up_in_steps_and_nobody_misses_any_of_it() {
+    const MANY: i64 = 300;
+    let store = Store::new(options());
+    let keys: Vec<String> = (0..MANY).map(|n| format!("a{n:03}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    // Ranges that differ: more matches than are made at once.
+    let ranged = |n: i64| range("a", &format!("b{n:03}"));
+    let mut watchers: Vec<_> = (0..MANY).map(|n| store.watch(n, ranged(n), None)).collect();
+    store.publish(&[&keys, &["a"]]);
+    let mut dispatching = Box::pin(async { while store.hub.dispatch().await {} });
+    assert!(futures::poll!(&mut dispatching).is_pending());
+    assert!(store.named().is_empty(), "some got a part of the revision");
+    watchers.push(store.watch(MANY, ranged(0), Some(2)));
+    let mut from_next = store.watch(MANY + 1, ranged(1), Some(3));
+    let mut from_now = store.watch(MANY + 2, ranged(2), None);
+    dispatching.await;
+    store.commit(&[&["a"]]).await;
+    let all = format!("{}@2 a@3 a@4", keys.join("@2 "));
+    for watcher in &mut watchers {
+        assert_eq!(store.read(watcher).await.replace(" | ", " "), all);
+    }
+    assert_eq!(store.read(&mut from_next).await, "a@3 a@4");
+    assert_eq!(store.read(&mut from_now).await, "a@4");
+}
+
+#[tokio::test]
 async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
     let store = Store::new(Options {
         mailbox_runs: 2,
