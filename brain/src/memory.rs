@@ -36,6 +36,12 @@ pub fn key_index_share(memory: u64) -> u64 {
     (memory / 16).clamp(32 << 20, 1 << 30)
 }
 
+/// Returns a quarter of `memory`, 64 MiB at least: the memory for leases and the keys that are attached to them.
+#[must_use]
+pub fn lease_share(memory: u64) -> u64 {
+    (memory / 4).max(64 << 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +55,8 @@ mod tests {
         assert_eq!(cache_share(1 << 40), 1 << 30);
         assert_eq!(key_index_share(256 << 20), 32 << 20);
         assert_eq!(key_index_share(4 << 30), 256 << 20);
+        assert_eq!(lease_share(256 << 20), 64 << 20);
+        assert_eq!(lease_share(4 << 30), 1 << 30);
         assert!(available() > 64 << 20);
     }
 }

@@ -33,9 +33,11 @@ use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use batch::{Batch, BatchReply, Builder};
+use batch::{Batch, BatchReply, Builder, Room};
 use command::{Answer, Command, Outcome, Reply, Request};
 use lease_ends::LeaseEnds;
+use lease_room::LeaseRoom;
+use permitted_leases::PermittedLeases;
 
 use options::MIN_BATCH;
 pub use options::Options;
@@ -46,7 +48,9 @@ pub mod auto_compact;
 mod batch;
 mod fetch;
 mod lease_ends;
+mod lease_room;
 mod options;
+mod permitted_leases;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.
@@ -100,8 +104,12 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     head: Head,
     /// The newest users and roles, published or not.
     auth: Arc<Auth>,
+    permitted: PermittedLeases,
     /// The bytes of requests since space was last checked.
     unchecked: usize,
+    lease_room: LeaseRoom,
+    /// Leases that may expire in one tick.
+    expire_limit: usize,
     /// True if the NOSPACE alarm is being raised: it already counts.
     is_raising: bool,
     /// True if the CORRUPT alarm is being raised.
@@ -158,7 +166,10 @@ where
             under_way: FuturesOrdered::new(),
             deltas: VecDeque::new(),
             head,
+            permitted: PermittedLeases::default(),
             unchecked: 0,
+            lease_room: LeaseRoom::Ample,
+            expire_limit: tick::EXPIRE_LIMIT,
             is_raising: false,
             is_raising_corrupt: false,
         }
@@ -272,7 +283,13 @@ where
         self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
         let under_way = self.deltas.iter().cloned().collect();
-        let builder = Builder::new(self.state.clone(), under_way, (self.head, self.auth.clone()), no_space);
+        let permitted = std::mem::take(&mut self.permitted);
+        let head = (self.head, self.auth.clone(), permitted);
+        let room = Room {
+            is_space: !no_space,
+            leases: self.lease_room,
+        };
+        let builder = Builder::new(self.state.clone(), under_way, head, room);
         let mut evaluating = pin!(builder.evaluate(commands));
         // A long evaluation yields the thread, and batches in flight make progress. A batch published in the meantime is then
         // overlaid on itself, which changes nothing.
@@ -287,6 +304,7 @@ where
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }
         };
+        self.permitted = std::mem::take(&mut batch.permitted);
         while let Some(command) = batch.rest.pop_back() {
             bytes -= command.size;
             self.unchecked -= command.size.min(self.unchecked);

@@ -3,7 +3,7 @@
 //!
 //! The same for a record just committed and for one replayed at start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,7 +96,9 @@ impl Applier {
                 }
                 Some(Change::Alarm(alarm)) => effects.push(Effect::Alarm(alarm)),
                 Some(Change::Auth(change)) => {
-                    self.state_rows.extend(change.rows());
+                    for (row, value) in change.rows() {
+                        self.set_row(row, value);
+                    }
                     effects.push(Effect::Auth(change));
                 }
                 Some(Change::Token(token)) => effects.push(Effect::Token(token)),
@@ -116,12 +118,13 @@ impl Applier {
         self.revision = revision;
         self.key_index.record(revision, &keys.changes);
         let mut events = Vec::with_capacity(keys.changes.len());
+        let mut first_events = FirstEvents::default();
         for change in keys.changes {
             self.memtable.insert(change.key.clone(), revision, version_of(&change));
             self.attach(&change, leases);
             let superseded = superseded.next().unwrap_or_default();
             let prev = match change.prev_mod {
-                own if own == revision => before_txn(&events, &change.key),
+                own if own == revision => first_events.before_txn(&events, &change.key),
                 _ => superseded,
             };
             events.push(event_of(change, revision, prev));
@@ -133,13 +136,12 @@ impl Applier {
         let (old, new) = (change.prev_lease(), change.lease());
         if old != LeaseId::NONE && old != new {
             leases.detach(old, &change.key);
-            self.state_rows.insert(keys::attachment_key(old, &change.key), None);
+            self.set_row(keys::attachment_key(old, &change.key), None);
         }
         if new != LeaseId::NONE && old != new {
             // A copy, for the key may be a part of a message or a page of the log, which would stay as long as the lease.
             leases.attach(new, Bytes::copy_from_slice(&change.key));
-            self.state_rows
-                .insert(keys::attachment_key(new, &change.key), Some(Bytes::new()));
+            self.set_row(keys::attachment_key(new, &change.key), Some(Bytes::new()));
         }
     }
 
@@ -147,7 +149,15 @@ impl Applier {
         let row = leases
             .stored(id)
             .map(|(ttl, remaining)| LeaseRow { ttl, remaining }.encode_to_vec().into());
-        self.state_rows.insert(keys::lease_key(id), row);
+        self.set_row(keys::lease_key(id), row);
+    }
+
+    /// Sets a row of leases, users or roles, and counts it with the versions: they take memory until they are flushed, too.
+    fn set_row(&mut self, row: Bytes, value: Option<Bytes>) {
+        if !self.state_rows.contains_key(&row) {
+            self.memtable.count_beside(&row, value.as_ref());
+        }
+        self.state_rows.insert(row, value);
     }
 }
 
@@ -162,15 +172,40 @@ fn version_of(change: &KeyChange) -> Version {
     }
 }
 
-/// The previous version that a watch shows of a key that the same txn has changed already: the one before the txn.
-#[must_use]
-pub fn before_txn(events: &[Event], key: &Bytes) -> Prev {
-    match events.iter().find(|event| event.kv.key == *key) {
-        Some(Event {
-            is_prev_unread: true, ..
-        }) => Prev::Unread,
-        Some(Event { prev_kv: Some(kv), .. }) => Prev::Version(kv.clone()),
-        _ => Prev::Nothing,
+/// Events that are searched one by one.
+const FEW_EVENTS: usize = 32;
+
+/// The first event of each key of a txn, of which there may be a million.
+#[derive(Debug, Default)]
+pub struct FirstEvents {
+    by_key: HashMap<Bytes, usize>,
+    /// So many events are in it.
+    known: usize,
+}
+
+impl FirstEvents {
+    /// The previous version that a watch shows of a key that the same txn has changed already: the one before the txn. `events` are those
+    /// of the txn up to now.
+    #[must_use]
+    pub fn before_txn(&mut self, events: &[Event], key: &Bytes) -> Prev {
+        match self.first(events, key) {
+            Some(Event {
+                is_prev_unread: true, ..
+            }) => Prev::Unread,
+            Some(Event { prev_kv: Some(kv), .. }) => Prev::Version(kv.clone()),
+            _ => Prev::Nothing,
+        }
+    }
+
+    fn first<'e>(&mut self, events: &'e [Event], key: &Bytes) -> Option<&'e Event> {
+        if events.len() <= FEW_EVENTS {
+            return events.iter().find(|event| event.kv.key == *key);
+        }
+        for (at, event) in events.iter().enumerate().skip(self.known) {
+            self.by_key.entry(event.kv.key.clone()).or_insert(at);
+        }
+        self.known = events.len();
+        events.get(*self.by_key.get(key)?)
     }
 }
 
@@ -202,5 +237,42 @@ pub fn event_of(change: KeyChange, revision: Revision, prev: Prev) -> Event {
         kv,
         prev_kv,
         is_prev_unread,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn previous_version_of_a_key_is_the_one_before_its_first_event() {
+        let key = |n: usize| Bytes::from(format!("{n:04}"));
+        let event = |key: Bytes, prev: Option<i64>| {
+            let change = KeyChange {
+                key: key.clone(),
+                ..KeyChange::default()
+            };
+            let prev = prev.map(|mod_revision| KeyValue {
+                key,
+                mod_revision,
+                ..KeyValue::default()
+            });
+            event_of(change, 9, prev.map_or(Prev::Nothing, Prev::Version))
+        };
+        let (mut events, mut first_events) = (Vec::new(), FirstEvents::default());
+        for n in 0..4 * FEW_EVENTS {
+            // Each key twice; the second event has another version before it.
+            let at = n / 2;
+            events.push(event(key(at), (at % 3 > 0).then_some(1 + n as i64)));
+            for asked in [0, at / 2, at] {
+                let expected = (asked % 3 > 0).then_some(1 + 2 * asked as i64);
+                let found = match first_events.before_txn(&events, &key(asked)) {
+                    Prev::Version(kv) => Some(kv.mod_revision),
+                    Prev::Nothing | Prev::Unread => None,
+                };
+                assert_eq!(found, expected, "key {asked} of {n} events");
+            }
+            assert_eq!(first_events.before_txn(&events, &key(at + 1)), Prev::Nothing);
+        }
     }
 }

@@ -39,8 +39,22 @@ const UNREAD_ROWS: usize = 500_000;
 /// Bytes of an answer at most, as grpc-go sends them.
 pub const MAX_ANSWER: usize = i32::MAX as usize;
 
-/// A change, and the version that it superseded.
-pub type Changed = (KeyChange, Prev);
+/// The keys of a lease that are deleted at once at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeasePart {
+    /// Their number.
+    pub keys: usize,
+    /// Their bytes; the last key may go beyond.
+    pub bytes: usize,
+}
+
+impl LeasePart {
+    /// All keys.
+    pub const ALL: Self = Self {
+        keys: usize::MAX,
+        bytes: usize::MAX,
+    };
+}
 
 /// The newest state, and the changes of one request.
 pub struct Evaluator<'a> {
@@ -57,7 +71,9 @@ pub struct Evaluator<'a> {
     /// The state before the request.
     pub head: Head,
     /// Changes of the request.
-    pub changes: Vec<Changed>,
+    pub changes: Vec<KeyChange>,
+    /// The version that each superseded.
+    pub superseded: Vec<Prev>,
     /// Rows that were looked at since others had their turn.
     pub looked: usize,
     /// Rows that were looked at at all.
@@ -167,6 +183,7 @@ impl<'a> Evaluator<'a> {
                 compacted: view.compacted,
             },
             changes: Vec::new(),
+            superseded: Vec::new(),
             looked: 0,
             work: 0,
             points: 0,
@@ -219,18 +236,26 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends, at most so many of them. Returns true if these were all. An error is a defect, or so many
-    /// keys were deleted since they were read that none of the first is known.
-    pub async fn delete_attached(&mut self, id: LeaseId, most: usize) -> Result<bool, EvaluateError> {
-        let keys = self.overlay.attached(id, &self.locked_leases(), most.saturating_add(1));
-        let are_all = keys.len() <= most;
+    /// Deletes the keys of a lease that ends, or a part of them. Returns true if these were all. An error is a defect, or so many keys were
+    /// deleted since they were read that none of the first is known.
+    pub async fn delete_attached(&mut self, id: LeaseId, part: LeasePart) -> Result<bool, EvaluateError> {
+        let keys = self
+            .overlay
+            .attached(id, &self.locked_leases(), part.keys.saturating_add(1));
+        let are_all = keys.len() <= part.keys;
+        let mut bytes = 0_usize;
         self.overlay.save();
-        for key in keys.into_iter().take(most) {
+        for key in keys.into_iter().take(part.keys) {
+            if bytes >= part.bytes && !self.changes.is_empty() {
+                self.overlay.keep();
+                return Ok(false);
+            }
+            bytes += key.len();
             match self.current(&key) {
                 Ok(Some(row)) => self.remove(row),
                 Ok(None) => {}
                 // Others were deleted since they were read: these are for the next part.
-                Err(_) if most < usize::MAX && !self.changes.is_empty() => {
+                Err(_) if part != LeasePart::ALL && !self.changes.is_empty() => {
                     self.overlay.keep();
                     return Ok(false);
                 }
@@ -458,7 +483,8 @@ impl<'a> Evaluator<'a> {
         };
         self.overlay.set(kv.key.clone(), Some(kv), change.prev_lease());
         let answer = OpResult::Put(kept.filter(|_| put.prev_kv).cloned());
-        self.changes.push((change, prev.map_or(Prev::Nothing, Prev::from)));
+        self.changes.push(change);
+        self.superseded.push(prev.map_or(Prev::Nothing, Prev::from));
         Ok(answer)
     }
 
@@ -504,7 +530,8 @@ impl<'a> Evaluator<'a> {
             ..KeyChange::default()
         };
         self.overlay.set(row.kv.key.clone(), None, row.kv.lease);
-        self.changes.push((change, Prev::from(row)));
+        self.changes.push(change);
+        self.superseded.push(Prev::from(row));
     }
 
     /// A key's newest state.

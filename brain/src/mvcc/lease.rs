@@ -23,6 +23,10 @@ pub const ENDING: i64 = -1;
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
+/// Bytes of memory that a lease takes, and an attached key beside its own bytes, about.
+const LEASE_BYTES: usize = 300;
+const ATTACHED_BYTES: usize = 64;
+
 /// Delay of a new leader's first checkpoint of a lease. Checkpoints are in whole seconds, rounded up, so an earlier one would
 /// gain nothing.
 const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
@@ -97,6 +101,7 @@ pub struct Leases {
     by_id: HashMap<LeaseId, Lease>,
     by_deadline: BTreeSet<(Duration, LeaseId)>,
     by_checkpoint: BTreeSet<(Duration, LeaseId)>,
+    bytes: usize,
 }
 
 impl Leases {
@@ -118,6 +123,7 @@ impl Leases {
         self.by_deadline.insert((lease.deadline, id));
         self.by_checkpoint.insert((lease.checkpoint_at, id));
         self.by_id.insert(id, lease);
+        self.bytes += LEASE_BYTES;
     }
 
     /// Removes a lease. Its keys have been deleted or detached before.
@@ -125,6 +131,7 @@ impl Leases {
         if let Some(lease) = self.by_id.remove(&id) {
             self.by_deadline.remove(&(lease.deadline, id));
             self.by_checkpoint.remove(&(lease.checkpoint_at, id));
+            self.bytes -= LEASE_BYTES + lease.attached.iter().map(attached_bytes).sum::<usize>();
         }
     }
 
@@ -267,15 +274,26 @@ impl Leases {
     /// Attaches a key.
     pub fn attach(&mut self, id: LeaseId, key: Bytes) {
         if let Some(lease) = self.by_id.get_mut(&id) {
-            lease.attached.insert(key);
+            let bytes = attached_bytes(&key);
+            if lease.attached.insert(key) {
+                self.bytes += bytes;
+            }
         }
     }
 
     /// Detaches a key.
     pub fn detach(&mut self, id: LeaseId, key: &Bytes) {
-        if let Some(lease) = self.by_id.get_mut(&id) {
-            lease.attached.remove(key);
+        if let Some(lease) = self.by_id.get_mut(&id)
+            && lease.attached.remove(key)
+        {
+            self.bytes -= attached_bytes(key);
         }
+    }
+
+    /// Bytes of memory that leases and attached keys take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// There is such a lease, though it may have run out.
@@ -341,6 +359,10 @@ impl Leases {
     pub fn ids(&self) -> impl Iterator<Item = LeaseId> {
         self.by_deadline.iter().map(|(_, id)| *id)
     }
+}
+
+fn attached_bytes(key: &Bytes) -> usize {
+    ATTACHED_BYTES + key.len()
 }
 
 fn seconds(ttl: i64) -> Duration {

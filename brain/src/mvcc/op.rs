@@ -337,6 +337,15 @@ impl Op {
             Op::Txn(txn) => txn.success.iter().chain(&txn.failure).any(Op::puts),
         }
     }
+
+    /// Returns true if it may attach keys, and `is` is true for the lease of one.
+    pub fn attaches_to(&self, is: &impl Fn(LeaseId) -> bool) -> bool {
+        match self {
+            Op::Put(put) => put.lease != LeaseId::NONE && is(put.lease),
+            Op::Range(_) | Op::Delete(_) => false,
+            Op::Txn(txn) => txn.success.iter().chain(&txn.failure).any(|op| op.attaches_to(is)),
+        }
+    }
 }
 
 /// The result of a range.

@@ -217,6 +217,15 @@ impl Overlay {
         }
     }
 
+    /// The time to live of a lease, in seconds, published or not.
+    #[must_use]
+    pub fn ttl(&self, id: LeaseId, published: &Leases) -> Option<i64> {
+        match self.layers().find_map(|delta| delta.leases.get(&id)) {
+            Some(granted) => *granted,
+            None => published.stored(id).map(|(ttl, _)| ttl),
+        }
+    }
+
     /// The first keys attached to a lease, published or not, in key order; at most `most`.
     #[must_use]
     pub fn attached(&self, id: LeaseId, published: &Leases, most: usize) -> BTreeSet<Bytes> {

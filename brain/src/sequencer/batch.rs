@@ -7,15 +7,17 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Begun, Command, Reply, Request};
-use super::lease_ends::LEASE_PART;
+use super::lease_ends::PART;
+use super::lease_room::LeaseRoom;
+use super::permitted_leases::PermittedLeases;
 use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
-use crate::mvcc::evaluate::{Answering, Changed, EvaluateError, Evaluator};
+use crate::mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
 use crate::mvcc::fetch::Fetched;
 use crate::mvcc::lease::ENDING;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
-use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, Keys, Record, Revoke, Token};
+use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
@@ -51,6 +53,8 @@ pub(super) struct Batch {
     pub head: Head,
     /// The users and roles behind it.
     pub auth: Arc<Auth>,
+    /// For the next batch.
+    pub permitted: PermittedLeases,
     /// Requests that were not begun, in their order: those before them took long enough.
     pub rest: VecDeque<Command>,
 }
@@ -58,6 +62,15 @@ pub(super) struct Batch {
 /// Rows that the requests of a batch look at together, about, which is some ten milliseconds' work. The first request alone
 /// may look at more.
 pub(super) const WORK: usize = 25_000;
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// Puts and grants are refused if not.
+    pub(super) is_space: bool,
+    /// Other grants, and puts that attach keys to other leases, are refused.
+    pub(super) leases: LeaseRoom,
+}
 
 /// Evaluates requests one after the other.
 pub(super) struct Builder<R: Rows> {
@@ -67,6 +80,7 @@ pub(super) struct Builder<R: Rows> {
     head: Head,
     /// The newest users and roles, published or not.
     auth: Arc<Auth>,
+    permitted: PermittedLeases,
     record: Record,
     superseded: Vec<Prev>,
     lease_deletes: Vec<u64>,
@@ -74,8 +88,7 @@ pub(super) struct Builder<R: Rows> {
     again: Vec<LeaseId>,
     /// Rows that were looked at.
     work: usize,
-    /// Puts and grants are refused.
-    no_space: bool,
+    room: Room,
     /// The CORRUPT alarm is raised: changes of keys and leases are refused.
     corrupt: bool,
     /// Rows cannot be flushed: everything but alarms, checkpoints and tokens is refused.
@@ -87,14 +100,15 @@ impl<R: Rows> Builder<R> {
     pub(super) fn new(
         state: Arc<State<R>>,
         under_way: Vec<Arc<Delta>>,
-        (head, auth): (Head, Arc<Auth>),
-        no_space: bool,
+        (head, auth, permitted): (Head, Arc<Auth>, PermittedLeases),
+        room: Room,
     ) -> Self {
         Self {
             view: state.view(),
             overlay: Overlay::over(under_way),
             head,
             auth,
+            permitted,
             record: Record {
                 base: head.revision,
                 entries: Vec::new(),
@@ -104,7 +118,7 @@ impl<R: Rows> Builder<R> {
             replies: Vec::new(),
             again: Vec::new(),
             work: 0,
-            no_space,
+            room,
             corrupt: state.has_alarm(CORRUPT),
             flush_refused: state.is_flush_refused(),
             state,
@@ -172,6 +186,7 @@ impl<R: Rows> Builder<R> {
             delta: Arc::new(self.overlay.into_delta()),
             head: self.head,
             auth: self.auth,
+            permitted: self.permitted,
             rest,
         }
     }
@@ -213,7 +228,7 @@ impl<R: Rows> Builder<R> {
             Request::Alarm(member, kind, raised) => {
                 self.push(Change::Alarm(Alarm { member, kind, raised }));
                 match kind {
-                    NOSPACE => self.no_space = raised,
+                    NOSPACE => self.room.is_space = !raised,
                     CORRUPT => self.corrupt = raised,
                     _ => {}
                 }
@@ -228,17 +243,17 @@ impl<R: Rows> Builder<R> {
     }
 
     async fn write(&mut self, op: &Op, fetched: Option<&Fetched>, meter: Meter) -> Result<Answer, EvaluateError> {
-        if self.no_space && op.puts() {
+        if !self.room.is_space && op.puts() {
             return Err(Error::NoSpace.into());
+        }
+        if self.room.leases > LeaseRoom::Ample && op.attaches_to(&|id| !self.takes_keys_of(id)) {
+            return Err(Error::TooManyRequests.into());
         }
         let mut evaluator = self.evaluator(fetched);
         evaluator.answer = Answering::new(meter);
         let result = evaluator.run(op).await;
-        let (revision, changes, work) = (
-            evaluator.revision(),
-            evaluator.changes,
-            evaluator.work + evaluator.points,
-        );
+        let (revision, work) = (evaluator.revision(), evaluator.work + evaluator.points);
+        let changes = (evaluator.changes, evaluator.superseded);
         self.work += work;
         let result = result?;
         self.commit(changes);
@@ -263,12 +278,19 @@ impl<R: Rows> Builder<R> {
     /// Checks that users and roles permit a request.
     fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
         if !self.auth.is_enabled() {
+            // Whoever attaches keys now is not checked.
+            self.permitted.clear();
             return Ok(());
         }
-        // The keys of a lease are looked at once for a request, however many puts name it.
+        let revision = self.auth.revision();
+        if let Request::Write(op, _) = request {
+            self.permitted.forget_of_others(op, caller);
+        }
+        // The keys of a lease are looked at once for a request, however many puts name it, and not again for the next one of the user.
         let (mut seen, mut looked) = (HashSet::new(), 0);
+        let permitted = &self.permitted;
         let mut attached = |id| {
-            if !seen.insert(id) {
+            if !seen.insert(id) || permitted.contains(id, caller, revision) {
                 return Vec::new();
             }
             let keys = Vec::from_iter(self.overlay.attached(id, &self.state.leases(), usize::MAX));
@@ -287,7 +309,11 @@ impl<R: Rows> Builder<R> {
             Request::Checkpoint(_) | Request::Token { .. } => Ok(()),
         };
         self.work += looked;
-        checked
+        checked?;
+        for id in seen {
+            self.permitted.note(id, caller, revision);
+        }
+        Ok(())
     }
 
     fn change_auth(&mut self, request: AuthRequest, longest: usize) -> Result<(), Error> {
@@ -328,9 +354,18 @@ impl<R: Rows> Builder<R> {
         Ok(())
     }
 
+    /// Returns true if there is room for keys of a lease, or no such lease.
+    fn takes_keys_of(&self, id: LeaseId) -> bool {
+        let ttl = self.overlay.ttl(id, &self.state.leases());
+        ttl.is_none_or(|ttl| self.room.leases.takes(ttl))
+    }
+
     fn grant(&mut self, id: LeaseId, ttl: i64) -> Result<(), Error> {
-        if self.no_space {
+        if !self.room.is_space {
             return Err(Error::NoSpace);
+        }
+        if !self.room.leases.takes(ttl) {
+            return Err(Error::TooManyRequests);
         }
         if self.overlay.has_lease(id, &self.state.leases()) {
             return Err(Error::LeaseExists);
@@ -349,12 +384,12 @@ impl<R: Rows> Builder<R> {
             return Err(Error::LeaseNotFound.into());
         }
         let mut evaluator = self.evaluator(fetched);
-        let most = if expired { LEASE_PART } else { usize::MAX };
-        let deleted = evaluator.delete_attached(id, most).await;
-        let (changes, work) = (evaluator.changes, evaluator.work);
+        let part = if expired { PART } else { LeasePart::ALL };
+        let deleted = evaluator.delete_attached(id, part).await;
+        let (changes, work) = ((evaluator.changes, evaluator.superseded), evaluator.work);
         self.work += work;
         let is_whole = deleted?;
-        let keys = changes.len();
+        let keys = changes.0.len();
         self.lease_deletes.push(keys as u64);
         self.commit(changes);
         if !is_whole {
@@ -391,6 +426,7 @@ impl<R: Rows> Builder<R> {
             overlay: &mut self.overlay,
             head: self.head,
             changes: Vec::new(),
+            superseded: Vec::new(),
             looked: 0,
             work: 0,
             points: 0,
@@ -398,14 +434,16 @@ impl<R: Rows> Builder<R> {
         }
     }
 
-    /// Gives changes the next revision, if there are any.
-    fn commit(&mut self, changes: Vec<Changed>) {
+    /// Gives changes, with the version that each superseded, the next revision, if there are any.
+    fn commit(&mut self, (changes, mut superseded): (Vec<KeyChange>, Vec<Prev>)) {
         if changes.is_empty() {
             return;
         }
         self.head.revision += 1;
-        let (changes, superseded): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        self.superseded.extend(superseded);
+        match self.superseded.is_empty() {
+            true => self.superseded = superseded,
+            false => self.superseded.append(&mut superseded),
+        }
         self.push(Change::Keys(Keys {
             revision: self.head.revision,
             changes,

@@ -23,6 +23,9 @@ pub const QUEUE: usize = 10_000;
 /// Bytes of requests that may wait for the sequencer. More are refused likewise.
 pub const QUEUE_BYTES: u32 = 128 << 20;
 
+/// Requests of more bytes leave the last quarter of [`QUEUE_BYTES`] to the others.
+const SMALL: usize = 64 << 10;
+
 /// Size of a compaction request within [`QUEUE_BYTES`].
 const COMPACT_BYTES: usize = 16;
 
@@ -131,7 +134,7 @@ pub struct Command {
     /// The rows that were read for it; `None` if it needs none.
     pub fetched: Option<Fetched>,
     /// Its place among the bytes that wait.
-    room: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
 }
 
 impl Command {
@@ -144,7 +147,7 @@ impl Command {
             size,
             waiting: Waiting(None),
             fetched: None,
-            room: None,
+            place: None,
         }
     }
 
@@ -162,7 +165,7 @@ impl Command {
 
     /// Returns the command's parts without its place in the queue, which is given back.
     pub(super) fn begin(mut self) -> Begun {
-        drop(self.room);
+        drop(self.place);
         Begun {
             request: self.request,
             caller: self.caller,
@@ -200,7 +203,44 @@ enum Writer {
     /// No sequencer yet, or none any more.
     Nobody,
     /// The sequencer of an epoch, and room for bytes that wait for it.
-    Sequencer(mpsc::Sender<Command>, Arc<Semaphore>),
+    Sequencer(mpsc::Sender<Command>, Room),
+}
+
+/// Room for bytes that wait.
+#[derive(Debug, Clone)]
+struct Room {
+    all: Arc<Semaphore>,
+    /// Those of requests that are not [`SMALL`].
+    large: Arc<Semaphore>,
+}
+
+/// The room of one request.
+#[derive(Debug)]
+struct Place {
+    _all: OwnedSemaphorePermit,
+    _large: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    const LARGE: u32 = QUEUE_BYTES / 4 * 3;
+
+    fn new() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(QUEUE_BYTES as usize)),
+            large: Arc::new(Semaphore::new(Self::LARGE as usize)),
+        }
+    }
+
+    /// A place for so many bytes. Returns [`Error::TooManyRequests`] if there is none.
+    fn take(&self, size: usize) -> Result<Place, Error> {
+        let bytes = u32::try_from(size).unwrap_or(u32::MAX).min(Self::LARGE);
+        let take = |of: &Arc<Semaphore>| of.clone().try_acquire_many_owned(bytes);
+        let large = (size > SMALL).then(|| take(&self.large)).transpose();
+        Ok(Place {
+            _large: large.map_err(|_| Error::TooManyRequests)?,
+            _all: take(&self.all).map_err(|_| Error::TooManyRequests)?,
+        })
+    }
 }
 
 /// The place of the current sequencer: one takes it when its epoch begins. When it is dropped, no requests are accepted.
@@ -212,8 +252,7 @@ impl QueueOwner {
     #[must_use]
     pub fn take(&self) -> mpsc::Receiver<Command> {
         let (inbox, commands) = mpsc::channel(QUEUE);
-        let room = Arc::new(Semaphore::new(QUEUE_BYTES as usize));
-        self.0.send_replace(Writer::Sequencer(inbox, room));
+        self.0.send_replace(Writer::Sequencer(inbox, Room::new()));
         commands
     }
 
@@ -281,7 +320,7 @@ impl Handle {
         }
     }
 
-    fn inbox(&self) -> Result<(mpsc::Sender<Command>, Arc<Semaphore>), Error> {
+    fn inbox(&self) -> Result<(mpsc::Sender<Command>, Room), Error> {
         match self.writer.borrow().clone() {
             Writer::Sequencer(inbox, room) => Ok((inbox, room)),
             Writer::Nobody => Err(Error::NotLeader),
@@ -291,9 +330,8 @@ impl Handle {
     /// Takes a place among the bytes that wait.
     fn enter(&self, size: usize) -> Result<Queue, Error> {
         let (inbox, room) = self.inbox()?;
-        let bytes = u32::try_from(size).unwrap_or(QUEUE_BYTES).min(QUEUE_BYTES);
-        let room = room.try_acquire_many_owned(bytes).map_err(|_| Error::TooManyRequests)?;
-        Ok(Queue { inbox, size, room })
+        let place = room.take(size)?;
+        Ok(Queue { inbox, size, place })
     }
 }
 
@@ -302,7 +340,7 @@ impl Handle {
 struct Queue {
     inbox: mpsc::Sender<Command>,
     size: usize,
-    room: OwnedSemaphorePermit,
+    place: Place,
 }
 
 impl Queue {
@@ -314,7 +352,7 @@ impl Queue {
             size: self.size,
             waiting: Waiting(Some(reply)),
             fetched,
-            room: Some(self.room),
+            place: Some(self.place),
         };
         self.inbox.try_send(command).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Error::TooManyRequests,
@@ -328,6 +366,18 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_requests_leave_room_to_small_ones() {
+        let room = Room::new();
+        let large: Vec<_> = std::iter::from_fn(|| room.take(SMALL + 1).ok()).collect();
+        assert_eq!(large.len(), Room::LARGE as usize / (SMALL + 1));
+        let small: Vec<_> = std::iter::from_fn(|| room.take(SMALL).ok()).collect();
+        assert!(small.len() >= QUEUE_BYTES as usize / 4 / SMALL, "{}", small.len());
+        drop((large, small));
+        let _all = room.take(usize::MAX).unwrap();
+        assert!(matches!(room.take(SMALL + 1), Err(Error::TooManyRequests)));
+    }
 
     #[tokio::test]
     async fn request_that_waits_when_its_epoch_ends_is_for_the_next_leader() {

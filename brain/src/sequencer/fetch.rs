@@ -1,6 +1,7 @@
 //! Reads the rows that requests need before they are queued.
 
 use super::command::Request;
+use crate::mvcc::evaluate::LeasePart;
 use crate::mvcc::fetch::{Budget, Fetched, Needs, Share};
 use crate::mvcc::view::{View, ViewError};
 use crate::rows::{Rows, RowsError};
@@ -26,7 +27,7 @@ pub(super) async fn fetched<R: Rows>(state: &State<R>, request: &Request) -> Res
             let keys = async {
                 let keys = state.leases().attached_count(*id);
                 let budget = state.fetches().budget_for_lease(Share::Writes, keys).await?;
-                keys_of_lease(state, *id, usize::MAX, budget).await
+                keys_of_lease(state, *id, LeasePart::ALL, budget).await
             };
             Box::pin(keys).await.map(Some)
         }
@@ -39,17 +40,22 @@ pub(super) async fn fetched<R: Rows>(state: &State<R>, request: &Request) -> Res
     }
 }
 
-/// Reads the first keys of a lease, at most `most`.
+/// Reads the first keys of a lease, no more than a part.
 pub(super) async fn keys_of_lease<R: Rows>(
     state: &State<R>,
     id: LeaseId,
-    most: usize,
+    part: LeasePart,
     budget: Budget,
 ) -> Result<Fetched, Error> {
     // The view first: keys that are attached later are in memory.
     let view = state.view();
     let mut needs = Needs::default();
-    for (n, key) in state.lease_keys(id).take(most).enumerate() {
+    let mut bytes = 0;
+    for (n, key) in state.lease_keys(id).take(part.keys).enumerate() {
+        if bytes >= part.bytes {
+            break;
+        }
+        bytes += key.len();
         needs.add_key(&key, &view);
         if n % PAGE == PAGE - 1 {
             tokio::task::yield_now().await;

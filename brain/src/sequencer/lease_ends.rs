@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::command::{Command, Request};
 use super::fetch::keys_of_lease;
+use crate::mvcc::evaluate::LeasePart;
 use crate::mvcc::fetch::{FEW_KEYS, Fetched, Share};
 use crate::rows::Rows;
 use crate::storage::state::State;
@@ -42,11 +43,17 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// Interval between log lines about keys of leases that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Maximum number of keys of an expired lease that are deleted at once: one with very many ends in parts, each a revision of its own.
-pub(super) const LEASE_PART: usize = 25_000;
+/// What is deleted of an expired lease at once: one with very many keys, or very long ones, ends in parts, each a revision of its own.
+pub(super) const PART: LeasePart = LeasePart {
+    keys: 25_000,
+    bytes: 4 << 20,
+};
 
-/// Keys that are read for a part: some may be deleted until then, and others take their places.
-const READ_PART: usize = LEASE_PART + LEASE_PART / 4;
+/// What is read for a part: some keys may be deleted until then, and others take their places.
+const READ_PART: LeasePart = LeasePart {
+    keys: PART.keys + PART.keys / 4,
+    bytes: PART.bytes + PART.bytes / 4,
+};
 
 /// Bytes that the end of a lease counts for in a batch.
 const REVOKE_BYTES: usize = 64;
@@ -81,6 +88,11 @@ impl LeaseEnds {
     /// Returns the number of leases that others wait for. Those with many keys wait by themselves.
     pub(super) fn waiting(&self) -> usize {
         self.small.len() + self.ready.len()
+    }
+
+    /// Returns true if some could not be read and are tried again.
+    pub(super) fn are_retried(&self) -> bool {
+        !self.retries.due.is_empty()
     }
 
     /// Returns the number of ends that wait for a batch.
@@ -163,7 +175,7 @@ impl LeaseEnds {
         self.taken[kind as usize] += 1;
         let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
         self.reading.push(Box::pin(async move {
-            let keys = state.leases().attached_count(id).min(READ_PART);
+            let keys = state.leases().attached_count(id).min(READ_PART.keys);
             let fetched = match state.fetches().budget_for_lease(Share::LeaseEnds, keys).await {
                 Ok(budget) => timeout(limit, keys_of_lease(&state, id, READ_PART, budget)).await,
                 Err(error) => Ok(Err(error)),

@@ -27,6 +27,8 @@ pub struct Options {
     pub flush_interval: Duration,
     /// Bytes of versions in all memtables at which writers wait for the flush.
     pub memtable_bytes: usize,
+    /// Bytes that leases and attached keys take in memory at which no more are accepted.
+    pub lease_bytes: usize,
     /// The pace of compactions.
     pub compaction: CompactionPace,
 }
@@ -54,6 +56,7 @@ mod tests {
             flush_bytes: 1,
             flush_interval: Duration::ZERO,
             memtable_bytes: 1,
+            lease_bytes: 1,
             compaction: CompactionPace::default(),
         };
         assert!((0..EAGER).all(|under_way| options.is_room(under_way, 0)));

@@ -1,6 +1,7 @@
 //! The periodic work of the writer: expires leases, checkpoints them, checks the free space, flushes old memtables.
 
 use super::command::{Command, QUEUE, Request};
+use super::lease_room::LeaseRoom;
 use super::{Sequencer, Space};
 use crate::clock::since_boot;
 use crate::log::Log;
@@ -10,7 +11,10 @@ use crate::storage::state::{CORRUPT, NOSPACE};
 use crate::types::LeaseId;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
-const EXPIRE_LIMIT: usize = 500;
+pub(super) const EXPIRE_LIMIT: usize = 500;
+
+/// The same while more leases run out than that: others must not wait for them for hours.
+const EXPIRE_MOST: usize = 16_000;
 
 /// Lease checkpoints in one tick at most (etcd: 1,000 a second).
 const CHECKPOINT_LIMIT: usize = 500;
@@ -90,6 +94,22 @@ where
         }
     }
 
+    /// Refuses further leases while those that are there take as much memory as they may.
+    fn check_leases(&mut self, bytes: usize) {
+        let room = LeaseRoom::of(bytes, self.options.lease_bytes, self.lease_room);
+        if room > LeaseRoom::Ample && self.lease_room == LeaseRoom::Ample {
+            let most = self.options.lease_bytes;
+            tracing::error!(
+                bytes,
+                most,
+                "leases take too much memory: no more are granted, and no more keys are attached"
+            );
+        } else if room == LeaseRoom::Ample && self.lease_room > room {
+            tracing::info!(bytes, "leases are granted again");
+        }
+        self.lease_room = room;
+    }
+
     /// Handles expired leases, due checkpoints, space, and data that has been unflushed for long.
     pub(super) fn tick(&mut self) {
         let now = since_boot();
@@ -97,15 +117,21 @@ where
         let is_corrupt = self.state.has_alarm(CORRUPT);
         let limit = match is_corrupt {
             true => 0,
-            false => EXPIRE_LIMIT.saturating_sub(self.lease_ends.waiting()),
+            false => self.expire_limit.saturating_sub(self.lease_ends.waiting()),
         };
-        let (expired, checkpoints) = {
+        let (expired, checkpoints, bytes) = {
             let mut leases = self.state.leases();
             (
                 leases.expired(now, limit),
                 leases.due_checkpoints(now, CHECKPOINT_LIMIT),
+                leases.bytes(),
             )
         };
+        self.expire_limit = match self.lease_ends.are_retried() {
+            true => EXPIRE_LIMIT,
+            false => next_limit(self.expire_limit, limit, expired.len()),
+        };
+        self.check_leases(bytes);
         self.metrics.lease.expired.inc_by(expired.len() as u64);
         if !is_corrupt {
             self.lease_ends.extend(&self.state, expired);
@@ -119,5 +145,30 @@ where
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
             self.freeze();
         }
+    }
+}
+
+/// The leases that may expire in the next tick, after `expired` of `limit` did in this one, which were `most` less those that still wait.
+fn next_limit(most: usize, limit: usize, expired: usize) -> usize {
+    match expired < limit {
+        true => EXPIRE_LIMIT,
+        // Those that were handed out before are read by now.
+        false if limit == most => (2 * most).min(EXPIRE_MOST),
+        false => most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_leases_end_at_once_while_too_many_run_out() {
+        let next = |most, limit, expired| next_limit(most, limit, expired);
+        assert_eq!(next(EXPIRE_LIMIT, EXPIRE_LIMIT, EXPIRE_LIMIT), 2 * EXPIRE_LIMIT);
+        assert_eq!(next(EXPIRE_MOST, EXPIRE_MOST, EXPIRE_MOST), EXPIRE_MOST);
+        assert_eq!(next(4_000, 3_000, 3_000), 4_000, "some still wait");
+        assert_eq!(next(4_000, 0, 0), 4_000, "all still wait");
+        assert_eq!(next(4_000, 3_000, 2_999), EXPIRE_LIMIT, "no more have run out");
     }
 }

@@ -27,6 +27,7 @@ use crate::cluster::self_hosted_lease::SelfHostedLease;
 use crate::flags::{AutoCompaction, CompactionPace, Config};
 use crate::log::Log;
 use crate::log_once::LogOncePerMessage;
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::net::http;
 use crate::net::serve::{Open, Server, Services};
@@ -478,6 +479,7 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
         flush_bytes: 8 << 20,
         flush_interval: Duration::from_secs(10),
         memtable_bytes: 64 << 20,
+        lease_bytes: usize::try_from(memory::lease_share(memory::available())).unwrap_or(usize::MAX),
         compaction: CompactionPace::default(),
     }
 }

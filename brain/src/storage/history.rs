@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, LogError, Slot};
-use crate::mvcc::apply::{before_txn, event_of};
+use crate::mvcc::apply::{FirstEvents, event_of};
 use crate::mvcc::keys;
 use crate::mvcc::record::{Change, KeyChange, Keys, Record};
 use crate::mvcc::row::decode_object;
@@ -259,10 +259,11 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
 /// The events of a revision. `superseded` has the versions of earlier revisions that its changes superseded, in order.
 fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Arc<Committed> {
     let mut events = Vec::with_capacity(keys.changes.len());
+    let mut first_events = FirstEvents::default();
     for change in keys.changes {
         let prev = match change.prev_mod {
             0 => Prev::Nothing,
-            own if own == keys.revision => before_txn(&events, &change.key),
+            own if own == keys.revision => first_events.before_txn(&events, &change.key),
             _ => superseded().map_or(Prev::Nothing, Prev::Version),
         };
         events.push(event_of(change, keys.revision, prev));

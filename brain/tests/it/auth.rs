@@ -373,6 +373,37 @@ async fn lease_with_keys_of_others_is_theirs() {
 }
 
 #[tokio::test]
+async fn every_key_of_a_lease_is_checked() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let (root, token) = (
+        services.token("root").await.unwrap(),
+        services.token("u").await.unwrap(),
+    );
+    let grant = pb::LeaseGrantRequest { id: 1, ttl: 1_000 };
+    services.leases.lease_grant(by(&token, grant)).await.unwrap();
+    let attached = |key: &str| pb::PutRequest { lease: 1, ..put(key) };
+    // As many as are checked at once.
+    for part in 0..10 {
+        let puts = (0..100).map(|n| attached(&format!("u/{part}{n:02}")));
+        let txn = pb::TxnRequest {
+            success: puts.map(|put| op(pb::request_op::Request::RequestPut(put))).collect(),
+            ..Default::default()
+        };
+        services.txn(&token, txn).await.unwrap();
+    }
+    let list = || services.leases.lease_leases(by(&token, pb::LeaseLeasesRequest {}));
+    let listed = list().await.unwrap().into_inner().leases;
+    assert_eq!(listed, [pb::LeaseStatus { id: 1 }]);
+    // The last in the order of keys.
+    services.put_with(&root, attached("v")).await.unwrap();
+    assert_eq!(refused(list().await), NOT_PERMITTED);
+    drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn token_ends_with_the_password_and_the_user() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     let services = Services::of(&engine);

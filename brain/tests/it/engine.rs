@@ -85,6 +85,7 @@ async fn open_paced<L: Log, R: Rows>(
             flush_bytes: 16 << 10,
             flush_interval: Duration::from_millis(50),
             memtable_bytes: 256 << 10,
+            lease_bytes: 8 << 20,
             compaction,
         },
         watch: watch::Options::default(),

@@ -305,14 +305,63 @@ async fn time_left_of_a_lease_is_not_noted_for_one_that_is_granted_its_id_again(
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_lease_with_very_many_keys_ends_in_parts() {
-    const KEYS: usize = 25_100;
+async fn leases_that_take_too_much_memory_get_no_more() {
     let mut member = start(&MemLog::new(), &MemRows::new()).await;
     grant(&mut member).await;
-    for first in (0..KEYS).step_by(100) {
-        let puts = (first..first + 100).map(|key| pb::RequestOp {
+    let put = |key: String, lease| {
+        Request::Put(pb::PutRequest {
+            key: key.into(),
+            lease,
+            ..pb::PutRequest::default()
+        })
+    };
+    for n in 0..450 {
+        member.call(put(format!("{n:020000}"), ID)).await.unwrap();
+    }
+    // The clock is paused: it goes on when all else waits, for a tick of the writer.
+    let tick = || tokio::time::sleep(Duration::from_secs(1));
+    tick().await;
+    let lease = |n, ttl| Request::Grant(pb::LeaseGrantRequest { id: ID + n, ttl });
+    let another = || lease(1, TTL);
+    for request in [put("x".to_owned(), ID), another()] {
+        let refused = member.call(request).await.unwrap_err();
+        assert_eq!(refused.text, "etcdserver: too many requests");
+    }
+    member.call(put("x".to_owned(), 0)).await.unwrap();
+    // For locks there is more room.
+    member.call(lease(2, 15)).await.unwrap();
+    member.call(put("lock".to_owned(), ID + 2)).await.unwrap();
+    keep_alive(&mut member).await;
+    let all = pb::DeleteRangeRequest {
+        key: vec![0].into(),
+        range_end: vec![0].into(),
+        ..pb::DeleteRangeRequest::default()
+    };
+    member.call(Request::Delete(all)).await.unwrap();
+    tick().await;
+    member.call(another()).await.unwrap();
+    member.call(put("x".to_owned(), ID)).await.unwrap();
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_lease_with_very_many_keys_ends_in_parts() {
+    ends_in_two_parts(25_100, 6).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn expired_lease_with_very_long_keys_ends_in_parts() {
+    ends_in_two_parts(300, 20_000).await;
+}
+
+async fn ends_in_two_parts(keys: usize, width: usize) {
+    let in_txn = 100.min((1 << 20) / width);
+    let mut member = start(&MemLog::new(), &MemRows::new()).await;
+    grant(&mut member).await;
+    for first in (0..keys).step_by(in_txn) {
+        let puts = (first..keys.min(first + in_txn)).map(|key| pb::RequestOp {
             request: Some(pb::request_op::Request::RequestPut(pb::PutRequest {
-                key: format!("{key:06}").into(),
+                key: format!("{key:0width$}").into(),
                 lease: ID,
                 ..pb::PutRequest::default()
             })),

@@ -125,6 +125,7 @@ impl Member {
                 flush_bytes: 16 << 10,
                 flush_interval: flush,
                 memtable_bytes: 256 << 10,
+                lease_bytes: usize::MAX,
                 compaction: CompactionPace::default(),
             },
             watch: brain::watch::Options::default(),

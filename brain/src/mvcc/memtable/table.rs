@@ -98,6 +98,12 @@ impl Memtable {
         self.last.fetch_max(revision, Relaxed);
     }
 
+    /// Counts a row that is no version and is flushed with them.
+    pub fn count_beside(&self, row: &[u8], value: Option<&Bytes>) {
+        let bytes = row.len() + value.map_or(0, Bytes::len) + OVERHEAD;
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// Versions inserted.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -110,7 +116,7 @@ impl Memtable {
         self.len() == 0
     }
 
-    /// Bytes of keys and values, and an estimate of the overhead.
+    /// Bytes of keys and values, and of the rows beside them, and an estimate of the overhead.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
