@@ -44,10 +44,6 @@ const LARGE: u64 = 16;
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
 const MOST_PULLED: u64 = 32;
 
-/// The nice value of the thread: requests go first where both want a processor, as long as `pace` does not hold them back. At a higher value
-/// merges would fall behind on a busy machine.
-pub(super) const NICE: i32 = 5;
-
 /// The size of the tables that a merge of everything makes, in bytes.
 const WHOLE_TABLE: u64 = 64_000_000;
 
@@ -118,12 +114,7 @@ impl Merger {
         work.levels();
         let thread = std::thread::Builder::new().name("rows-merger".to_owned()).spawn({
             let work = Arc::clone(&work);
-            move || {
-                if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-                    tracing::debug!(%error, "the thread that merges tables keeps its priority");
-                }
-                work.run();
-            }
+            move || work.run()
         })?;
         Ok(Self {
             work,

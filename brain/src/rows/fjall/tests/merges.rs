@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::*;
 use crate::rows::Snapshot as _;
-use crate::rows::fjall::merge::NICE;
 use crate::rows::fjall::shape::{Levels, Shape};
 
 const KEYS: u64 = 40;
@@ -399,31 +398,4 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
         (left + 30_000..left + 40_000).contains(&more),
         "{left} and {more} bytes"
     );
-}
-
-/// The nice values of all threads of this process that merge.
-fn nice_values() -> Vec<i32> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
-    stats
-        .filter_map(|stat| {
-            let (name, fields) = stat.rsplit_once(") ")?;
-            // proc_pid_stat(5): the nice value is field 19, and field 3 is the first behind the name.
-            name.ends_with("(rows-merger")
-                .then(|| fields.split(' ').nth(19 - 3).unwrap().parse().unwrap())
-        })
-        .collect()
-}
-
-#[tokio::test]
-async fn requests_go_before_merges() {
-    let root = tempfile::tempdir().unwrap();
-    let _rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-    let nice = async {
-        // Other tests have such threads, too, and some may just begin.
-        while !nice_values().contains(&NICE) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), nice).await.unwrap();
 }
