@@ -72,6 +72,9 @@ pub(crate) struct Flags {
     /// Only stores with each of these numbers of keys, right after a start; --requests are sent of each kind.
     #[arg(long, value_delimiter = ',')]
     keys: Vec<u64>,
+    /// With --keys: one brain on TiKV, which is the mock or the cluster that TIKV_PD names, and no etcd.
+    #[arg(long, requires = "keys", conflicts_with = "clients")]
+    on_tikv: bool,
     /// Only three brains on TiKV: idle, put to event, reads, and updates for this many seconds.
     #[arg(long)]
     tikv: Option<u64>,
@@ -130,7 +133,10 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()>
 
 /// A brain and etcd in turn, round by round.
 async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Progress) -> anyhow::Result<()> {
-    let programs = [Program::kubebrain()?, Program::etcd(progress)?];
+    let mut programs = vec![Program::kubebrain()?];
+    if !flags.on_tikv {
+        programs.push(Program::etcd(progress)?);
+    }
     let plan = match flags.clients {
         true => Some(clients::Plan {
             requests: flags.requests,
@@ -148,7 +154,10 @@ async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Prog
                 clients::measure(program, dir, plan, report)?;
             }
             for keys in &flags.keys {
-                size::measure(program, &disk::Place::new(dir)?, *keys, flags.requests, report).await?;
+                let store = flags.on_tikv.then(tikv::store).transpose()?;
+                let pd = store.as_ref().map(|(_, pd)| pd.as_str());
+                let load = (*keys, flags.requests);
+                size::measure((program, pd), &disk::Place::new(dir)?, load, report).await?;
             }
             if loads {
                 updates::measure(program, &disk::Place::new(dir)?, flags.requests, report).await?;

@@ -1,5 +1,6 @@
 //! Stores of many keys, right after a start, when nothing is in memory but what the kernel has cached.
 
+use e2e::members::ELECTED;
 use e2e::server::{Program, Server};
 use tokio::time::Instant;
 
@@ -17,19 +18,33 @@ use load::{Load, read_from_files};
 const DELETED: u64 = 300_000;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// One round on one server.
+/// One round on one server, which is on TiKV if PD is named.
 pub(crate) async fn measure(
-    program: &Program,
+    (program, pd): (&Program, Option<&str>),
     place: &Place,
-    keys: u64,
-    requests: u64,
+    (keys, requests): (u64, u64),
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    let metrics = format!("127.0.0.1:{}", e2e::server::free_ports()?.0);
+    let mut flags = vec![
+        format!("--listen-metrics-urls=http://{metrics}"),
+        "--quota-backend-bytes=68719476736".to_owned(),
+    ];
+    if let Some(pd) = pd {
+        flags.extend([
+            "--storage=tikv".to_owned(),
+            format!("--tikv-pd-endpoints={pd}"),
+            // a real cluster may hold what others left
+            format!("--tikv-key-prefix=size-{:032x}", rand::random::<u128>()),
+        ]);
+    }
     let mut round = Round {
         program,
         place,
+        is_on_tikv: pd.is_some(),
         ports: e2e::server::free_ports()?,
-        metrics: format!("127.0.0.1:{}", e2e::server::free_ports()?.0),
+        metrics,
+        flags,
         keys,
         requests,
         report,
@@ -45,9 +60,11 @@ pub(crate) async fn measure(
 struct Round<'a> {
     program: &'a Program,
     place: &'a Place,
+    is_on_tikv: bool,
     ports: (u16, u16),
     /// Address of the metrics port.
     metrics: String,
+    flags: Vec<String>,
     keys: u64,
     requests: u64,
     report: &'a mut Report,
@@ -55,9 +72,10 @@ struct Round<'a> {
 
 impl Round<'_> {
     fn start(&self) -> anyhow::Result<Server> {
-        let metrics = format!("--listen-metrics-urls=http://{}", self.metrics);
-        let flags = [metrics.as_str(), "--quota-backend-bytes=68719476736"];
-        Server::start_at(self.program, self.ports, &self.place.data(), &flags)
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let server = Server::start_at(self.program, self.ports, &self.place.data(), &flags)?;
+        let elected = if self.is_on_tikv { ELECTED.as_slice() } else { &[] };
+        Ok(elected.iter().fold(server, |server, text| server.expected_logs(text)))
     }
 
     async fn load(&self, server: &Server) -> anyhow::Result<Load> {
@@ -65,7 +83,8 @@ impl Round<'_> {
     }
 
     fn say(&mut self, name: &str, unit: Unit, value: f64) {
-        let name = format!("{} keys: {name}", self.keys);
+        let on = if self.is_on_tikv { " on TiKV" } else { "" };
+        let name = format!("{} keys{on}: {name}", self.keys);
         self.report.say(&name, unit, self.program.name, value);
     }
 
@@ -80,8 +99,10 @@ impl Round<'_> {
         self.say("creates in txns of 100: server CPU of a key", Unit::MicrosEach, spent);
         self.say("RSS, loaded", Unit::Mib, server.usage()?.rss as f64 / MIB);
         self.say("live data", Unit::Mib, footprint::live(self.keys) as f64 / MIB);
-        let occupied = footprint::size(&self.place.data())?;
-        self.say_occupied("loaded", occupied);
+        if !self.is_on_tikv {
+            let occupied = footprint::size(&self.place.data())?;
+            self.say_occupied("loaded", occupied);
+        }
         server.kill()
     }
 
@@ -116,7 +137,9 @@ impl Round<'_> {
         let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
         self.say("gets, cold", Unit::PerSecond, rate);
         self.say("gets, cold: server CPU", Unit::MicrosEach, spent);
-        self.say("gets, cold: read from files", Unit::BytesEach, bytes);
+        if !self.is_on_tikv {
+            self.say("gets, cold: read from files", Unit::BytesEach, bytes);
+        }
         let cpu = server.usage()?.cpu;
         let rate = load.updates().await?;
         let spent = updates::each(server.usage()?.cpu - cpu, load.requests);
@@ -139,18 +162,19 @@ impl Round<'_> {
             Unit::MicrosEach,
             spent,
         );
-        self.say(
-            "updates in txns of 50, cold: read from files for a key",
-            Unit::BytesEach,
-            read,
-        );
+        if !self.is_on_tikv {
+            let name = "updates in txns of 50, cold: read from files for a key";
+            self.say(name, Unit::BytesEach, read);
+        }
         let (most, longest) = load.compact().await?;
         let most = most.as_secs_f64();
         self.say("put while they are compacted, 99 of 100 within", Unit::Seconds, most);
         let longest = longest.as_secs_f64();
         self.say("put while they are compacted, the longest", Unit::Seconds, longest);
-        let occupied = footprint::settled(&self.place.data()).await?;
-        self.say_occupied("compacted", occupied);
+        if !self.is_on_tikv {
+            let occupied = footprint::settled(&self.place.data()).await?;
+            self.say_occupied("compacted", occupied);
+        }
         server.stop()
     }
 
@@ -182,8 +206,10 @@ impl Round<'_> {
         let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;
         self.say("peak RSS above that before the delete", Unit::Mib, more);
         self.say("peak RSS", Unit::Mib, usage.peak_rss as f64 / MIB);
-        let occupied = footprint::size(&self.place.data())?;
-        self.say("directory, after the delete", Unit::Mib, occupied as f64 / MIB);
+        if !self.is_on_tikv {
+            let occupied = footprint::size(&self.place.data())?;
+            self.say("directory, after the delete", Unit::Mib, occupied as f64 / MIB);
+        }
         server.stop()
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::keys::{VALUE, key};
 
 /// Time for an index of keys to be built.
-const BUILT: Duration = Duration::from_secs(120);
+const BUILT: Duration = Duration::from_secs(600);
 /// A directory has settled when its size has changed by less than a hundredth in so many looks, a second apart.
 const LOOKS: usize = 5;
 /// One that does not settle is taken as it is.
