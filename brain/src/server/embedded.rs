@@ -39,6 +39,11 @@ impl Engine for EmbeddedEngine {
 /// Runs a member with a store in a data directory of its own: no other member can lead.
 pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
     let server = Server::bind(config)?;
+    let urls: Vec<String> = config.listen_peer_urls.iter().map(ToString::to_string).collect();
+    tracing::info!(
+        urls = urls.join(","),
+        "not listening for peers: a data directory has one member"
+    );
     let mut dir = DataDir::open(&config.data_dir, || Identity {
         format: crate::data_dir::FORMAT,
         cluster_id: rand::random(),
