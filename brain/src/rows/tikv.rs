@@ -19,8 +19,8 @@ pub use self::snapshot::TikvSnapshot;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 use crate::tikv::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
 
-/// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer: the writer of the rows takes no timestamp while
-/// a change is under way. The transaction of such a lock is ended, and if it was alive after all, its writer repeats it.
+/// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer, or to a change that takes very long. The transaction of such
+/// a lock is ended. If it was alive after all, its writer repeats it.
 macro_rules! settled {
     ($tikv:expr, $at:expr, $read:expr) => {
         match $read.await {

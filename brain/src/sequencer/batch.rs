@@ -63,7 +63,7 @@ pub(super) struct Batch {
 /// may look at more.
 pub(super) const WORK: usize = 25_000;
 
-/// What there is room for.
+/// The room that is left for puts and leases.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     /// Puts and grants are refused if not.

@@ -43,13 +43,13 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// Interval between log lines about keys of leases that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// What is deleted of an expired lease at once: one with very many keys, or very long ones, ends in parts, each a revision of its own.
+/// The most keys of an expired lease that one revision deletes. A lease with more or longer keys ends in several parts.
 pub(super) const PART: LeasePart = LeasePart {
     keys: 25_000,
     bytes: 4 << 20,
 };
 
-/// What is read for a part: some keys may be deleted until then, and others take their places.
+/// The most keys that are read for a part. Some of them may be deleted before the part is evaluated, and the next keys take their places.
 const READ_PART: LeasePart = LeasePart {
     keys: PART.keys + PART.keys / 4,
     bytes: PART.bytes + PART.bytes / 4,

@@ -4,7 +4,7 @@
 /// The longest time to live of a lease that soon ends, in seconds.
 const SOON: i64 = 60;
 
-/// What there is room for.
+/// The leases that there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LeaseRoom {
     /// All leases, and keys that are attached to them.

@@ -154,8 +154,8 @@ impl Hub {
         })
     }
 
-    /// Looks up some events; returns false if there are others of the same revision. Who watches from now on, or joins again, needs none of
-    /// them: the revision counts as matched from its first event on.
+    /// Looks up some events. Returns false if the revision has more events. The revision counts as matched from its first event on, so a
+    /// watcher that begins or joins during the steps needs none of these events.
     fn look_up(&self, pass: &mut LookUp) -> bool {
         let mut routing = locked(&self.shared.routing);
         let most_runs = self.shared.options.mailbox_runs;

@@ -109,6 +109,11 @@ impl<R: Rows> Services<R> {
             .unwrap();
     }
 
+    /// Tokens of root and of the user u.
+    async fn tokens(&self) -> (String, String) {
+        (self.token("root").await.unwrap(), self.token("u").await.unwrap())
+    }
+
     async fn token(&self, name: &str) -> Result<String, Status> {
         let request = pb::AuthenticateRequest {
             name: name.to_owned(),
@@ -219,10 +224,7 @@ async fn requests_need_permission() {
     services.put("", "shared").await.unwrap();
     services.put("any", "other").await.unwrap();
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     assert_eq!(refused(services.put("any.7", "u/a").await), INVALID);
     assert_eq!(refused(services.put("any.99", "u/a").await), INVALID);
     assert_eq!(refused(services.put("any", "u/a").await), INVALID);
@@ -272,10 +274,7 @@ async fn corrupt_alarm_is_told_to_everybody_and_spares_users() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     let services = Services::of(&engine);
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     let raise = Command::Alarm(1, CORRUPT, true);
     let (sequencer, state) = (&engine.store.sequencer, &engine.store.state);
     sequencer
@@ -326,10 +325,7 @@ async fn lease_with_keys_of_others_is_theirs() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     let services = Services::of(&engine);
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     let attached = |key, lease| pb::PutRequest { lease, ..put(key) };
     for id in [1, 2] {
         let grant = || pb::LeaseGrantRequest { id, ttl: 1_000 };
@@ -377,10 +373,7 @@ async fn every_key_of_a_lease_is_checked() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     let services = Services::of(&engine);
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     let grant = pb::LeaseGrantRequest { id: 1, ttl: 1_000 };
     services.leases.lease_grant(by(&token, grant)).await.unwrap();
     let attached = |key: &str| pb::PutRequest { lease: 1, ..put(key) };
@@ -412,10 +405,7 @@ async fn token_ends_with_the_password_and_the_user() {
         "etcdserver: authentication is not enabled"
     );
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     let revoke = pb::AuthUserRevokeRoleRequest {
         name: "u".to_owned(),
         role: "r".to_owned(),
@@ -498,10 +488,7 @@ async fn json_web_token_is_of_the_revision_that_it_was_signed_at() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
     let services = Services::with(&engine, options);
     services.enable().await;
-    let (root, token) = (
-        services.token("root").await.unwrap(),
-        services.token("u").await.unwrap(),
-    );
+    let (root, token) = services.tokens().await;
     services.put(&token, "u/a").await.unwrap();
     services.range(&token, "shared", false).await.unwrap();
     assert_eq!(refused(services.put("simple.1", "u/a").await), INVALID);
