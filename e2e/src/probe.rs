@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-/// The most of an answer that is read, in bytes.
-const LIMIT: u64 = 64 << 10;
+/// The most bytes of an answer: a page of metrics has some 100 kB.
+const LIMIT: u64 = 4 << 20;
 
 /// The body of a good answer to `GET path`.
 ///
@@ -53,10 +53,36 @@ async fn ask(
         .read_to_end(&mut answer)
         .await
         .with_context(|| format!("read the answer to {method} {path}"))?;
+    ensure!(
+        (answer.len() as u64) < LIMIT,
+        "the answer to {method} {path} is longer than {LIMIT} bytes"
+    );
     let answer = String::from_utf8_lossy(&answer);
     match answer.split_once("\r\n\r\n") {
         Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
         Some((head, body)) => bail!("{method} {path}: {}: {body}", head.lines().next().unwrap_or_default()),
         None => bail!("{method} {path}: the connection was closed without an answer"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_answers_are_whole_or_an_error() {
+        for (length, is_whole) in [(200_000, true), (usize::try_from(LIMIT).unwrap(), false)] {
+            let (ours, mut theirs) = duplex(1 << 20);
+            let serving = tokio::spawn(async move {
+                let answer = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(length));
+                // somebody may not read all of it
+                let _ = theirs.write_all(answer.as_bytes()).await;
+            });
+            let answer = ask(ours, "GET", "/metrics", "").await;
+            assert_eq!(answer.ok().map(|body| body.len()), is_whole.then_some(length));
+            serving.await.unwrap();
+        }
     }
 }

@@ -6,7 +6,7 @@ use e2e::images;
 use e2e::tcp_proxy::TcpProxy;
 use e2e::tikv::REAL;
 use e2e::tikv::real::Addresses;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::Api;
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
@@ -104,9 +104,24 @@ impl<'a> MockTikv<'a> {
         timeout(LIMIT, serves).await.expect("TiKV serves in time").unwrap();
     }
 
-    /// Has its Service lead to the mock of another name.
+    /// Has its Service, one beside the brains and without TLS, lead to the mock of another name, or to nobody if there is none. Waits until
+    /// connections go there: kube-proxy learns of it a second or more after the API server.
     pub(super) async fn lead_to(&self, kit: &Kit, other: &str) {
         kit.try_apply(&self.service(other)).await.unwrap();
+        let service = kit.api::<Service>().get(self.name).await.unwrap();
+        let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap();
+        let pod = kit.api::<Pod>().get_opt(other).await.unwrap();
+        let expected = pod.map(|pod| pod.status.and_then(|status| status.pod_ip).unwrap());
+        kit.eventually(&format!("led to {other}"), async || {
+            let asked = Addresses::ask(&format!("{address}:2379")).await;
+            let answers = asked.ok().map(|found| found.pd[0].ip().to_string());
+            if answers == expected {
+                Ok(())
+            } else {
+                Err(format!("{answers:?} answers, not {expected:?}"))
+            }
+        })
+        .await;
     }
 
     /// Clients get its address from PD, or its name if that is in its certificate.
