@@ -100,7 +100,7 @@ const FILLERS: usize = 80;
 /// The resources of the machine that the rows may use.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes of blocks, indexes and filters kept in memory.
+    /// Bytes of memory for blocks, indexes and filters.
     pub cache_bytes: u64,
     /// Bytes of new rows kept in memory before they become a table; up to three times as much may be in memory under load.
     pub memtable_bytes: u64,

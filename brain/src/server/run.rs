@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::log_once::LogOncePerMessage;
 use crate::memory;
 use crate::metrics::Metrics;
+use crate::mvcc::fetch::Fetches;
 use crate::net::http;
 use crate::net::serve::{Open, Server, Services};
 use crate::otel::Tracing;
@@ -265,11 +266,11 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
             ..bounds(member, lone)
         },
         watch: watch::Options::default(),
+        fetches: Fetches::within(memory::available()),
         lease: if lone { Duration::ZERO } else { timing.lease_duration },
     }
 }
 
-/// Returns the size of a member's own log in bytes; 0 if all members share one log.
 /// Counts the open snapshots of rows at each scrape, if they hold anything.
 fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
     metrics.before_render(move |metrics| {
@@ -279,6 +280,7 @@ fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
     });
 }
 
+/// Returns the size of a member's own log in bytes; 0 if all members share one log.
 fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })

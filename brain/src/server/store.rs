@@ -10,6 +10,7 @@ use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
 use crate::log::{Log, LogWrite, Unanswered};
 use crate::metrics::{DiskMetrics, Metrics};
+use crate::mvcc::fetch::Fetches;
 use crate::mvcc::keys;
 use crate::rows::Rows;
 use crate::sequencer::command::Handle;
@@ -27,6 +28,8 @@ pub struct Options {
     pub sequencer: SequencerOptions,
     /// Bounds of watches.
     pub watch: watch::Options,
+    /// Memory for rows that requests read.
+    pub fetches: Fetches,
     /// The time for which reads may be answered after the last renewal of a lock; zero if no lock is needed.
     pub lease: Duration,
 }
@@ -55,6 +58,7 @@ pub async fn open<E: Engine>(
 ) -> anyhow::Result<(NodeHandles<E>, Node<E>)> {
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
+    state.set_fetches(options.fetches);
     let (sequencer, queue) = Handle::new();
     let watch = watch::Options {
         key_bytes: keys::longest(rows.max_key_len()),

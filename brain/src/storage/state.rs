@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -62,7 +62,7 @@ pub struct State<R: Rows> {
     epoch: Arc<AtomicU64>,
     /// The watch channel of the epoch.
     epochs: watch::Sender<u64>,
-    fetches: Fetches,
+    fetches: OnceLock<Fetches>,
     /// Stored bytes.
     sizes: Mutex<Sizes>,
     /// True while the rows refuse what is to be flushed.
@@ -97,7 +97,7 @@ impl<R: Rows> State<R> {
             cannot_lead: ArcSwapOption::empty(),
             epoch: Arc::default(),
             epochs: watch::Sender::default(),
-            fetches: Fetches::default(),
+            fetches: OnceLock::new(),
             sizes: Mutex::default(),
             flush_refused: AtomicBool::new(false),
             writing_rows: Mutex::default(),
@@ -137,9 +137,14 @@ impl<R: Rows> State<R> {
         self.view.store(Arc::new(view));
     }
 
+    /// Sets what [`State::fetches`] gives. No effect when somebody has asked for it.
+    pub fn set_fetches(&self, fetches: Fetches) {
+        self.fetches.get_or_init(|| fetches);
+    }
+
     /// The budget for rows that requests read before they are evaluated.
     pub fn fetches(&self) -> &Fetches {
-        &self.fetches
+        self.fetches.get_or_init(Fetches::default)
     }
 
     /// The leases. Held for moments only.

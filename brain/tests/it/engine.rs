@@ -18,6 +18,7 @@ use brain::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use brain::flags::CompactionPace;
 use brain::log::Log;
 use brain::metrics::Metrics;
+use brain::mvcc::fetch::Fetches;
 use brain::rows::Rows;
 use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::server::store;
@@ -89,6 +90,7 @@ async fn open_paced<L: Log, R: Rows>(
             compaction,
         },
         watch: watch::Options::default(),
+        fetches: Fetches::default(),
         lease: Duration::ZERO,
     };
     store::open(engine, options, metrics, Endless).await

@@ -25,6 +25,7 @@ use brain::log::frame::is_barrier;
 use brain::log::{Log, MemLog};
 use brain::log_once::LogOncePerMessage;
 use brain::metrics::Metrics;
+use brain::mvcc::fetch::Fetches;
 use brain::rows::mem::MemRows;
 use brain::sequencer::Options as SequencerOptions;
 use brain::server::store;
@@ -129,6 +130,7 @@ impl Member {
                 compaction: CompactionPace::default(),
             },
             watch: brain::watch::Options::default(),
+            fetches: Fetches::default(),
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));

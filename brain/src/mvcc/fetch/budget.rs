@@ -25,6 +25,9 @@ const ROW: usize = 200;
 /// A request that takes up to so many bytes of a pool may use its last quarter, so that large ones do not turn the others away.
 const SMALL: usize = 256 << 10;
 
+/// Less memory than this is taken for as much.
+const LEAST_MEMORY: u64 = 256 << 20;
+
 /// Keys of leases that are read at once, unless one lease has more. Further leases wait.
 const LEASE_KEYS: usize = 32_768;
 
@@ -88,19 +91,30 @@ pub struct Fetches {
 
 impl Default for Fetches {
     fn default() -> Self {
-        let large = || Arc::new(Semaphore::new(1));
-        Self {
-            reads: Arc::new(Semaphore::new(READS)),
-            slow: Arc::new(Semaphore::new(SLOW_READS)),
-            writes: Pool::new(128 << 20, large(), 256 << 20),
-            read_only: Pool::new(64 << 20, large(), 128 << 20),
-            lease_ends: Pool::new(32 << 20, large(), 256 << 20),
-            watchers: Arc::default(),
-        }
+        Self::within(u64::MAX)
     }
 }
 
 impl Fetches {
+    /// The budget of a process that may use so many bytes of memory. Keys that are deleted take four times their charge until they are in
+    /// rows: their changes, versions in memory, the record and its events come on top. So the largest delete takes half of a small memory.
+    #[must_use]
+    pub fn within(memory: u64) -> Self {
+        let part = |of: u64, most: usize| {
+            let bytes = usize::try_from(memory.max(LEAST_MEMORY) / of);
+            bytes.map_or(most, |bytes| bytes.min(most))
+        };
+        let large = || Arc::new(Semaphore::new(1));
+        Self {
+            reads: Arc::new(Semaphore::new(READS)),
+            slow: Arc::new(Semaphore::new(SLOW_READS)),
+            writes: Pool::new(part(16, 128 << 20), large(), part(8, 256 << 20)),
+            read_only: Pool::new(part(32, 64 << 20), large(), part(16, 128 << 20)),
+            lease_ends: Pool::new(part(64, 32 << 20), large(), part(8, 256 << 20)),
+            watchers: Arc::default(),
+        }
+    }
+
     /// Values that no request needs are read only while somebody counts here: a watcher that wants previous versions.
     pub fn read_unasked_for(&self, watchers: Arc<AtomicU64>) {
         self.watchers.get_or_init(|| watchers);
@@ -255,6 +269,15 @@ mod tests {
         assert!(matches!(small.take(1, 1 << 20), Err(Error::TooManyRequests)));
         drop(taken);
         small.take(1, 1 << 20).unwrap();
+    }
+
+    #[test]
+    fn the_largest_request_takes_an_eighth_of_a_small_memory() {
+        let refused = |memory, bytes| Fetches::within(memory).budget(Share::Writes).take(1, bytes).err();
+        for (memory, most) in [(1 << 20, 32 << 20), (512 << 20, 64 << 20), (1 << 40, 256 << 20)] {
+            assert!(refused(memory, most).is_none(), "{memory}");
+            assert!(matches!(refused(memory, most + 1), Some(Error::TooLarge)), "{memory}");
+        }
     }
 
     #[tokio::test]
