@@ -67,6 +67,14 @@ pub fn lease_share(memory: u64) -> u64 {
     (memory / 4).max(64 << 20)
 }
 
+/// Returns a sixteenth of `memory`, between 16 MiB and 64 MiB: the memory for versions that are not in rows yet.
+#[must_use]
+pub fn memtable_share(memory: u64) -> usize {
+    usize::try_from(memory / 16)
+        .unwrap_or(usize::MAX)
+        .clamp(16 << 20, 64 << 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +115,9 @@ mod tests {
         assert_eq!(key_index_share(4 << 30), 256 << 20);
         assert_eq!(lease_share(256 << 20), 64 << 20);
         assert_eq!(lease_share(4 << 30), 1 << 30);
+        assert_eq!(memtable_share(0), 16 << 20);
+        assert_eq!(memtable_share(512 << 20), 32 << 20);
+        assert_eq!(memtable_share(u64::MAX), 64 << 20);
         assert!(available() > 64 << 20);
     }
 }

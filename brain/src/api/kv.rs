@@ -66,9 +66,9 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             false => self.store.linearizable().await?,
         };
         let read = |auth: &Auth, caller: &Caller| auth.check(caller, Access::Read, &op.span);
-        self.store.permit(&request, read).await?;
+        let permit = self.store.permit(&request, read).await?;
         self.store.metrics.mvcc.ranges.inc();
-        stream::open(self.store.clone(), view, op, meter(&request))
+        stream::open(self.store.clone(), view, op, (meter(&request), permit))
             .map(|stream| Response::new(Box::pin(stream) as Self::RangeStreamStream))
     }
 

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use self::keep_alive::{Ahead, KeepAlives, Renewed, answered};
 use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
+use super::kv::meter;
 use crate::clock::since_boot;
 use crate::errors::Error;
 use crate::metrics::Metrics;
@@ -226,15 +227,18 @@ impl<R: Rows> LeaseService<R> {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        let caller = caller_of(&request);
+        let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
         let leader_lease = self.store.router.lease();
         let header = Some(self.store.header(self.store.linearizable().await?.revision));
-        let info = self
-            .store
-            .state
-            .leases()
-            .info(LeaseId(request.id), since_boot(), request.keys);
+        let id = LeaseId(request.id);
+        let charge = |bytes: usize| meter.charge(bytes).map_err(|_| Status::from(Error::TooManyRequests));
+        if request.keys {
+            charge(self.store.state.leases().attached_count(id) * KEY_BYTES)?;
+        }
+        let info = self.store.state.leases().info(id, since_boot(), request.keys);
+        // They are in memory twice when the answer is encoded.
+        charge(2 * info.iter().flat_map(|info| &info.keys).map(Bytes::len).sum::<usize>())?;
         if self.store.guard.is_enabled() {
             self.store.guard.load().check_known(&caller).map_err(Error::from)?;
             let keys = info.iter().flat_map(|info| info.keys.iter().cloned());
@@ -339,6 +343,9 @@ impl<R: Rows> Renewer<R> {
         Ok(check_lease_keys(&self.store, LeaseId(id), check).await?)
     }
 }
+
+/// Memory that a key of an answer takes beside its bytes.
+const KEY_BYTES: usize = 64;
 
 /// Keys of a lease that are checked before others have their turn.
 const PAGE: usize = 1_000;

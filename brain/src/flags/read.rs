@@ -255,7 +255,7 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
 /// Returns the bytes of memory for requests and responses in flight; by default a share of the available memory.
 fn inflight_bytes(values: &Values<'_>, max_request_bytes: usize) -> Result<usize, String> {
     const SHARE: u64 = 4;
-    const LEAST: u64 = 256 << 20;
+    const LEAST: u64 = 128 << 20;
     const MOST: u64 = 1 << 30;
     // One connection may use half of it, and holds a request in encoded and in decoded form.
     let needed = max_request_bytes.saturating_add(512 * 1024).saturating_mul(8);

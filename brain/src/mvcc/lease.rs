@@ -23,8 +23,8 @@ pub const ENDING: i64 = -1;
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Bytes of memory that a lease takes, and an attached key beside its own bytes, about.
-const LEASE_BYTES: usize = 300;
+/// Bytes of memory that a lease takes, the first node of its keys included, and an attached key beside its own bytes, about.
+const LEASE_BYTES: usize = 700;
 const ATTACHED_BYTES: usize = 64;
 
 /// Delay of a new leader's first checkpoint of a lease. Checkpoints are in whole seconds, rounded up, so an earlier one would

@@ -338,6 +338,19 @@ impl Op {
         }
     }
 
+    /// Returns the bytes of memory that it takes beside keys and values.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let within = match self {
+            Op::Range(_) | Op::Put(_) | Op::Delete(_) => 0,
+            Op::Txn(txn) => {
+                let ops: usize = txn.success.iter().chain(&txn.failure).map(Op::memory).sum();
+                ops + txn.compares.len() * size_of::<Compare>()
+            }
+        };
+        size_of::<Self>() + within
+    }
+
     /// Returns true if it may attach keys, and `is` is true for the lease of one.
     pub fn attaches_to(&self, is: &impl Fn(LeaseId) -> bool) -> bool {
         match self {

@@ -63,6 +63,14 @@ pub enum Request {
 }
 
 impl Request {
+    /// Returns the bytes of memory that it takes beside those of the wire: a txn of many small operations takes much more.
+    fn memory(&self) -> usize {
+        match self {
+            Request::Write(op, _) => op.memory(),
+            _ => 0,
+        }
+    }
+
     /// Returns its name in etcd's messages.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -296,11 +304,12 @@ impl Handle {
         mut request: Request,
         size: usize,
     ) -> Result<Outcome, Error> {
+        let memory = size + request.memory();
         loop {
             self.inbox()?;
             let fetched = fetch::fetched(state, &request).await?;
             // Only now: requests that still read take no place from those that could be written.
-            match self.enter(size)?.send(caller.clone(), request, fetched).await? {
+            match self.enter(size, memory)?.send(caller.clone(), request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
                 Reply::Again(again) => request = again,
             }
@@ -310,7 +319,7 @@ impl Handle {
     /// Has history below a revision given up.
     pub async fn compact(&self, revision: Revision) -> Outcome {
         let compact = async {
-            let queue = self.enter(COMPACT_BYTES)?;
+            let queue = self.enter(COMPACT_BYTES, COMPACT_BYTES)?;
             queue.send(Caller::Server, Request::Compact(revision), None).await
         };
         match tokio::time::timeout(TIMEOUT, compact).await {
@@ -327,10 +336,10 @@ impl Handle {
         }
     }
 
-    /// Takes a place among the bytes that wait.
-    fn enter(&self, size: usize) -> Result<Queue, Error> {
+    /// Takes a place among the bytes that wait, for a request of so many bytes on the wire and in memory.
+    fn enter(&self, size: usize, memory: usize) -> Result<Queue, Error> {
         let (inbox, room) = self.inbox()?;
-        let place = room.take(size)?;
+        let place = room.take(memory)?;
         Ok(Queue { inbox, size, place })
     }
 }
@@ -366,6 +375,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mvcc::op::TxnOp;
 
     #[test]
     fn large_requests_leave_room_to_small_ones() {
@@ -377,6 +387,17 @@ mod tests {
         drop((large, small));
         let _all = room.take(usize::MAX).unwrap();
         assert!(matches!(room.take(SMALL + 1), Err(Error::TooManyRequests)));
+    }
+
+    #[test]
+    fn small_operations_of_a_txn_take_memory() {
+        let txn = TxnOp {
+            success: vec![Op::Txn(TxnOp::default()); 3],
+            ..TxnOp::default()
+        };
+        let request = Request::Write(Op::Txn(txn), Meter::unlimited());
+        assert_eq!(request.memory(), 4 * size_of::<Op>());
+        assert_eq!(Request::Compact(1).memory(), 0);
     }
 
     #[tokio::test]

@@ -480,7 +480,7 @@ fn bounds(member: u64, lone: bool) -> SequencerOptions {
         batch_bytes: 4 << 20,
         flush_bytes: 8 << 20,
         flush_interval: Duration::from_secs(10),
-        memtable_bytes: 64 << 20,
+        memtable_bytes: memory::memtable_share(memory::available()),
         lease_bytes: usize::try_from(memory::lease_share(memory::available())).unwrap_or(usize::MAX),
         compaction: CompactionPace::default(),
     }

@@ -18,6 +18,7 @@ use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
 use brain::types::Caller;
 use bytes::Bytes;
+use futures::StreamExt as _;
 use pb::auth_server::Auth as _;
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
@@ -468,6 +469,38 @@ async fn token_expires_when_it_is_not_used() {
     tokio::time::advance(Duration::from_secs(301)).await;
     assert_eq!(refused(services.range(&token, "shared", true).await), INVALID);
     drop(services);
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn range_stream_ends_when_users_change() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let services = Services::of(&engine);
+    services.enable().await;
+    let (root, token) = services.tokens().await;
+    for n in 0..30 {
+        services.put(&token, &format!("u/{n}")).await.unwrap();
+    }
+    let all = pb::RangeRequest {
+        range_end: "u0".into(),
+        ..range("u/")
+    };
+    let (kept, changed) = (by(&token, all.clone()), by(&token, all));
+    let messages: Vec<_> = services
+        .kv
+        .range_stream(kept)
+        .await
+        .unwrap()
+        .into_inner()
+        .collect()
+        .await;
+    assert!(messages.len() > 1 && messages.iter().all(Result::is_ok), "{messages:?}");
+    let mut stream = services.kv.range_stream(changed).await.unwrap().into_inner();
+    stream.next().await.unwrap().unwrap();
+    services.grant_role(&root, "u", "root").await.unwrap();
+    let ended = refused(stream.next().await.unwrap());
+    assert_eq!(ended, "etcdserver: revision of auth store is old");
+    drop((stream, services));
     engine.stop().await.unwrap();
 }
 

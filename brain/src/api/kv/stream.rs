@@ -5,7 +5,8 @@
 //!
 //! A chunk is charged before it is read; the charge is released when the chunk is encoded, so the next one waits for the client.
 //! Between two chunks no view is held: a client that reads slowly, or not at all, holds neither memory nor a snapshot. If its
-//! revision is compacted in the meantime, the stream ends as etcd's does.
+//! revision is compacted in the meantime, the stream ends as etcd's does. So it does if users or roles change: etcd notices it at the end,
+//! this before each chunk.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
 
-use crate::api::context::{ApiContext, to_status};
+use crate::api::context::{ApiContext, Permit, to_status};
 use crate::api::response::key_value;
 use crate::budget::Meter;
 use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
@@ -43,7 +44,7 @@ pub(super) fn open<R: Rows>(
     store: ApiContext<R>,
     view: Arc<View<R::Snapshot>>,
     op: RangeOp,
-    meter: Meter,
+    (meter, permit): (Meter, Permit),
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
     let at = view.resolve(op.revision).map_err(to_status)?;
     Ok(try_stream! {
@@ -52,6 +53,7 @@ pub(super) fn open<R: Rows>(
         if op.count_only || op.span.is_point() {
             let result = view.range_metered(&op, &meter).await.map_err(|error| store.failed(error))?;
             drop(view);
+            store.still_permitted(&permit)?;
             let kvs = result.kvs.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
             yield message(pb::RangeResponse { header, kvs, count: result.count, more: false });
             return;
@@ -63,6 +65,7 @@ pub(super) fn open<R: Rows>(
             let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
             streamed += page.len();
             chunk = (chunk * 2).min(CHUNK);
+            store.still_permitted(&permit)?;
             let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
             if left.is_some() && streamed < limit {
                 yield message(pb::RangeResponse { kvs, ..Default::default() });
@@ -124,13 +127,11 @@ async fn page<R: Rows>(
 
 /// True if any pairs are in a span.
 async fn has_pairs<S: Snapshot>(view: &View<S>, span: &Span, at: Revision) -> Result<bool, RowsError> {
-    let (mut cursor, mut most) = (view.cursor(span, at, false), 1);
-    while let Some(page) = cursor.page(most).await? {
+    let mut cursor = view.cursor(span, at, false);
+    while let Some(page) = cursor.page(1).await? {
         if !page.is_empty() {
             return Ok(true);
         }
-        // Many deleted keys may lie before the next pair.
-        most = (most * 2).min(CHUNK);
     }
     Ok(false)
 }

@@ -22,6 +22,9 @@ const AGAIN: usize = 200_000;
 /// Memory that a row takes beside its key and value.
 const ROW: usize = 200;
 
+/// A key of usual length.
+const SHORT_KEY: usize = 50;
+
 /// A request that takes up to so many bytes of a pool may use its last quarter, so that large ones do not turn the others away.
 const SMALL: usize = 256 << 10;
 
@@ -62,17 +65,23 @@ struct Pool {
     largest: usize,
     /// Keys of leases with up to [`MANY_KEYS`], and of those with more.
     lease_keys: [Arc<Semaphore>; 2],
+    /// The permits of each.
+    lease_turns: usize,
 }
 
 impl Pool {
     fn new(bytes: usize, large: Arc<Semaphore>, largest: usize) -> Self {
+        let of_others = bytes / 4 * 3;
+        // A small pool has room for fewer keys, of two kinds of leases.
+        let lease_turns = LEASE_KEYS.min(of_others / 2 / (ROW + SHORT_KEY));
         Self {
             bytes: Arc::new(Semaphore::new(bytes)),
-            of_others: Arc::new(Semaphore::new(bytes / 4 * 3)),
+            of_others: Arc::new(Semaphore::new(of_others)),
             most: bytes / 4,
             large,
             largest,
-            lease_keys: std::array::from_fn(|_| Arc::new(Semaphore::new(LEASE_KEYS))),
+            lease_keys: std::array::from_fn(|_| Arc::new(Semaphore::new(lease_turns))),
+            lease_turns,
         }
     }
 }
@@ -98,6 +107,7 @@ impl Default for Fetches {
 impl Fetches {
     /// The budget of a process that may use so many bytes of memory. Keys that are deleted take four times their charge until they are in
     /// rows: their changes, versions in memory, the record and its events come on top. So the largest delete takes half of a small memory.
+    /// What a txn reads counts likewise.
     #[must_use]
     pub fn within(memory: u64) -> Self {
         let part = |of: u64, most: usize| {
@@ -155,7 +165,7 @@ impl Fetches {
         }
         if keys > FEW_KEYS {
             let turns = &budget.pool.lease_keys[usize::from(keys > MANY_KEYS)];
-            let keys = u32::try_from(keys.min(LEASE_KEYS)).unwrap_or(u32::MAX);
+            let keys = u32::try_from(keys.min(budget.pool.lease_turns)).unwrap_or(u32::MAX);
             let turn = turns.clone().acquire_many_owned(keys).await;
             // Never closed.
             budget._turn = Some(turn.map_err(|_| Error::Stopped)?);
@@ -278,6 +288,24 @@ mod tests {
             assert!(refused(memory, most).is_none(), "{memory}");
             assert!(matches!(refused(memory, most + 1), Some(Error::TooLarge)), "{memory}");
         }
+    }
+
+    #[tokio::test]
+    async fn keys_of_leases_that_are_read_at_once_fit_a_small_pool() {
+        let fetches = Fetches::within(256 << 20);
+        let mut held = Vec::new();
+        for keys in [FEW_KEYS + 1, MANY_KEYS + 1] {
+            loop {
+                let mut waiting = Box::pin(fetches.budget_for_lease(Share::LeaseEnds, keys));
+                let std::task::Poll::Ready(budget) = futures::poll!(&mut waiting) else {
+                    break;
+                };
+                let mut budget = budget.unwrap();
+                budget.take(keys, keys * (ROW + SHORT_KEY)).unwrap();
+                held.push(budget);
+            }
+        }
+        assert!(held.len() > 10, "{}", held.len());
     }
 
     #[tokio::test]

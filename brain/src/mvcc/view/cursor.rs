@@ -17,6 +17,10 @@ use crate::types::{KeyValue, Revision};
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
 
+/// Pairs of a page at most, and versions in memory that are looked at for it: others have their turn then.
+const PAGE_PAIRS: usize = 2_048;
+const PAGE_VERSIONS: usize = 8_192;
+
 /// Pairs for which a walk begins with object rows: a shorter one would often read some in vain.
 const MANY: usize = 16;
 
@@ -61,6 +65,8 @@ pub struct Cursor<'a, S> {
     index_to: Bytes,
     /// Rows that the next step takes: fewer where values are long.
     page_rows: usize,
+    /// Rows that it takes at least, however few pairs are wanted: twice as many each time that all were of deleted keys.
+    least_rows: usize,
     /// Keys not yet answered.
     from: Bound<Bytes>,
     to: Option<Bytes>,
@@ -92,6 +98,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             to_pass: MOST_PASSED,
             index_to,
             page_rows: PAGE_ROWS,
+            least_rows: 1,
             from: Bound::Included(span.key.clone()),
             to: span.limit(),
             row_from: rows.from,
@@ -125,20 +132,28 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             };
             self.go_on_with_index(row);
         }
-        let page_rows = self.page_rows.min(most.max(1));
+        let page_rows = self.page_rows.min(most.max(self.least_rows));
         let (rows, reached) = match self.source {
             Source::Index => self.index_page(page_rows).await?,
             Source::Objects => self.object_page(page_rows).await?,
         };
-        let mut page = match &reached {
+        let most = most.min(PAGE_PAIRS);
+        let (mut page, stopped) = match &reached {
             Reached::Nothing => return Ok(Some(Vec::new())),
-            Reached::Key(key) => self.merge(rows, Some(key)),
-            Reached::End => self.merge(rows, None),
+            Reached::Key(key) => self.merge(rows, Some(key), most),
+            Reached::End => self.merge(rows, None, most),
+        };
+        self.least_rows = if page.is_empty() {
+            PAGE_ROWS.min(2 * page_rows)
+        } else {
+            1
         };
         let most = most.min(self.fitting(&page));
         if page.len() > most {
             page.truncate(most);
             self.skip_behind(page.last().map(|kv| kv.key.clone()).unwrap_or_default());
+        } else if let Some(key) = stopped {
+            self.skip_behind(key);
         } else {
             match reached {
                 Reached::Key(key) => self.from = Bound::Excluded(key),
@@ -278,8 +293,9 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
     }
 
-    /// Puts versions in memory over pairs from rows, up to a key.
-    fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>) -> Vec<KeyValue> {
+    /// Puts versions in memory over pairs from rows, up to a key. Where there are more than `most` pairs, or very many versions, it stops
+    /// before that, and returns the last key that it looked at.
+    fn merge(&self, rows: Vec<KeyValue>, up_to: Option<&Bytes>, most: usize) -> (Vec<KeyValue>, Option<Bytes>) {
         let from = match &self.from {
             Bound::Included(key) => key.clone(),
             Bound::Excluded(key) => successor(key),
@@ -291,15 +307,19 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         };
         let mut merged = Vec::with_capacity(rows.len());
         let mut rows = rows.into_iter().peekable();
-        for found in self.view.memtables.range(&span, self.at, Order::Ascending) {
+        for (looked, found) in self.view.memtables.range(&span, self.at, Order::Ascending).enumerate() {
             while let Some(row) = rows.next_if(|row| row.key < found.key) {
                 merged.push(row);
             }
             rows.next_if(|row| row.key == found.key);
+            let key = found.key.clone();
             merged.extend(from_version(found.key, found.revision, found.version));
+            if merged.len() > most || looked >= PAGE_VERSIONS {
+                return (merged, Some(key));
+            }
         }
         merged.extend(rows);
-        merged
+        (merged, None)
     }
 }
 
@@ -411,6 +431,93 @@ mod tests {
             lease: LeaseId(0),
             prev_mod: 2,
         }
+    }
+
+    /// As many keys in rows as told, all but the last of which were deleted since, and as many more that are in memory alone.
+    async fn deleted_since(keys: usize) -> View<MemRowsSnapshot> {
+        let (rows, memtables) = (MemRows::new(), MemtableSet::new());
+        let mut changes = Vec::new();
+        for n in 0..keys {
+            let (key, revision) = (Bytes::from(format!("key-{n:06}")), 2 + n as Revision);
+            let meta = Meta {
+                create_revision: revision,
+                mod_revision: revision,
+                version: 1,
+                lease: LeaseId(0),
+                size: 100,
+            };
+            let row = keys::object_key(&key, revision);
+            changes.push(Change::Put(row, encode_object(Some((&meta, &[7; 100])))));
+            changes.push(Change::Put(keys::index_key(&key), encode_index(&meta)));
+            let deleted = Version {
+                value: None,
+                ..in_memory()
+            };
+            if n + 1 < keys {
+                memtables.active().insert(key, revision + keys as Revision, deleted);
+            }
+            let new = Bytes::from(format!("new-{n:06}"));
+            memtables.active().insert(new, revision + keys as Revision, in_memory());
+        }
+        rows.apply(None, Bytes::from_static(b"1"), changes).await.unwrap();
+        View {
+            revision: 2 + 2 * keys as Revision,
+            compacted: -1,
+            memtables,
+            rows: rows.snapshot().await.unwrap(),
+            rows_revision: 1 + keys as Revision,
+            count_cache: Arc::new(CountCache::default()),
+            hot: Arc::new(HotRows::default()),
+            key_index: Arc::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn first_pair_behind_many_deleted_keys_is_found_in_few_steps() {
+        const KEYS: usize = 10_000;
+        let view = deleted_since(KEYS).await;
+        for from in ["key-", "key-000100"] {
+            let span = Span {
+                key: Bytes::from(from),
+                end: Bytes::from_static(b"key."),
+            };
+            let mut cursor = Cursor::new(&view, &span, view.revision, true);
+            let (mut found, mut pages) = (Vec::new(), 0);
+            while let Some(page) = cursor.next(1).await.unwrap() {
+                found.extend(page.into_iter().map(|kv| kv.key));
+                pages += 1;
+            }
+            assert_eq!(found, ["key-009999"]);
+            assert!(pages < KEYS / PAGE_ROWS + 20, "{pages} pages");
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_of_keys_in_memory_are_short() {
+        const KEYS: usize = 20_000;
+        let view = deleted_since(KEYS).await;
+        let span = Span {
+            key: Bytes::from_static(b"key-"),
+            end: Bytes::from_static(b"new."),
+        };
+        let memory = Span {
+            key: Bytes::from_static(b"new-"),
+            ..span.clone()
+        };
+        let cursor = Cursor::new(&view, &memory, view.revision, true);
+        assert_eq!(cursor.merge(Vec::new(), None, 1).0.len(), 2);
+        let cursor = Cursor::new(&view, &span, view.revision, true);
+        let (pairs, stopped) = cursor.merge(Vec::new(), None, 1);
+        assert_eq!((pairs.len(), stopped), (0, Some(Bytes::from_static(b"key-008192"))));
+        let mut cursor = Cursor::new(&view, &span, view.revision, true);
+        let mut found = Vec::new();
+        while let Some(page) = cursor.next(usize::MAX).await.unwrap() {
+            assert!(page.len() <= PAGE_PAIRS, "{}", page.len());
+            found.extend(page.into_iter().map(|kv| kv.key));
+        }
+        let new = (0..KEYS).map(|n| format!("new-{n:06}"));
+        let expected: Vec<String> = ["key-019999".to_owned()].into_iter().chain(new).collect();
+        assert_eq!(found, expected);
     }
 
     async fn walk(view: &View<MemRowsSnapshot>, most: usize) -> (Vec<(Bytes, Revision)>, Source) {

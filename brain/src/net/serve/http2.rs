@@ -56,6 +56,12 @@ const HEADERS: u32 = 16 * 1024;
 /// The charge of an open stream: its task, the decoder's buffer of 8 KiB, and a small answer.
 const STREAM_BYTES: usize = 16 * 1024;
 
+/// The charge of each further header of a request beyond [`FEW_HEADERS`].
+const HEADER_BYTES: usize = 96;
+
+/// Headers that the charge of a stream covers.
+const FEW_HEADERS: usize = 32;
+
 /// The part of that charge for the response: a small one can be sent whatever else has arrived in the meantime.
 const ANSWER_RESERVE: usize = 4096;
 
@@ -243,7 +249,8 @@ struct Serving {
 impl Serving {
     /// Begins a stream if there is memory for it.
     fn accept(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
-        match self.connection.account.charge(STREAM_BYTES) {
+        let headers = request.headers().len().saturating_sub(FEW_HEADERS) * HEADER_BYTES;
+        match self.connection.account.charge(STREAM_BYTES + headers) {
             Ok(charge) => Some(Stream {
                 in_flight: self.connection.begin(),
                 serving: Arc::clone(self),
@@ -560,8 +567,8 @@ async fn send_data(
         }
         let len = to.capacity().min(bytes.len());
         let rest = bytes.len() - len;
-        // The last piece keeps the charge of the response in addition to its bytes.
-        let held = if rest == 0 { usize::MAX } else { len };
+        // All pieces share one buffer, which stays until the last of them is sent: so does the charge.
+        let held = if rest == 0 { usize::MAX } else { 0 };
         let piece = Piece {
             bytes: bytes.split_to(len),
             charge: Some(charge.split(held)),

@@ -262,6 +262,57 @@ async fn answers_that_nobody_takes_are_refused_then_reset() {
 }
 
 #[tokio::test]
+async fn answer_is_charged_until_all_of_it_is_taken() {
+    const TAKEN: usize = 700_000;
+    let (server, _) = start("");
+    let mut client = Client::connect(&server, 65_535).await;
+    let mut body = client.ask("KV/Range", b"800000", None).await.await.unwrap().into_body();
+    let mut taken = 0;
+    while taken < TAKEN {
+        let len = body.data().await.unwrap().unwrap().len();
+        body.flow_control().release_capacity(len).unwrap();
+        taken += len;
+    }
+    // The last piece that the socket took is given back by now.
+    let mut other = Client::connect(&server, 1 << 20).await;
+    is(ended(other.ask("KV/Range", b"10", None).await).await, (0, ""));
+    assert!(server.metrics.network.held.get() >= 800_000);
+    while let Some(bytes) = body.data().await {
+        body.flow_control().release_capacity(bytes.unwrap().len()).unwrap();
+    }
+    drop((body, client, other));
+    while server.metrics.network.held.get() > OPEN {
+        tokio::task::yield_now().await;
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn many_headers_are_charged() {
+    let (server, asked) = start("");
+    let mut client = Client::connect(&server, 1 << 20).await;
+    let request = ::http::Request::post("http://brain/etcdserverpb.Lease/LeaseKeepAlive")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let mut request = request.body(()).unwrap();
+    for _ in 0..400 {
+        request
+            .headers_mut()
+            .append("via", ::http::HeaderValue::from_static("x"));
+    }
+    std::future::poll_fn(|cx| client.send.poll_ready(cx)).await.unwrap();
+    let (_response, mut body) = client.send.send_request(request, false).unwrap();
+    body.send_data(framed(b"x"), false).unwrap();
+    while asked.begun.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let held = server.metrics.network.held.get();
+    assert!(held > 16 * 1024 + 300 * 96, "{held}");
+    drop(client);
+    server.end().await;
+}
+
+#[tokio::test]
 async fn write_whose_answer_does_not_fit_has_an_unknown_outcome() {
     let (server, _) = start(SMALL);
     let mut client = Client::connect(&server, 0).await;
