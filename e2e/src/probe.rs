@@ -75,14 +75,13 @@ mod tests {
     async fn long_answers_are_whole_or_an_error() {
         for (length, is_whole) in [(200_000, true), (usize::try_from(LIMIT).unwrap(), false)] {
             let (ours, mut theirs) = duplex(1 << 20);
-            let serving = tokio::spawn(async move {
+            let serving = async move {
                 let answer = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(length));
                 // somebody may not read all of it
                 let _ = theirs.write_all(answer.as_bytes()).await;
-            });
-            let answer = ask(ours, "GET", "/metrics", "").await;
+            };
+            let (answer, ()) = tokio::join!(ask(ours, "GET", "/metrics", ""), serving);
             assert_eq!(answer.ok().map(|body| body.len()), is_whole.then_some(length));
-            serving.await.unwrap();
         }
     }
 }
