@@ -107,7 +107,7 @@ impl Default for Fetches {
 impl Fetches {
     /// The budget of a process that may use so many bytes of memory. Keys that are deleted take four times their charge until they are in
     /// rows: their changes, versions in memory, the record and its events come on top. So the largest delete takes half of a small memory.
-    /// What a txn reads counts likewise.
+    /// A txn is charged for all that it reads, too.
     #[must_use]
     pub fn within(memory: u64) -> Self {
         let part = |of: u64, most: usize| {
