@@ -14,7 +14,8 @@ pub struct Role {
 
 impl Role {
     /// Returns the same role with a permission. The one on the same range is replaced if it is the first of its key, which is where
-    /// etcd looks.
+    /// etcd looks. Where a role has more than 12 permissions, etcd leaves the order of those with one key to a sort that is not stable;
+    /// here the older one stays first.
     #[must_use]
     pub fn with(&self, permission: Permission) -> Role {
         let mut role = self.clone();

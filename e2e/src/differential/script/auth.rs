@@ -17,13 +17,17 @@ const USERS: &[&str] = &["alice", "alice", "bob", "bob", "carol", "dave", "nobod
 const ROLES: &[&str] = &["readers", "writers", "writers", "everything", "none", "", "root"];
 const PASSWORDS: &[&str] = &["secret", "secret", "other", "", "pass word\u{e9}"];
 const CHECKED_FOR: u32 = 80;
+/// Etcd sorts a role's permissions with Go's `sort.Sort`, which leaves the order of those with one key to chance above so many.
+const PERMISSIONS: usize = 12;
 
-/// The passwords of the users that the script has added, and for how many requests more permissions are checked.
+/// What the script has to know of users and roles.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     /// Requests until permissions are no longer checked, if they are.
     checked: Option<u32>,
     passwords: BTreeMap<String, String>,
+    /// No role has more permissions than this.
+    permissions: BTreeMap<String, usize>,
 }
 
 impl Users {
@@ -38,6 +42,15 @@ impl Users {
             }
             (Request::ChangePassword(change), Answer::ChangePassword(_)) => {
                 self.passwords.insert(change.name.clone(), change.password.clone());
+            }
+            (Request::GrantPermission(grant), Answer::GrantPermission(_)) => {
+                *self.permissions.entry(grant.name.clone()).or_default() += 1;
+            }
+            (Request::RoleGet(get), Answer::RoleGet(role)) => {
+                self.permissions.insert(get.role.clone(), role.perm.len());
+            }
+            (Request::RoleDelete(delete), Answer::RoleDelete(_)) => {
+                self.permissions.remove(&delete.role);
             }
             _ => {}
         }
@@ -122,7 +135,7 @@ impl Script {
             }),
             61..=67 => Request::RoleAdd(pb::AuthRoleAddRequest { name: self.role() }),
             68..=69 => Request::RoleDelete(pb::AuthRoleDeleteRequest { role: self.role() }),
-            70..=84 => Request::GrantPermission(self.permission()),
+            70..=84 => self.grant_permission(),
             85..=88 => {
                 let (key, range_end) = self.span();
                 Request::RevokePermission(pb::AuthRoleRevokePermissionRequest {
@@ -206,7 +219,21 @@ impl Script {
         }
     }
 
-    fn permission(&mut self) -> pb::AuthRoleGrantPermissionRequest {
+    /// A permission for a role; one that may have enough of them is read or deleted.
+    fn grant_permission(&mut self) -> Request {
+        let name = self.role();
+        if self
+            .users
+            .permissions
+            .get(&name)
+            .is_some_and(|many| *many >= PERMISSIONS)
+        {
+            return if self.chance(50) {
+                Request::RoleGet(pb::AuthRoleGetRequest { role: name })
+            } else {
+                Request::RoleDelete(pb::AuthRoleDeleteRequest { role: name })
+            };
+        }
         let (key, range_end) = if self.chance(8) {
             (keys::ZERO, keys::ZERO)
         } else {
@@ -218,10 +245,7 @@ impl Script {
             key,
             range_end,
         });
-        pb::AuthRoleGrantPermissionRequest {
-            name: self.role(),
-            perm,
-        }
+        Request::GrantPermission(pb::AuthRoleGrantPermissionRequest { name, perm })
     }
 }
 
