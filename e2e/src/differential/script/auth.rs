@@ -20,7 +20,7 @@ const CHECKED_FOR: u32 = 80;
 /// Etcd sorts a role's permissions with Go's `sort.Sort`, which leaves the order of those with one key to chance above so many.
 const PERMISSIONS: usize = 12;
 
-/// What the script has to know of users and roles.
+/// The state of users and roles that the script depends on.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     /// Requests until permissions are no longer checked, if they are.
