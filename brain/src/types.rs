@@ -81,7 +81,7 @@ pub struct Event {
     pub kv: KeyValue,
     /// The key before; `None` if it did not exist, or if compaction has already removed that version.
     pub prev_kv: Option<KeyValue>,
-    /// True if it existed, but its value was not read: `prev_kv` is only in history.
+    /// True if it existed, but its value was not read: `prev_kv` is only in history, or, in an event from there, too large to be read.
     pub is_prev_unread: bool,
 }
 

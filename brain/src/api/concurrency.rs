@@ -372,6 +372,8 @@ impl<H: History> Events<H> {
             match step {
                 Step::Batch(batch) => return Some((batch.entries, batch.revision)),
                 Step::Nothing | Step::Held | Step::Missing(_) => tokio::task::coop::consume_budget().await,
+                // Of previous versions, for which it does not ask.
+                Step::TooLarge(_) => return None,
                 Step::Synced => {
                     self.inbox.filled().await;
                     self.inbox.drain(|_| ());

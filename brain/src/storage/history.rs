@@ -9,13 +9,14 @@ use tokio::sync::Semaphore;
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, LogError, Slot};
 use crate::mvcc::apply::{FirstEvents, event_of};
+use crate::mvcc::fetch::Share;
 use crate::mvcc::keys;
 use crate::mvcc::record::{Change, KeyChange, Keys, Record};
 use crate::mvcc::row::decode_object;
 use crate::mvcc::view::View;
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
-use crate::types::{Committed, Event, KeyValue, Prev, Revision};
+use crate::types::{Committed, KeyValue, Prev, Revision};
 use crate::watch::{History, HistoryError, PrevKv};
 
 /// The log of the compacted revision itself is gone.
@@ -25,9 +26,6 @@ struct GivenUp;
 
 /// Maximum number of attempts of a read during which slots are destroyed. Compaction is never that fast.
 const ATTEMPTS: usize = 8;
-
-/// Minimum number of superseded versions that the first request of a read fetches: their sizes are not known before.
-const FIRST_GETS: usize = 64;
 
 /// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
@@ -42,7 +40,7 @@ const EVENT: usize = 400;
 pub struct LogHistory<L, R: Rows> {
     log: L,
     state: Arc<State<R>>,
-    /// Revisions of very many changes are read back one at a time.
+    /// Revisions of very many changes, or that superseded much, are read back one at a time.
     large: Semaphore,
     /// Where reads stopped: the next revision, and the slot of its batch. The oldest first.
     stops: Mutex<VecDeque<(Revision, Slot)>>,
@@ -82,15 +80,20 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 .read_slots((began, committed), from, view.revision, max_bytes)
                 .await?;
             anyhow::Ok(match prev_kv {
-                PrevKv::Omitted => revisions.into_iter().map(|keys| read_back(keys, || None)).collect(),
+                PrevKv::Omitted => {
+                    let plain = revisions.into_iter().map(|keys| read_back(keys, || Prev::Nothing));
+                    plain.collect()
+                }
                 PrevKv::Included => {
-                    let is_large = revisions.first().is_some_and(|keys| keys.changes.len() > LAST_GETS);
-                    let _permit = if is_large {
+                    let most = self.state.fetches().largest(Share::Reads);
+                    let revisions = fitting(revisions, max_bytes.min(most));
+                    let is_large = |keys: &Keys| keys.changes.len() > LAST_GETS || superseded_bytes(keys) > max_bytes;
+                    let _permit = if revisions.first().is_some_and(is_large) {
                         Some(self.large.acquire().await?)
                     } else {
                         None
                     };
-                    with_superseded(revisions, &view, max_bytes).await?
+                    with_superseded(revisions, &view, most).await?
                 }
             })
         };
@@ -257,14 +260,14 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
 }
 
 /// The events of a revision. `superseded` has the versions of earlier revisions that its changes superseded, in order.
-fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Arc<Committed> {
+fn read_back(keys: Keys, mut superseded: impl FnMut() -> Prev) -> Arc<Committed> {
     let mut events = Vec::with_capacity(keys.changes.len());
     let mut first_events = FirstEvents::default();
     for change in keys.changes {
         let prev = match change.prev_mod {
             0 => Prev::Nothing,
             own if own == keys.revision => first_events.before_txn(&events, &change.key),
-            _ => superseded().map_or(Prev::Nothing, Prev::Version),
+            _ => superseded(),
         };
         events.push(event_of(change, keys.revision, prev));
     }
@@ -274,32 +277,48 @@ fn read_back(keys: Keys, mut superseded: impl FnMut() -> Option<KeyValue>) -> Ar
     })
 }
 
-/// Returns the events of revisions, with the versions that they superseded if those are still there: of the first one, and of as
-/// many more as fit into `max_bytes`. Superseded versions are read many at once, as many as are expected to fit by the earlier ones.
+/// Returns the first of some revisions, and as many more as fit into so many bytes with the versions that they superseded.
+fn fitting(mut revisions: Vec<Keys>, max_bytes: usize) -> Vec<Keys> {
+    let mut bytes = 0_usize;
+    let exceeds = revisions.iter().position(|keys| {
+        bytes += superseded_bytes(keys) + keys.encoded_len();
+        bytes > max_bytes
+    });
+    revisions.truncate(exceeds.map_or(usize::MAX, |fitting| fitting.max(1)));
+    revisions
+}
+
+/// Returns the events of revisions, with the versions that they superseded if those are still there. Where a single revision superseded
+/// more than `most` bytes, they are not read.
 async fn with_superseded<S: Snapshot>(
     revisions: Vec<Keys>,
     view: &View<S>,
-    max_bytes: usize,
+    most: usize,
 ) -> Result<Vec<Arc<Committed>>, RowsError> {
-    let mut rest = revisions.into_iter().peekable();
-    let (mut found, mut events, mut bytes) = (Vec::new(), 0_usize, 0_usize);
-    while rest.peek().is_some() && (found.is_empty() || bytes < max_bytes) {
-        let average = bytes.checked_div(events).unwrap_or(usize::MAX).max(1);
-        let most = (max_bytes.saturating_sub(bytes) / average).clamp(FIRST_GETS, LAST_GETS);
-        let (mut group, mut changes) = (Vec::new(), 0);
-        while let Some(keys) = rest.next_if(|keys| group.is_empty() || changes + keys.changes.len() <= most) {
-            changes += keys.changes.len();
-            group.push(keys);
-        }
-        let mut versions = superseded(&group, view).await?.into_iter();
-        for keys in group {
-            let committed = read_back(keys, || versions.next().flatten());
-            events += committed.events.len();
-            bytes += committed.events.iter().map(event_bytes).sum::<usize>();
-            found.push(committed);
-        }
+    if let Some(first) = revisions.first().filter(|first| superseded_bytes(first) > most) {
+        // Compaction deletes what the compacted revision superseded.
+        let prev = match first.revision > view.compacted {
+            true => Prev::Unread,
+            false => Prev::Nothing,
+        };
+        let unread = revisions.into_iter().map(|keys| read_back(keys, || prev.clone()));
+        return Ok(unread.collect());
     }
-    Ok(found)
+    let mut versions = superseded(&revisions, view).await?.into_iter();
+    let mut version = || versions.next().flatten().map_or(Prev::Nothing, Prev::Version);
+    Ok(revisions
+        .into_iter()
+        .map(|keys| read_back(keys, &mut version))
+        .collect())
+}
+
+/// Bytes of the values that the changes of a revision superseded.
+fn superseded_bytes(keys: &Keys) -> usize {
+    let changes = keys
+        .changes
+        .iter()
+        .filter(|change| is_of_earlier(change, keys.revision));
+    changes.map(|change| change.prev_size as usize).sum()
 }
 
 /// The versions that changes superseded, of each change that superseded one of an earlier revision; `None` where it is gone.
@@ -334,12 +353,6 @@ async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<V
 /// Returns true if a change of a revision superseded a version of an earlier one.
 fn is_of_earlier(change: &KeyChange, revision: Revision) -> bool {
     change.prev_mod != 0 && change.prev_mod != revision
-}
-
-/// Bytes of the keys and values of an event.
-fn event_bytes(event: &Event) -> usize {
-    let len = |kv: &KeyValue| kv.key.len() + kv.value.len();
-    len(&event.kv) + event.prev_kv.as_ref().map_or(0, len)
 }
 
 /// True if stored bytes are not what was written.

@@ -36,7 +36,7 @@ const LARGE_KEPT: Duration = Duration::from_secs(5);
 pub struct Chunk {
     from: Revision,
     through: Revision,
-    /// Records whether the events have the versions that they superseded.
+    /// Records whether the events have the versions that they superseded, or say that these are too large.
     prev_kv: PrevKv,
     entries: Vec<Arc<Entry>>,
     weight: usize,

@@ -59,6 +59,8 @@ pub enum Step {
     Held,
     /// This revision is no longer in the ring: continue with [`Subscription::replay`].
     Missing(Revision),
+    /// The previous versions of this revision are too large to be read: the watch cannot go on.
+    TooLarge(Revision),
     /// Nothing to do until the inbox lists the watcher.
     Synced,
 }
@@ -82,6 +84,8 @@ pub struct Subscription {
     range: KeyRange,
     kinds: EventFilter,
     prev_kv: PrevKv,
+    /// Events up to this revision are taken without their previous versions.
+    prev_kv_floor: Revision,
     phase: Phase,
     next: Revision,
     /// Runs taken from the mailbox whose events are not yet read from the ring.
@@ -108,6 +112,7 @@ impl Subscription {
             range,
             kinds,
             prev_kv: PrevKv::Omitted,
+            prev_kv_floor: 0,
             phase: Phase::Live,
             next: registered.next,
             runs: VecDeque::new(),
@@ -119,8 +124,9 @@ impl Subscription {
         subscription
     }
 
-    /// Requests events with their previous versions: those that were not read are fetched from history.
-    pub fn want_prev_kv(&mut self) {
+    /// Requests events after a revision with their previous versions: those that were not read are fetched from history.
+    pub fn want_prev_kv(&mut self, floor: Revision) {
+        self.prev_kv_floor = floor;
         if self.prev_kv == PrevKv::Omitted {
             self.hub.gauges().with_prev_kv.fetch_add(1, Ordering::Relaxed);
         }
@@ -178,7 +184,14 @@ impl Subscription {
     pub fn replay(&mut self, chunk: &Chunk) -> Step {
         let published = self.hub.revision();
         let limit = self.hub.options().batch(published);
-        let (entries, next) = chunk.scan(&self.range, self.next, limit);
+        let (mut entries, mut next) = chunk.scan(&self.range, self.next, limit);
+        if let Some(lacking) = self.first_lacking(&entries) {
+            entries.retain(|entry| entry.revision() < lacking);
+            if entries.is_empty() {
+                return Step::TooLarge(lacking);
+            }
+            next = lacking;
+        }
         self.advance(entries, next, published)
     }
 
@@ -199,7 +212,7 @@ impl Subscription {
         match taken {
             Err(Evicted) => self.fall_behind(oldest),
             Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
-            Ok(entries) if self.lacks_prev_kv(&entries) => self.fall_behind(oldest),
+            Ok(entries) if self.first_lacking(&entries).is_some() => self.fall_behind(oldest),
             Ok(entries) => {
                 let next = entries
                     .last()
@@ -226,7 +239,7 @@ impl Subscription {
             }
             ring.scan(&self.range, self.next, limit)
         };
-        if self.lacks_prev_kv(&entries) {
+        if self.first_lacking(&entries).is_some() {
             // The events are in the ring, but not all of their previous versions.
             self.fall_behind(self.next);
             return Step::Missing(self.next);
@@ -258,10 +271,14 @@ impl Subscription {
         Step::Nothing
     }
 
-    /// Returns true if some previous versions of these events are only in history.
-    fn lacks_prev_kv(&self, entries: &[Arc<Entry>]) -> bool {
-        let is_lacking = |entry: &Arc<Entry>| entry.event().is_prev_unread && self.kinds.contains(entry.event().kind);
-        self.prev_kv == PrevKv::Included && entries.iter().any(is_lacking)
+    /// Returns the first revision of these events of which some previous versions that the watcher wants were not read.
+    fn first_lacking(&self, entries: &[Arc<Entry>]) -> Option<Revision> {
+        let is_lacking = |entry: &&Arc<Entry>| {
+            let event = entry.event();
+            event.is_prev_unread && self.kinds.contains(event.kind) && entry.revision() > self.prev_kv_floor
+        };
+        let mut entries = entries.iter().filter(|_| self.prev_kv == PrevKv::Included);
+        entries.find(is_lacking).map(|entry| entry.revision())
     }
 
     fn enter(&mut self, phase: Phase) {

@@ -109,7 +109,7 @@ impl Store {
                 Step::Batch(batch) => batches.push(brief(&batch.entries)),
                 Step::Nothing => {}
                 Step::Synced => return batches.join(" | "),
-                Step::Held | Step::Missing(_) => panic!("{step:?}"),
+                Step::Held | Step::Missing(_) | Step::TooLarge(_) => panic!("{step:?}"),
             }
         }
     }
@@ -433,7 +433,7 @@ fn watchers_with_previous_versions_are_counted_while_they_watch() {
     let count = store.hub.watchers_with_prev_kv();
     let mut watchers = [1, 2].map(|name| store.watch(name, range("a", "b"), None));
     for _ in 0..2 {
-        watchers[0].want_prev_kv();
+        watchers[0].want_prev_kv(0);
         assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
     drop(watchers);

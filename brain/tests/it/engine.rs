@@ -69,13 +69,13 @@ pub(crate) async fn open<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
-    open_paced(engine, metrics, CompactionPace::default()).await
+    open_with(engine, metrics, (CompactionPace::default(), Fetches::default())).await
 }
 
-async fn open_paced<L: Log, R: Rows>(
+async fn open_with<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
-    compaction: CompactionPace,
+    (compaction, fetches): (CompactionPace, Fetches),
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
     let options = store::Options {
         sequencer: SequencerOptions {
@@ -90,7 +90,7 @@ async fn open_paced<L: Log, R: Rows>(
             compaction,
         },
         watch: watch::Options::default(),
-        fetches: Fetches::default(),
+        fetches,
         lease: Duration::ZERO,
     };
     store::open(engine, options, metrics, Endless).await
@@ -99,16 +99,25 @@ async fn open_paced<L: Log, R: Rows>(
 impl<L: Log, R: Rows> Engine<L, R> {
     /// Opens the store that `log` and `rows` are.
     pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
-        Self::start_paced(log, rows, CompactionPace::default()).await
+        Self::start_with((log, rows), CompactionPace::default(), Fetches::default()).await
     }
 
     /// The same, with compactions at this pace.
     pub(crate) async fn start_paced(log: L, rows: R, compaction: CompactionPace) -> anyhow::Result<Self> {
+        Self::start_with((log, rows), compaction, Fetches::default()).await
+    }
+
+    /// The same, in a process that may use so many bytes of memory.
+    pub(crate) async fn start_within(log: L, rows: R, memory: u64) -> anyhow::Result<Self> {
+        Self::start_with((log, rows), CompactionPace::default(), Fetches::within(memory)).await
+    }
+
+    async fn start_with((log, rows): (L, R), compaction: CompactionPace, fetches: Fetches) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (store, node) = open_paced((log, rows), &metrics, compaction).await?;
+        let (store, node) = open_with((log, rows), &metrics, (compaction, fetches)).await?;
         let ending = stop.clone();
         let claim = LockClaim {
             lock: 0,

@@ -34,6 +34,11 @@ async fn fill(engine: &mut Engine<MemLog, Counted>, keys: usize, lease: i64) {
         };
         engine.call(Request::Put(put)).await.unwrap();
     }
+    flushed(engine).await;
+}
+
+/// Waits until no version is in memory.
+async fn flushed(engine: &Engine<MemLog, Counted>) {
     // The clock is paused: this lets the timers of the flush fire, and no real time passes.
     let flushed = async {
         while engine.store.state.view().memtables.bytes() > 0 {

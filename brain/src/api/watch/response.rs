@@ -54,6 +54,15 @@ pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision:
     }
 }
 
+/// Returns the response for a revision of which there is no memory for the previous versions that the watcher asks for: it ends as if
+/// that revision were compacted, because clients list again then. Etcd's Go client shows nothing of a reason alone.
+pub(super) fn too_large(header: ResponseHeader, watch_id: i64, revision: Revision) -> WatchResponse {
+    WatchResponse {
+        cancel_reason: format!("etcdserver: the previous values of revision {revision} are too large for a watch"),
+        ..compacted(header, watch_id, revision + 1)
+    }
+}
+
 /// Returns a progress response: all events up to the header's revision were sent to the watcher or, with [`NO_WATCHER`], to every
 /// watcher of the stream.
 pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {

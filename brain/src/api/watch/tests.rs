@@ -113,6 +113,21 @@ impl Member {
         self.commit(&[(key, Some(value))])
     }
 
+    /// Deletes a key whose value is too large to be read.
+    fn delete_unread(&mut self, key: &str) {
+        use crate::watch::History;
+        let revision = self.history.published() + 1;
+        let event = Event {
+            prev_kv: None,
+            is_prev_unread: true,
+            ..self.apply(revision, key, None)
+        };
+        let events = vec![event];
+        let committed = Arc::new(Committed { revision, events });
+        self.history.append(&committed);
+        self.hub.publish([committed]);
+    }
+
     /// Commits a revision to history without publishing it to the watchers.
     fn remember(&mut self, changes: &[Change<'_>]) -> Arc<Committed> {
         use crate::watch::History;

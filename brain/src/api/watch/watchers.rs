@@ -18,7 +18,7 @@ use crate::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use crate::types::Revision;
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 
-/// The number of watchers ended by compaction whose ids stay taken until the client cancels them, as etcd's do. If there are more,
+/// The number of watchers ended by the server whose ids stay taken until the client cancels them, as etcd's do. If there are more,
 /// the oldest ids are forgotten.
 const ENDED: usize = 1024;
 
@@ -122,8 +122,9 @@ impl<H: History> Watchers<H> {
         let from = (create.start, self.shared.replay.history().published());
         let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, from);
         subscription.hold(held);
+        let floor = self.shared.replay.history().compacted();
         if create.form.prev_kv == PrevKv::Included {
-            subscription.want_prev_kv();
+            subscription.want_prev_kv(floor);
         }
         let behind = subscription.is_behind();
         self.starts.extend(create.start.map(|start| (start, id)));
@@ -136,7 +137,7 @@ impl<H: History> Watchers<H> {
                 Notify::Never
             },
             start: create.start,
-            floor: self.shared.replay.history().compacted(),
+            floor,
             queued: false,
         };
         self.by_id.insert(id, watcher);
@@ -237,7 +238,7 @@ impl<H: History> Watchers<H> {
         if subscription.is_behind() {
             let compacted = self.shared.replay.history().compacted();
             if subscription.next() < compacted {
-                return Some(self.end(id, compacted));
+                return Some(self.end_compacted(id, compacted));
             }
         }
         let step = match subscription.step(through) {
@@ -299,7 +300,7 @@ impl<H: History> Watchers<H> {
                 let step = watcher.subscription.replay(&chunk);
                 self.conclude(id, step)
             }
-            Err(compacted) => self.end(id, compacted),
+            Err(compacted) => self.end_compacted(id, compacted),
         }
     }
 
@@ -327,6 +328,7 @@ impl<H: History> Watchers<H> {
                 self.enqueue(id);
                 Turn::nothing(id)
             }
+            Step::TooLarge(revision) => self.end(id, response::too_large(self.shared.header(0), id, revision)),
             Step::Batch(batch) => {
                 self.enqueue(id);
                 let responses = self.respond(id, &batch);
@@ -348,13 +350,17 @@ impl<H: History> Watchers<H> {
     }
 
     /// Ends a watcher that needs compacted events.
-    fn end(&mut self, id: i64, compacted: Revision) -> Turn {
+    fn end_compacted(&mut self, id: i64, compacted: Revision) -> Turn {
+        self.end(id, response::compacted(self.shared.header(0), id, compacted))
+    }
+
+    /// Ends a watcher with its last response.
+    fn end(&mut self, id: i64, response: WatchResponse) -> Turn {
         self.remove(id);
         self.ended.insert(id);
         if self.ended.len() > ENDED {
             self.ended.pop_first();
         }
-        let response = response::compacted(self.shared.header(0), id, compacted);
         Turn {
             id,
             responses: vec![response],

@@ -45,7 +45,7 @@ const MANY_KEYS: usize = 4_096;
 pub enum Share {
     /// Requests that write.
     Writes,
-    /// Txns that change nothing.
+    /// Txns that change nothing, and history.
     Reads,
     /// Leases that ran out.
     LeaseEnds,
@@ -130,18 +130,27 @@ impl Fetches {
         self.watchers.get_or_init(|| watchers);
     }
 
-    /// A request's share, nothing of it used.
+    /// The bytes that one request may take of a share at most.
     #[must_use]
-    pub fn budget(&self, share: Share) -> Budget {
-        let pool = match share {
+    pub fn largest(&self, share: Share) -> usize {
+        self.pool(share).largest
+    }
+
+    fn pool(&self, share: Share) -> &Pool {
+        match share {
             Share::Writes => &self.writes,
             Share::Reads => &self.read_only,
             Share::LeaseEnds => &self.lease_ends,
-        };
+        }
+    }
+
+    /// A request's share, nothing of it used.
+    #[must_use]
+    pub fn budget(&self, share: Share) -> Budget {
         Budget {
             reads: self.reads.clone(),
             slow: self.slow.clone(),
-            pool: pool.clone(),
+            pool: self.pool(share).clone(),
             _turn: None,
             held: None,
             held_of_others: None,

@@ -86,6 +86,7 @@ impl ModelHistory {
             let is_taken = prev_kv == PrevKv::Omitted || committed.revision <= state.compacted;
             for event in &mut committed.events {
                 event.prev_kv.take_if(|_| is_taken);
+                event.is_prev_unread &= !is_taken;
             }
             revisions.push(Arc::new(committed));
         }

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use brain::log::MemLog;
 use brain::types::{Committed, Event, EventKind, KeyValue};
 use brain::watch::{History, HistoryError, Options, PrevKv, Replay};
+
+use super::{delete, flushed};
+use crate::engine::Engine;
+use crate::fetch::counted::Counted;
 
 /// A history of one large revision that counts how often it is read.
 struct Large(Arc<AtomicUsize>);
@@ -58,4 +63,69 @@ async fn large_history_is_read_once_for_all_who_wait() {
     assert!(replay.cached(2, PrevKv::Included).is_some());
     drop(chunks);
     assert!(replay.cached(2, PrevKv::Included).is_none());
+}
+
+/// Deleting keys reads no values, however large they are; a watcher that asks for them would.
+#[tokio::test(start_paused = true)]
+async fn previous_versions_that_exceed_memory_are_not_read() {
+    const SMALL_MEMORY: u64 = 256 << 20; // of which history takes 16 MiB for one revision
+    let rows = Counted::default();
+    let mut engine = Engine::start_within(MemLog::new(), rows.clone(), SMALL_MEMORY)
+        .await
+        .unwrap();
+    let mut deleted = Vec::new();
+    for keys in [15, 17] {
+        for n in 0..keys {
+            let key = format!("many/{n:05}");
+            engine.put(key.as_bytes(), &vec![b'v'; 1 << 20]).await.unwrap();
+        }
+        flushed(&engine).await;
+        deleted.push(delete(&mut engine, false).await.header.unwrap().revision);
+    }
+    let after = engine.put(b"other", b"").await.unwrap();
+    rows.reads.take();
+    let from = deleted[1];
+    let history = engine.history(from).await;
+    let (gets, multi_gets, objects) = rows.reads.take();
+    assert_eq!((gets, multi_gets, objects), (0, 0, 0), "values were read");
+    let revisions: Vec<_> = history.iter().map(|committed| committed.revision).collect();
+    assert_eq!(revisions, [from, after]);
+    assert_eq!(history[0].events.len(), 17);
+    assert!(
+        history[0]
+            .events
+            .iter()
+            .all(|event| event.is_prev_unread && event.prev_kv.is_none())
+    );
+    // Whatever is read at once, it is alone.
+    let all = engine
+        .store
+        .history
+        .read(deleted[0], usize::MAX, PrevKv::Included)
+        .await
+        .unwrap();
+    let first = &all[0].events;
+    assert_eq!((all[0].revision, first.len()), (deleted[0], 15));
+    let is_read = |event: &Event| event.prev_kv.as_ref().is_some_and(|kv| kv.value.len() == 1 << 20);
+    assert!(first.iter().all(is_read), "they fit");
+    assert!(all.iter().all(|committed| committed.revision < from));
+    // Compaction takes them away, sooner or later.
+    engine.compact_soon(from).await;
+    rows.reads.take();
+    let compacted = engine.history(from).await;
+    assert!(
+        compacted[0]
+            .events
+            .iter()
+            .all(|event| !event.is_prev_unread && event.prev_kv.is_none())
+    );
+    assert_eq!(rows.reads.take().2, 0, "values were read");
+    let plain = engine
+        .store
+        .history
+        .read(from, usize::MAX, PrevKv::Omitted)
+        .await
+        .unwrap();
+    assert!(plain[0].events.iter().all(|event| !event.is_prev_unread), "nobody asks");
+    engine.stop().await.unwrap();
 }

@@ -190,6 +190,47 @@ async fn a_compacted_start_is_made_and_then_canceled_but_the_compacted_revision_
 }
 
 #[tokio::test]
+async fn previous_values_that_cannot_be_read_end_the_watches_that_ask_for_them() {
+    let with_prev_kv = |create| WatchCreateRequest {
+        prev_kv: true,
+        ..create
+    };
+    for bounds in [Bounds::default(), TINY] {
+        let mut member = Member::start(bounds).await;
+        member.put("a", b"1");
+        let mut stream = member.stream().await;
+        for create in [with_prev_kv(one("a")), one("a"), with_prev_kv(one("b"))] {
+            stream.create(create).await;
+        }
+        member.delete_unread("a");
+        member.put("a", b"2");
+        member.put("b", b"1");
+        let (mut ended, mut plain, mut other) = (None, String::new(), String::new());
+        while ended.is_none() || plain.len() < "-a@3a@4".len() || other.is_empty() {
+            let response = stream.response().await;
+            match response.watch_id {
+                0 => assert!(ended.replace(response).is_none(), "it said more than its end"),
+                1 => plain += &brief(&response).replace(' ', ""),
+                _ => other += &brief(&response),
+            }
+        }
+        assert_eq!((plain.as_str(), other.as_str()), ("-a@3a@4", "b@5"));
+        let reason = "etcdserver: the previous values of revision 3 are too large for a watch";
+        let is_end = |response: &WatchResponse| {
+            assert_eq!((revision(response), response.cancel_reason.as_str()), (0, reason));
+            assert!(response.canceled && response.events.is_empty() && response.compact_revision == 4);
+        };
+        is_end(&ended.unwrap());
+        // Who comes later gets the same answer, and goes on behind that revision.
+        stream.create(with_prev_kv(from(2, one("a")))).await;
+        assert_eq!(brief(&stream.response().await), "a@2");
+        is_end(&stream.response().await);
+        stream.create(with_prev_kv(from(4, one("a")))).await;
+        assert_eq!(brief(&stream.response().await), "a@4");
+    }
+}
+
+#[tokio::test]
 async fn an_empty_range_is_refused() {
     let member = Member::bounded().await;
     let mut stream = member.stream().await;
