@@ -389,7 +389,7 @@ where
                     result,
                     needs_lease_check,
                 }),
-                BatchReply::Again(request) => Reply::Again(request),
+                BatchReply::Again(request, why) => Reply::Again(request, why),
             };
             // The client may be gone.
             drop(reply.send(outcome));

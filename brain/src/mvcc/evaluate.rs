@@ -115,7 +115,7 @@ pub enum EvaluateError {
     /// The client's error.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// A defect: the key should have been fetched.
+    /// The key was not fetched: a defect, unless only what was [expected](super::fetch::Extent::Expected) was.
     #[error("{:?} is needed and was not read", .0.escape_ascii().to_string())]
     NotFetched(Bytes),
 }
@@ -152,10 +152,26 @@ pub async fn read_only<S: Snapshot>(
     Ok(evaluator.execute(txn, &mut path.iter()).await?)
 }
 
+/// The branches that a txn takes as of a view: true where its compares hold, then the same of each nested txn of that branch.
+/// [`ViewError::Refused`] holds the client's error.
+pub async fn chosen<S: Snapshot>(
+    view: &Arc<View<S>>,
+    leases: &Mutex<Leases>,
+    txn: &TxnOp,
+    budget: Budget,
+) -> Result<Vec<bool>, ViewError> {
+    let needs = Needs::of_compares(txn, view);
+    let fetched = needs.fetch(view, || view.clone(), budget).await?;
+    let (mut overlay, mut path) = (Overlay::default(), Vec::with_capacity(1));
+    let mut evaluator = Evaluator::of_view(view, &fetched, leases, &mut overlay);
+    evaluator.choose(txn, &mut path).await?;
+    Ok(path)
+}
+
 /// The ranges of the branches that are taken.
 fn chosen_ranges<'b>(txn: &'b TxnOp, path: &mut Iter<'_, bool>, ranges: &mut Vec<&'b RangeOp>) {
     let holds = path.next().copied().unwrap_or(false);
-    for op in branch(txn, holds) {
+    for op in txn.branch(holds) {
         match op {
             Op::Range(range) => ranges.push(range),
             Op::Txn(nested) => chosen_ranges(nested, path, ranges),
@@ -299,7 +315,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         path.push(holds);
-        for op in branch(txn, holds) {
+        for op in txn.branch(holds) {
             if let Op::Txn(nested) = op {
                 self.choose_nested(nested, path).await?;
             }
@@ -344,7 +360,7 @@ impl<'a> Evaluator<'a> {
     /// Checks the chosen branches against the state before the txn.
     async fn check(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>) -> Result<(), EvaluateError> {
         let holds = path.next().copied().unwrap_or(false);
-        for op in branch(txn, holds) {
+        for op in txn.branch(holds) {
             match op {
                 Op::Range(range) => match range.revision {
                     0 => {}
@@ -388,7 +404,7 @@ impl<'a> Evaluator<'a> {
 
     async fn execute(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>) -> Result<TxnResult, EvaluateError> {
         let succeeded = path.next().copied().unwrap_or(false);
-        let ops = branch(txn, succeeded);
+        let ops = txn.branch(succeeded);
         let mut results = Vec::with_capacity(ops.len());
         for op in ops {
             let result = match op {
@@ -623,8 +639,4 @@ fn expect_value(row: &Row) -> Result<(), EvaluateError> {
         ValueRead::Read => Ok(()),
         ValueRead::Skipped => Err(EvaluateError::NotFetched(row.kv.key.clone())),
     }
-}
-
-fn branch(txn: &TxnOp, holds: bool) -> &[Op] {
-    if holds { &txn.success } else { &txn.failure }
 }

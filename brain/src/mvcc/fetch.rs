@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
+use std::slice::Iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,12 +74,24 @@ impl From<Row> for Prev {
     }
 }
 
+/// How much is read of what a txn may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Extent {
+    /// What it needs if nothing changes before it is evaluated: the branches that its compares choose now, and values only as far as the
+    /// limits of its ranges reach.
+    Expected,
+    /// All that it may need.
+    #[default]
+    Full,
+}
+
 /// The use of a span.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     /// The number of operations that read it.
     times: usize,
-    values: bool,
+    /// The number of its first keys of which the values are needed.
+    values: usize,
 }
 
 /// Keys that an evaluation will look at and that are not in memory.
@@ -91,14 +104,26 @@ pub struct Needs {
     ranges: HashSet<RangeOp>,
     /// The lowest revision that a range reads and that is not published yet.
     unpublished: Option<Revision>,
+    extent: Extent,
 }
 
 impl Needs {
-    /// The reads that a write needs beside what a view has in memory.
+    /// All reads that a write may need beside what a view has in memory.
     #[must_use]
     pub fn of<S>(op: &Op, view: &View<S>) -> Self {
         let mut needs = Self::default();
         needs.add(op, view);
+        needs
+    }
+
+    /// The reads that a txn is expected to need, where its compares choose these [branches](super::evaluate::chosen).
+    #[must_use]
+    pub fn expected<S>(txn: &TxnOp, path: &[bool], view: &View<S>) -> Self {
+        let mut needs = Self {
+            extent: Extent::Expected,
+            ..Self::default()
+        };
+        needs.add_chosen(txn, &mut path.iter(), view);
         needs
     }
 
@@ -115,17 +140,30 @@ impl Needs {
         needs
     }
 
-    /// Everything is in memory.
+    /// What a view has in memory, if that is all that is needed.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.points.is_empty() && self.spans.is_empty() && self.ranges.is_empty() && self.unpublished.is_none()
+    pub fn in_memory<S>(&self, view: &View<S>) -> Option<Fetched> {
+        let is_all =
+            self.points.is_empty() && self.spans.is_empty() && self.ranges.is_empty() && self.unpublished.is_none();
+        is_all.then(|| Fetched::of(view, self.extent))
+    }
+
+    fn add_chosen<S>(&mut self, txn: &TxnOp, path: &mut Iter<'_, bool>, view: &View<S>) {
+        self.compares_of(txn, view);
+        let holds = path.next().copied().unwrap_or(false);
+        for op in txn.branch(holds) {
+            match op {
+                Op::Txn(nested) => self.add_chosen(nested, path, view),
+                op => self.add(op, view),
+            }
+        }
     }
 
     fn add<S>(&mut self, op: &Op, view: &View<S>) {
         match op {
             Op::Put(put) => self.point(&put.key, put.prev_kv || put.ignore_value, view),
             Op::Delete(delete) if delete.span.is_point() => self.point(&delete.span.key, delete.prev_kv, view),
-            Op::Delete(delete) => self.span(&delete.span, delete.prev_kv),
+            Op::Delete(delete) => self.span(&delete.span, if delete.prev_kv { usize::MAX } else { 0 }),
             Op::Range(range) if range.revision > view.revision => {
                 let lowest = self
                     .unpublished
@@ -136,7 +174,14 @@ impl Needs {
                 self.ranges.insert(range.clone());
             }
             Op::Range(range) if range.span.is_point() => self.point(&range.span.key, range.reads_values(), view),
-            Op::Range(range) => self.span(&range.span, range.reads_values()),
+            Op::Range(range) => {
+                let values = match self.extent {
+                    _ if !range.reads_values() => 0,
+                    Extent::Expected => range.enough(),
+                    Extent::Full => usize::MAX,
+                };
+                self.span(&range.span, values);
+            }
             Op::Txn(txn) => {
                 self.compares_of(txn, view);
                 txn.success.iter().chain(&txn.failure).for_each(|op| self.add(op, view));
@@ -159,7 +204,7 @@ impl Needs {
             if compare.span.is_point() {
                 self.point(&compare.span.key, values, view);
             } else {
-                self.span(&compare.span, values);
+                self.span(&compare.span, if values { usize::MAX } else { 0 });
             }
         }
     }
@@ -172,13 +217,10 @@ impl Needs {
         }
     }
 
-    fn span(&mut self, span: &Span, values: bool) {
-        let wanted = self.spans.entry(span.clone()).or_insert(Use {
-            times: 0,
-            values: false,
-        });
+    fn span(&mut self, span: &Span, values: usize) {
+        let wanted = self.spans.entry(span.clone()).or_insert(Use { times: 0, values: 0 });
         wanted.times += 1;
-        wanted.values |= values;
+        wanted.values = wanted.values.max(values);
     }
 
     /// Reads the needed rows, as of a view's revision. `newest` returns the newest view.
@@ -211,7 +253,7 @@ impl Needs {
         newest: impl Fn() -> Arc<View<S>>,
         mut budget: Budget,
     ) -> Result<Fetched, ViewError> {
-        let mut fetched = Fetched::of(view);
+        let mut fetched = Fetched::of(view, self.extent);
         let mut more = More::default();
         let points: Vec<(Bytes, bool)> = self.points.into_iter().collect();
         for wanted in points.chunks(AT_ONCE) {
@@ -220,13 +262,19 @@ impl Needs {
             fetched.extend(&newest());
         }
         for (span, wanted) in self.spans {
-            let mut cursor = view.cursor(&span, view.revision, wanted.values);
-            let mut rows = Vec::new();
-            while let Some(page) = cursor.next(usize::MAX).await? {
-                budget.keep(page.iter())?;
-                budget.take_again(page.len() * (wanted.times - 1))?;
-                rows.extend(page.into_iter().map(|kv| row_of(kv, wanted.values)));
-                fetched.extend(&newest());
+            let (mut rows, mut rest) = (Vec::new(), Some(span.clone()));
+            for (values, most) in [(true, wanted.values), (false, usize::MAX)] {
+                let Some(from) = rest else { break };
+                let mut cursor = view.cursor(&from, view.revision, values);
+                while rows.len() < most
+                    && let Some(page) = cursor.next(most - rows.len()).await?
+                {
+                    budget.keep(page.iter())?;
+                    budget.take_again(page.len() * (wanted.times - 1))?;
+                    rows.extend(page.into_iter().map(|kv| row_of(kv, values)));
+                    fetched.extend(&newest());
+                }
+                rest = cursor.rest();
             }
             more.spans.insert(span, rows);
         }
@@ -331,6 +379,7 @@ fn row_of(kv: KeyValue, values: bool) -> Row {
 pub struct Fetched {
     revision: Revision,
     memtables: MemtableSet,
+    extent: Extent,
     /// `None` where everything was in memory.
     more: Option<Box<More>>,
 }
@@ -346,13 +395,19 @@ struct More {
 
 impl Fetched {
     /// Nothing but what a view has in memory.
-    #[must_use]
-    pub fn of<S>(view: &View<S>) -> Self {
+    fn of<S>(view: &View<S>, extent: Extent) -> Self {
         Self {
             revision: view.revision,
             memtables: view.memtables.clone(),
+            extent,
             more: None,
         }
+    }
+
+    /// How much was read of what may be needed.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.extent
     }
 
     /// True if the newest state of the fetched keys is known at a view with these rows, when `head` is the newest revision.

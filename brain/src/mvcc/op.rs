@@ -303,6 +303,23 @@ pub struct TxnOp {
 }
 
 impl TxnOp {
+    /// The operations to execute if the compares hold, or if they do not.
+    #[must_use]
+    pub fn branch(&self, holds: bool) -> &[Op] {
+        if holds { &self.success } else { &self.failure }
+    }
+
+    /// Some operation, nested ones included, may look at many keys.
+    #[must_use]
+    pub fn looks_at_many(&self) -> bool {
+        self.success.iter().chain(&self.failure).any(|op| match op {
+            Op::Range(range) => !range.span.is_point(),
+            Op::Delete(delete) => !delete.span.is_point(),
+            Op::Put(_) => false,
+            Op::Txn(nested) => nested.looks_at_many(),
+        })
+    }
+
     /// Neither branch can change anything. Like etcd, a nested txn counts as a change.
     #[must_use]
     pub fn is_readonly(&self) -> bool {

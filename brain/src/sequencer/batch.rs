@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::command::{Answer, Begun, Command, Reply, Request};
+use super::command::{Answer, Begun, Command, Reply, Request, Reread};
 use super::lease_ends::PART;
 use super::lease_room::LeaseRoom;
 use super::permitted_leases::PermittedLeases;
 use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
-use crate::mvcc::fetch::Fetched;
+use crate::mvcc::fetch::{Extent, Fetched};
 use crate::mvcc::lease::ENDING;
 use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
@@ -30,8 +30,8 @@ pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);
 #[derive(Debug)]
 pub(super) enum BatchReply {
     Outcome(Result<Answer, Error>),
-    /// Its reads are too old.
-    Again(Request),
+    /// It changed nothing: its rows have to be read again.
+    Again(Request, Reread),
 }
 
 /// Requests that were evaluated and are to be committed together.
@@ -151,11 +151,24 @@ impl<R: Rows> Builder<R> {
         };
         let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
         let is_current = fetched.as_ref().is_none_or(is_current);
+        let is_expected = fetched
+            .as_ref()
+            .is_some_and(|fetched| fetched.extent() == Extent::Expected);
+        // It may have to be read for once more.
+        let same = match &request {
+            Request::Write(op, meter) if is_expected => Some((op.clone(), meter.clone())),
+            _ => None,
+        };
         let outcome = if is_current {
-            match self.answer(&caller, request, fetched.as_ref()).await {
-                Ok(answer) => BatchReply::Outcome(Ok(answer)),
-                Err(EvaluateError::Refused(error)) => BatchReply::Outcome(Err(error)),
-                Err(error @ EvaluateError::NotFetched(_)) => {
+            match (self.answer(&caller, request, fetched.as_ref()).await, same) {
+                (Ok(answer), _) => BatchReply::Outcome(Ok(answer)),
+                (Err(EvaluateError::Refused(error)), _) => BatchReply::Outcome(Err(error)),
+                (Err(EvaluateError::NotFetched(_)), Some((op, meter))) => {
+                    // What was charged for the answer up to there.
+                    meter.release();
+                    BatchReply::Again(Request::Write(op, meter), Reread::Unexpected)
+                }
+                (Err(error @ EvaluateError::NotFetched(_)), None) => {
                     match expired {
                         Some(id) => {
                             tracing::warn!(lease = id.0, %error, "many keys of an expired lease are others since they were read; it ends later");
@@ -168,7 +181,7 @@ impl<R: Rows> Builder<R> {
             }
         } else {
             self.again.extend(expired);
-            BatchReply::Again(request)
+            BatchReply::Again(request, Reread::Stale)
         };
         if let Some(reply) = reply {
             self.replies.push((reply, outcome));

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use super::fetch;
 use crate::budget::Meter;
 use crate::mvcc::auth::{AuthRequest, Digest};
-use crate::mvcc::fetch::Fetched;
+use crate::mvcc::fetch::{Extent, Fetched};
 use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
@@ -25,6 +25,9 @@ pub const QUEUE_BYTES: u32 = 128 << 20;
 
 /// Requests of more bytes leave the last quarter of [`QUEUE_BYTES`] to the others.
 const SMALL: usize = 64 << 10;
+
+/// Reads of what a request is expected to need: others change what that is. Then all that it may need is read.
+const EXPECTED_READS: usize = 2;
 
 /// Size of a compaction request within [`QUEUE_BYTES`].
 const COMPACT_BYTES: usize = 16;
@@ -124,8 +127,17 @@ impl Outcome {
 pub enum Reply {
     /// It is done, or refused.
     Outcome(Outcome),
-    /// It was not begun, because the rows that were read for it are too old. Read them again and repeat it.
-    Again(Request),
+    /// It changed nothing. Read its rows again and repeat it.
+    Again(Request, Reread),
+}
+
+/// The reason why rows are read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reread {
+    /// They are too old.
+    Stale,
+    /// Others are needed than were expected.
+    Unexpected,
 }
 
 /// A queued request with the channel for its outcome.
@@ -291,7 +303,8 @@ impl Handle {
     }
 
     /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
-    /// completed even if the caller goes away; if the caller goes away before that, it is not executed at all.
+    /// completed even if the caller goes away, unless it has to be read for once more; if the caller goes away before that, it is not
+    /// executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
         let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, caller, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
@@ -305,13 +318,22 @@ impl Handle {
         size: usize,
     ) -> Result<Outcome, Error> {
         let memory = size + request.memory();
+        let mut unexpected = 0;
         loop {
             self.inbox()?;
-            let fetched = fetch::fetched(state, &request).await?;
+            let extent = if unexpected < EXPECTED_READS {
+                Extent::Expected
+            } else {
+                Extent::Full
+            };
+            let fetched = fetch::fetched(state, &request, extent).await?;
             // Only now: requests that still read take no place from those that could be written.
             match self.enter(size, memory)?.send(caller.clone(), request, fetched).await? {
                 Reply::Outcome(outcome) => return Ok(outcome),
-                Reply::Again(again) => request = again,
+                Reply::Again(again, why) => {
+                    request = again;
+                    unexpected += usize::from(why == Reread::Unexpected);
+                }
             }
         }
     }
@@ -325,7 +347,7 @@ impl Handle {
         match tokio::time::timeout(TIMEOUT, compact).await {
             Ok(Ok(Reply::Outcome(outcome))) => outcome,
             Ok(Err(error)) => Outcome::refused(error),
-            Ok(Ok(Reply::Again(_))) | Err(_) => Outcome::refused(Error::Timeout),
+            Ok(Ok(Reply::Again(..))) | Err(_) => Outcome::refused(Error::Timeout),
         }
     }
 

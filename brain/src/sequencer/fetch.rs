@@ -1,8 +1,9 @@
 //! Reads the rows that requests need before they are queued.
 
 use super::command::Request;
-use crate::mvcc::evaluate::LeasePart;
-use crate::mvcc::fetch::{Budget, Fetched, Needs, Share};
+use crate::mvcc::evaluate::{LeasePart, chosen};
+use crate::mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
+use crate::mvcc::op::{Op, TxnOp};
 use crate::mvcc::view::{View, ViewError};
 use crate::rows::{Rows, RowsError};
 use crate::storage::state::State;
@@ -12,13 +13,27 @@ use crate::types::{Error, LeaseId};
 const PAGE: usize = 1_000;
 
 /// Reads what a request needs in addition to memory; `None` if it reads no rows at all.
-pub(super) async fn fetched<R: Rows>(state: &State<R>, request: &Request) -> Result<Option<Fetched>, Error> {
+pub(super) async fn fetched<R: Rows>(
+    state: &State<R>,
+    request: &Request,
+    extent: Extent,
+) -> Result<Option<Fetched>, Error> {
     match request {
         Request::Write(op, _) => {
+            let path = match op {
+                Op::Txn(txn) if extent == Extent::Expected && txn.looks_at_many() => {
+                    Some((txn, Box::pin(chosen_now(state, txn)).await?))
+                }
+                _ => None,
+            };
+            // Only now: it may have taken long.
             let view = state.view();
-            let needs = Needs::of(op, &view);
-            if needs.is_empty() {
-                return Ok(Some(Fetched::of(&*view)));
+            let needs = match &path {
+                Some((txn, path)) => Needs::expected(txn, path, &view),
+                None => Needs::of(op, &view),
+            };
+            if let Some(fetched) = needs.in_memory(&view) {
+                return Ok(Some(fetched));
             }
             let budget = state.fetches().budget(Share::Writes);
             Box::pin(fetch(state, &view, needs, budget)).await.map(Some)
@@ -38,6 +53,13 @@ pub(super) async fn fetched<R: Rows>(state: &State<R>, request: &Request) -> Res
         | Request::Auth(..)
         | Request::Token { .. } => Ok(None),
     }
+}
+
+/// The branches that a txn takes as far as everything is published.
+async fn chosen_now<R: Rows>(state: &State<R>, txn: &TxnOp) -> Result<Vec<bool>, Error> {
+    let budget = state.fetches().budget(Share::Writes);
+    let path = chosen(&state.view(), state.leases_mutex(), txn, budget).await;
+    path.map_err(|error| refused(state, error))
 }
 
 /// Reads the first keys of a lease, no more than a part.
@@ -61,8 +83,8 @@ pub(super) async fn keys_of_lease<R: Rows>(
             tokio::task::yield_now().await;
         }
     }
-    if needs.is_empty() {
-        return Ok(Fetched::of(&*view));
+    if let Some(fetched) = needs.in_memory(&view) {
+        return Ok(fetched);
     }
     fetch(state, &view, needs, budget).await
 }
@@ -74,7 +96,12 @@ async fn fetch<R: Rows>(
     budget: Budget,
 ) -> Result<Fetched, Error> {
     let fetched = needs.fetch(view, || state.view(), budget).await;
-    fetched.map_err(|error| match error {
+    fetched.map_err(|error| refused(state, error))
+}
+
+/// The client's error for a read that failed.
+fn refused<R: Rows>(state: &State<R>, error: ViewError) -> Error {
+    match error {
         ViewError::Refused(error) => error,
         ViewError::Rows(error) => {
             let source = &error as &dyn std::error::Error;
@@ -95,5 +122,5 @@ async fn fetch<R: Rows>(
             }
             Error::Timeout
         }
-    })
+    }
 }

@@ -27,6 +27,8 @@ pub(super) struct Reads {
     multi_gets: AtomicUsize,
     /// Rows with values that were asked for by name.
     objects: AtomicUsize,
+    /// Pages of rows in their order.
+    pub(super) scans: AtomicUsize,
     /// Reads that began and did not end.
     pub(super) under_way: AtomicUsize,
 }
@@ -84,6 +86,7 @@ impl Snapshot for CountedSnapshot {
     }
 
     async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
+        self.1.scans.fetch_add(1, Ordering::SeqCst);
         // A scan is no read by name.
         self.1.pass(&[b"i", &scan.from[..]].concat()).await;
         self.0.scan(scan).await

@@ -1,5 +1,7 @@
 //! The rows that txns look at are read before the txns are evaluated, and counted.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use super::{fill, start, text};
@@ -62,6 +64,99 @@ async fn txn_reads_spans_in_any_order_of_its_operations() {
             "600 many/00000=a value",
         ]
     );
+    engine.stop().await.unwrap();
+}
+
+/// Puts `lock` if it does not exist, and lists all keys otherwise.
+fn lock_or_list() -> pb::TxnRequest {
+    let compare = pb::Compare {
+        key: "lock".into(),
+        target: 1,
+        target_union: Some(pb::compare::TargetUnion::CreateRevision(0)),
+        ..pb::Compare::default()
+    };
+    let put = pb::PutRequest {
+        key: "lock".into(),
+        ..pb::PutRequest::default()
+    };
+    let list = pb::RangeRequest {
+        key: "many/".into(),
+        range_end: "many0".into(),
+        ..pb::RangeRequest::default()
+    };
+    pb::TxnRequest {
+        compare: vec![compare],
+        success: vec![op(pb::request_op::Request::RequestPut(put))],
+        failure: vec![op(pb::request_op::Request::RequestRange(list))],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn branch_that_is_not_taken_is_not_read() {
+    let (mut engine, rows) = start().await;
+    fill(&mut engine, 600, 0).await;
+    rows.reads.scans.store(0, Ordering::SeqCst);
+    let nested = op(pb::request_op::Request::RequestTxn(lock_or_list()));
+    let txn = pb::TxnRequest {
+        success: vec![nested],
+        ..pb::TxnRequest::default()
+    };
+    let Response::Txn(answer) = engine.call(Request::Txn(txn)).await.unwrap() else {
+        panic!("not a txn");
+    };
+    assert_eq!(brief(&answer.responses[0]), "txn");
+    assert_eq!(rows.reads.scans.load(Ordering::SeqCst), 0, "keys were looked at");
+    let Response::Txn(answer) = engine.call(Request::Txn(lock_or_list())).await.unwrap() else {
+        panic!("not a txn");
+    };
+    assert!(brief(&answer.responses[0]).starts_with("600 many/00000=a value many/00001=a value"));
+    engine.stop().await.unwrap();
+}
+
+/// The compare holds when the rows are read, and no longer when it is evaluated.
+#[tokio::test(start_paused = true)]
+async fn branch_that_was_not_expected_is_read_then() {
+    let (mut engine, _) = start().await;
+    fill(&mut engine, 600, 0).await;
+    let kv = &engine.kv;
+    let txn = || pb::kv_server::Kv::txn(kv, tonic::Request::new(lock_or_list()));
+    let answers = futures::future::join_all((0..3).map(|_| txn())).await;
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().into_inner()).collect();
+    assert_eq!(answers.iter().filter(|answer| answer.succeeded).count(), 1);
+    for answer in answers.iter().filter(|answer| !answer.succeeded) {
+        assert!(brief(&answer.responses[0]).starts_with("600 many/00000=a value"));
+    }
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_behind_the_limit_of_a_range_are_not_read() {
+    let (mut engine, rows) = start().await;
+    fill(&mut engine, 600, 0).await;
+    rows.reads.take();
+    let range = pb::RangeRequest {
+        key: "many/".into(),
+        range_end: "many0".into(),
+        limit: 2,
+        ..pb::RangeRequest::default()
+    };
+    let put = pb::PutRequest {
+        key: "other".into(),
+        ..pb::PutRequest::default()
+    };
+    let txn = pb::TxnRequest {
+        success: vec![
+            op(pb::request_op::Request::RequestRange(range)),
+            op(pb::request_op::Request::RequestPut(put)),
+        ],
+        ..pb::TxnRequest::default()
+    };
+    let Response::Txn(answer) = engine.call(Request::Txn(txn)).await.unwrap() else {
+        panic!("not a txn");
+    };
+    assert_eq!(brief(&answer.responses[0]), "600 many/00000=a value many/00001=a value");
+    let (_, _, objects) = rows.reads.take();
+    assert!((2..=4).contains(&objects), "{objects} values were read");
     engine.stop().await.unwrap();
 }
 
