@@ -256,3 +256,41 @@ fn user(name: &str, password: &str) -> pb::AuthUserAddRequest {
         ..pb::AuthUserAddRequest::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_keep_to_as_many_permissions_as_etcd_sorts_in_a_defined_order() {
+        let mut script = Script::new(1);
+        let (mut permissions, mut most) = (BTreeMap::<String, usize>::new(), 0);
+        for _ in 0..2_000 {
+            let request = script.grant_permission();
+            let answer = match &request {
+                Request::GrantPermission(grant) => {
+                    let many = permissions.entry(grant.name.clone()).or_default();
+                    *many += 1;
+                    most = most.max(*many);
+                    Answer::GrantPermission(pb::AuthRoleGrantPermissionResponse::default())
+                }
+                Request::RoleGet(get) => {
+                    // Etcd has one permission for each key: some of the grants changed one.
+                    let many = permissions.entry(get.role.clone()).or_default();
+                    *many = many.saturating_sub(1);
+                    Answer::RoleGet(pb::AuthRoleGetResponse {
+                        perm: vec![authpb::Permission::default(); *many],
+                        ..pb::AuthRoleGetResponse::default()
+                    })
+                }
+                Request::RoleDelete(delete) => {
+                    permissions.remove(&delete.role);
+                    Answer::RoleDelete(pb::AuthRoleDeleteResponse::default())
+                }
+                other => panic!("{other:?}"),
+            };
+            script.learn(&request, &answer);
+        }
+        assert_eq!(most, PERMISSIONS);
+    }
+}
