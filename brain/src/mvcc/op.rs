@@ -319,16 +319,6 @@ impl TxnOp {
             Op::Txn(nested) => nested.looks_at_many(),
         })
     }
-
-    /// Neither branch can change anything. Like etcd, a nested txn counts as a change.
-    #[must_use]
-    pub fn is_readonly(&self) -> bool {
-        self.success.iter().chain(&self.failure).all(|op| match op {
-            Op::Range(_) => true,
-            Op::Txn(txn) => txn.is_readonly(),
-            Op::Put(_) | Op::Delete(_) => false,
-        })
-    }
 }
 
 /// One operation.

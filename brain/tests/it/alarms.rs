@@ -7,15 +7,45 @@ use brain::cluster::members::Members;
 use brain::errors::Error;
 use brain::log::MemLog;
 use brain::rows::mem::MemRows;
+use brain::sequencer::command::Request as Command;
 use brain::snapshot::Spool;
+use brain::storage::state::CORRUPT;
+use brain::types::Caller;
 use pb::maintenance_server::Maintenance as _;
 use tonic::{Code, Request as Ask};
 
 use crate::engine::Engine;
-use crate::wire::pb;
+use crate::wire::{Request, Target as _, pb};
 
 const ACTIVATE: i32 = 1;
 const NOSPACE: i32 = 1;
+
+/// As etcd, which takes a txn within a txn for a write.
+#[tokio::test]
+async fn corrupt_alarm_stops_txns_within_txns_and_no_other_reads() {
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let txn = |op| pb::TxnRequest {
+        success: vec![pb::RequestOp { request: Some(op) }],
+        ..pb::TxnRequest::default()
+    };
+    let range = pb::RangeRequest {
+        key: "key".into(),
+        ..pb::RangeRequest::default()
+    };
+    let reads = txn(pb::request_op::Request::RequestRange(range));
+    let nested = txn(pb::request_op::Request::RequestTxn(reads.clone()));
+    for raised in [false, true, false] {
+        let alarm = Command::Alarm(1, CORRUPT, raised);
+        let (sequencer, state) = (&engine.store.sequencer, &engine.store.state);
+        let changed = sequencer.propose(state, Caller::Server, alarm, 64).await;
+        changed.result.unwrap();
+        engine.call(Request::Txn(reads.clone())).await.unwrap();
+        let answer = engine.call(Request::Txn(nested.clone())).await;
+        let refused = answer.err().map(|refused| refused.text);
+        assert_eq!(refused.as_deref(), raised.then_some("etcdserver: corrupt cluster"));
+    }
+    engine.stop().await.unwrap();
+}
 
 #[tokio::test]
 async fn alarms_are_those_of_members_and_of_known_kinds() {
