@@ -286,6 +286,7 @@ where
         let permitted = std::mem::take(&mut self.permitted);
         let head = (self.head, self.auth.clone(), permitted);
         let room = Room {
+            record_bytes: self.options.batch_bytes,
             is_space: !no_space,
             leases: self.lease_room,
         };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use prost::Message as _;
+use prost::Message;
 
 use super::op::{Compare, Op, PutOp, Span, TxnOp};
 use crate::types::{AuthError, Caller, LeaseId};
@@ -33,6 +33,12 @@ pub const ROOT_USER: &str = "root";
 /// The role to which everything is permitted.
 pub const ROOT_ROLE: &str = "root";
 
+/// The bytes of all users and roles together beyond which they do not grow: each member has several versions of them in memory.
+const LARGEST: usize = 16 << 20;
+
+/// Memory that a user or role takes beside its name and content.
+const ENTRY: usize = 200;
+
 /// The revision of a store whose users were never changed.
 const FIRST_REVISION: u64 = 1;
 
@@ -43,6 +49,8 @@ pub struct Auth {
     revision: u64,
     users: BTreeMap<String, Arc<User>>,
     roles: BTreeMap<String, Arc<Role>>,
+    /// Memory that users and roles take, roughly.
+    bytes: usize,
     /// The ranges that the roles of a user open, computed when they are first needed.
     ranges: BTreeMap<String, Arc<OnceLock<RangePermissions>>>,
 }
@@ -54,6 +62,7 @@ impl Default for Auth {
             revision: FIRST_REVISION,
             users: BTreeMap::new(),
             roles: BTreeMap::new(),
+            bytes: 0,
             ranges: BTreeMap::new(),
         }
     }
@@ -76,6 +85,18 @@ impl Auth {
     #[must_use]
     pub fn was_changed(&self) -> bool {
         self.revision > FIRST_REVISION
+    }
+
+    /// Memory that users and roles take, in bytes, roughly.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Users and roles must not grow any more.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.bytes > LARGEST
     }
 
     /// Names of all users, sorted.
@@ -147,12 +168,12 @@ impl Auth {
 
     /// Sets or removes a user.
     pub fn set_user(&mut self, name: &str, user: Option<User>) {
-        set(&mut self.users, name, user);
+        set(&mut self.users, &mut self.bytes, name, user);
     }
 
     /// Sets or removes a role.
     pub fn set_role(&mut self, name: &str, role: Option<Role>) {
-        set(&mut self.roles, name, role);
+        set(&mut self.roles, &mut self.bytes, name, role);
     }
 
     /// Completes a version of which all rows were added.
@@ -325,11 +346,14 @@ impl Auth {
 /// Returns the keys of a lease.
 pub type Attached<'a> = dyn FnMut(LeaseId) -> Vec<Bytes> + Send + 'a;
 
-fn set<T>(map: &mut BTreeMap<String, Arc<T>>, name: &str, value: Option<T>) {
-    match value {
+fn set<T: Message>(map: &mut BTreeMap<String, Arc<T>>, bytes: &mut usize, name: &str, value: Option<T>) {
+    let bytes_of = |value: &T| name.len() + value.encoded_len() + ENTRY;
+    *bytes += value.as_ref().map_or(0, bytes_of);
+    let before = match value {
         Some(value) => map.insert(name.to_owned(), Arc::new(value)),
         None => map.remove(name),
     };
+    *bytes -= before.as_deref().map_or(0, bytes_of);
 }
 
 /// Bytes of the longest value among the rows of a change.

@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Begun, Command, Reply, Request, Reread};
@@ -55,7 +56,7 @@ pub(super) struct Batch {
     pub auth: Arc<Auth>,
     /// For the next batch.
     pub permitted: PermittedLeases,
-    /// Requests that were not begun, in their order: those before them took long enough.
+    /// Requests that were not begun, in their order: those before them took long enough, or their changes are long.
     pub rest: VecDeque<Command>,
 }
 
@@ -63,9 +64,11 @@ pub(super) struct Batch {
 /// may look at more.
 pub(super) const WORK: usize = 25_000;
 
-/// The room that is left for puts and leases.
+/// The room that is left for puts and leases, and for the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
+    /// The bytes of the record beyond which no further request is begun. A request may be short and its change long.
+    pub(super) record_bytes: usize,
     /// Puts and grants are refused if not.
     pub(super) is_space: bool,
     /// Other grants, and puts that attach keys to other leases, are refused.
@@ -88,6 +91,8 @@ pub(super) struct Builder<R: Rows> {
     again: Vec<LeaseId>,
     /// Rows that were looked at.
     work: usize,
+    /// Bytes of the record.
+    bytes: usize,
     room: Room,
     /// The CORRUPT alarm is raised: changes of keys and leases are refused.
     corrupt: bool,
@@ -118,6 +123,7 @@ impl<R: Rows> Builder<R> {
             replies: Vec::new(),
             again: Vec::new(),
             work: 0,
+            bytes: 0,
             room,
             corrupt: state.has_alarm(CORRUPT),
             flush_refused: state.is_flush_refused(),
@@ -125,10 +131,11 @@ impl<R: Rows> Builder<R> {
         }
     }
 
-    /// Evaluates commands in order, until they have taken long enough. Those whose rows were read too early, or whom nobody
+    /// Evaluates commands in order, until they have taken long enough or the record is full. Those whose rows were read too early, or whom nobody
     /// waits for any more, are not begun.
     pub(super) async fn evaluate(mut self, mut commands: VecDeque<Command>) -> Batch {
         while self.work < WORK
+            && self.bytes < self.room.record_bytes
             && let Some(command) = commands.pop_front()
         {
             if !command.is_abandoned() {
@@ -336,7 +343,12 @@ impl<R: Rows> Builder<R> {
         if longest_value(&change) > longest {
             return Err(Error::TooLarge);
         }
-        Arc::make_mut(&mut self.auth).apply(&change);
+        let mut after = Auth::clone(&self.auth);
+        after.apply(&change);
+        if after.is_too_large() && after.bytes() > self.auth.bytes() {
+            return Err(Error::TooLarge);
+        }
+        self.auth = Arc::new(after);
         self.push(Change::Auth(change));
         Ok(())
     }
@@ -464,6 +476,8 @@ impl<R: Rows> Builder<R> {
     }
 
     fn push(&mut self, change: Change) {
-        self.record.entries.push(Entry::from(change));
+        let entry = Entry::from(change);
+        self.bytes += entry.encoded_len();
+        self.record.entries.push(entry);
     }
 }

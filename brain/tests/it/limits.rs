@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use brain::api::request::{self, Limits};
 use brain::log::{AppendError, Log, LogError, MemLog, Slot};
+use brain::mvcc::auth::{AuthRequest, Permission};
 use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
-use brain::types::Caller;
+use brain::types::{Caller, Error};
 use bytes::Bytes;
 use tokio::time::timeout;
 
@@ -517,4 +518,76 @@ async fn values_that_rows_do_not_take_are_refused_at_once() {
         let refused = request::txn(&txn, &limits).err().map(|error| format!("{error:?}"));
         assert_eq!(refused.as_deref(), Some("RequestTooLarge"));
     }
+}
+
+/// A put that keeps a long value is short itself; its record is not.
+#[tokio::test(start_paused = true)]
+async fn records_are_bounded_by_the_changes_and_not_by_the_requests() {
+    const LONG: usize = 60 << 10; // of the 64 KiB of a record in these tests
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    engine.put(b"long", &vec![b'v'; LONG]).await.unwrap();
+    let role = || "r".to_owned();
+    let permission = |key: Vec<u8>| Permission {
+        kind: 0,
+        key: key.into(),
+        range_end: Bytes::new(),
+    };
+    let (sequencer, state) = (engine.store.sequencer.clone(), engine.store.state.clone());
+    let change = async |request| {
+        let change = Command::Auth(request, usize::MAX);
+        let changed = sequencer.propose(&state, Caller::Server, change, 64).await;
+        changed.result.map(drop)
+    };
+    change(AuthRequest::AddRole(role())).await.unwrap();
+    let long = permission(vec![b'k'; LONG]);
+    change(AuthRequest::GrantPermission(role(), Some(long))).await.unwrap();
+    let before = state.committed().0;
+    let kv = &engine.kv;
+    let puts = (0..40).map(|_| {
+        let put = pb::PutRequest {
+            key: "long".into(),
+            ignore_value: true,
+            ..pb::PutRequest::default()
+        };
+        async move { drop(pb::kv_server::Kv::put(kv, tonic::Request::new(put)).await.unwrap()) }
+    });
+    let grants = (0..40_u8).map(|n| change(AuthRequest::GrantPermission(role(), Some(permission(vec![n])))));
+    let grants = async {
+        futures::future::join_all(grants)
+            .await
+            .into_iter()
+            .for_each(Result::unwrap)
+    };
+    tokio::join!(futures::future::join_all(puts), grants);
+    let batches = state.committed().0 - before;
+    assert!(batches >= 40, "{batches} batches of two requests at most");
+    assert_eq!(engine.mod_revision(b"long").await, Some(42));
+    engine.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_and_roles_grow_up_to_a_limit_and_can_be_deleted_then() {
+    let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let (sequencer, state) = (engine.store.sequencer.clone(), engine.store.state.clone());
+    let change = async |request| {
+        let change = Command::Auth(request, usize::MAX);
+        let changed = sequencer.propose(&state, Caller::Server, change, 64).await;
+        changed.result.map(drop)
+    };
+    let name = |n: usize| format!("{n:060000}");
+    let mut roles = 0;
+    let refused = loop {
+        match change(AuthRequest::AddRole(name(roles))).await {
+            Ok(()) => roles += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::TooLarge), "{refused:?}");
+    assert!((200..300).contains(&roles), "{roles} roles");
+    for _ in 0..2 {
+        change(AuthRequest::DeleteRole(name(0))).await.unwrap();
+        change(AuthRequest::AddRole(name(0))).await.unwrap();
+        assert!(change(AuthRequest::AddRole(name(roles))).await.is_err());
+    }
+    engine.stop().await.unwrap();
 }
