@@ -20,7 +20,7 @@ use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
 use crate::api::auth::Credentials;
-use crate::budget::Meter;
+use crate::budget::{Charge, Meter};
 use crate::errors::Error;
 use crate::net::require_leader::lost;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
@@ -48,8 +48,8 @@ pub(super) struct Session<H: History> {
     ticks: VecDeque<i64>,
     /// The only read of history in progress.
     loading: Option<((Revision, i64), Loading)>,
-    /// The responses of one request or turn.
-    outbound: VecDeque<WatchResponse>,
+    /// The responses of one request or turn. Those that wait behind another one are charged to the client.
+    outbound: VecDeque<(WatchResponse, Option<Charge>)>,
 }
 
 /// The events that a stream waits for.
@@ -97,7 +97,7 @@ impl<H: History> Session<H> {
     /// Returns the next response; `None` ends the stream, and so does an error.
     pub(super) async fn next(&mut self) -> Option<Result<WatchResponse, Status>> {
         loop {
-            if let Some(response) = self.outbound.pop_front() {
+            if let Some((response, _)) = self.outbound.pop_front() {
                 let gauges = self.shared.hub.gauges();
                 gauges
                     .pending
@@ -121,7 +121,9 @@ impl<H: History> Session<H> {
                 Wake::Tick => self.ticks = self.watchers.notified(),
                 Wake::Loaded(wanted, loaded) => {
                     let turn = self.watchers.loaded(wanted, loaded);
-                    self.conclude(turn);
+                    if let Err(status) = self.conclude(turn) {
+                        return Some(Err(status));
+                    }
                 }
                 Wake::Dispatched(awaited) => {
                     let owing = self.watchers.owing(awaited);
@@ -130,7 +132,9 @@ impl<H: History> Session<H> {
                 }
                 Wake::Mail => {}
                 Wake::Turn => {
-                    self.turn();
+                    if let Err(status) = self.turn() {
+                        return Some(Err(status));
+                    }
                     tokio::task::coop::consume_budget().await; // a long history without a match must not hog the thread
                 }
             }
@@ -177,10 +181,11 @@ impl<H: History> Session<H> {
                 if self.watchers.any_begins_after(self.shared.hub.revision()) {
                     self.progress.forget(); // asked again later, it will get its answer
                 }
-                self.outbound.push_back(response);
+                self.outbound.push_back((response, None));
             }
             Some(RequestUnion::CancelRequest(cancel)) => {
-                self.outbound.extend(self.watchers.cancel(cancel.watch_id));
+                let canceled = self.watchers.cancel(cancel.watch_id);
+                self.outbound.extend(canceled.map(|response| (response, None)));
                 self.settle(cancel.watch_id);
             }
             Some(RequestUnion::ProgressRequest(_)) => {
@@ -194,16 +199,18 @@ impl<H: History> Session<H> {
     }
 
     /// Serves one watcher, or one progress notification.
-    fn turn(&mut self) {
+    fn turn(&mut self) -> Result<(), Status> {
         let frozen = self.progress.frozen();
         if frozen.is_none()
             && let Some(id) = self.ticks.pop_front()
         {
             let dispatched = *self.dispatched.borrow();
-            self.outbound.extend(self.watchers.tick(id, dispatched));
+            let notification = self.watchers.tick(id, dispatched);
+            self.outbound.extend(notification.map(|response| (response, None)));
         } else if let Some(turn) = self.watchers.turn(frozen.unwrap_or(Revision::MAX)) {
-            self.conclude(turn);
+            self.conclude(turn)?;
         }
+        Ok(())
     }
 
     /// Freezes or thaws the stream, as the pending progress request requires. Between two freezes, too, held watchers are queued
@@ -223,15 +230,25 @@ impl<H: History> Session<H> {
         self.shared.hub.revision().max(self.shared.replay.history().published())
     }
 
-    fn conclude(&mut self, turn: Turn) {
-        let events: usize = turn.responses.iter().map(|response| response.events.len()).sum();
+    /// Queues the responses of a turn. A revision is sent completely, however long it is: without memory for that the stream ends.
+    fn conclude(&mut self, turn: Turn) -> Result<(), Status> {
+        let mut charged = Vec::with_capacity(turn.responses.len());
+        for response in turn.responses {
+            let charge = match charged.is_empty() {
+                true => None, // sent next, and charged in that form
+                false => self.watchers.hold(&response).inspect_err(|_| self.ended = true)?,
+            };
+            charged.push((response, charge));
+        }
+        let events: usize = charged.iter().map(|(response, _)| response.events.len()).sum();
         self.shared
             .hub
             .gauges()
             .pending
             .fetch_add(events as u64, Ordering::Relaxed);
-        self.outbound.extend(turn.responses);
+        self.outbound.extend(charged);
         self.settle(turn.id);
+        Ok(())
     }
 
     /// Answers a progress request if `id` was the last watcher with pending events.
@@ -249,7 +266,7 @@ impl<H: History> Session<H> {
         let reached = reached.filter(|_| !self.watchers.is_empty());
         let header = reached.map(|revision| self.shared.header(revision));
         self.outbound
-            .extend(header.map(|header| response::progress(header, NO_WATCHER)));
+            .extend(header.map(|header| (response::progress(header, NO_WATCHER), None)));
     }
 
     /// Starts the read of history with the highest priority, unless a read is in progress.
@@ -267,7 +284,7 @@ impl<H: History> Session<H> {
 
 impl<H: History> Drop for Session<H> {
     fn drop(&mut self) {
-        let unsent: usize = self.outbound.iter().map(|response| response.events.len()).sum();
+        let unsent: usize = self.outbound.iter().map(|(response, _)| response.events.len()).sum();
         let gauges = self.shared.hub.gauges();
         gauges.pending.fetch_sub(unsent as u64, Ordering::Relaxed);
         gauges.streams.fetch_sub(1, Ordering::Relaxed);

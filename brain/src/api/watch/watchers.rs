@@ -94,6 +94,12 @@ impl<H: History> Watchers<H> {
         }
     }
 
+    /// Charges the connection for a response that waits behind another one.
+    pub(super) fn hold(&self, response: &WatchResponse) -> Result<Option<Charge>, Error> {
+        let events = response.events.iter().map(|event| event.len() + size_of::<Bytes>());
+        self.meter.hold(events.sum()).map_err(|_| Error::TooManyRequests)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
