@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use election::{Handle as Election, Record as Held};
 use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -218,7 +219,8 @@ impl<E: Engine> Node<E> {
             "the leader's slot {first} is not in the log"
         );
         let superseded = superseded_of(&mut batch);
-        let record = Record::decode(batch.payload)?;
+        // Its keys stay in memory for long: as parts of the message they would keep all of it, previous versions included.
+        let record = Record::decode(Bytes::copy_from_slice(&batch.payload))?;
         anyhow::ensure!(
             record.base == self.replica.revision(),
             "a batch behind revision {} where {} is the newest",

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, LogError, Slot};
@@ -30,6 +30,9 @@ const ATTEMPTS: usize = 8;
 /// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
+/// Bytes of a record above which it is read back while no other one of that kind is.
+const LARGE_RECORD: usize = 4 << 20;
+
 /// Maximum number of noted places where reads stopped.
 const STOPS: usize = 64;
 
@@ -41,7 +44,7 @@ pub struct LogHistory<L, R: Rows> {
     log: L,
     state: Arc<State<R>>,
     /// Revisions of very many changes, or that superseded much, are read back one at a time.
-    large: Semaphore,
+    large: Arc<Semaphore>,
     /// Where reads stopped: the next revision, and the slot of its batch. The oldest first.
     stops: Mutex<VecDeque<(Revision, Slot)>>,
 }
@@ -52,7 +55,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Self {
             log,
             state,
-            large: Semaphore::new(1),
+            large: Arc::new(Semaphore::new(1)),
             stops: Mutex::default(),
         }
     }
@@ -76,8 +79,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         self.state.forget_below(began);
         let read = async {
             began = self.locate(from, began).await?;
+            let mut turn = None;
             let revisions = self
-                .read_slots((began, committed), from, view.revision, max_bytes)
+                .read_slots((began, committed), (from, view.revision), max_bytes, &mut turn)
                 .await?;
             anyhow::Ok(match prev_kv {
                 PrevKv::Omitted => {
@@ -88,11 +92,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                     let most = self.state.fetches().largest(Share::Reads);
                     let revisions = fitting(revisions, max_bytes.min(most));
                     let is_large = |keys: &Keys| keys.changes.len() > LAST_GETS || superseded_bytes(keys) > max_bytes;
-                    let _permit = if revisions.first().is_some_and(is_large) {
-                        Some(self.large.acquire().await?)
-                    } else {
-                        None
-                    };
+                    if revisions.first().is_some_and(is_large) {
+                        self.take_turn(&mut turn).await?;
+                    }
                     with_superseded(revisions, &view, most).await?
                 }
             })
@@ -113,13 +115,21 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Ok(Some(found))
     }
 
-    /// The revisions that the slots of a range hold, from `from` through `newest`.
+    /// Waits until no other large revision is read, unless this read has that turn.
+    async fn take_turn(&self, turn: &mut Option<OwnedSemaphorePermit>) -> anyhow::Result<()> {
+        if turn.is_none() {
+            *turn = Some(self.large.clone().acquire_owned().await?);
+        }
+        Ok(())
+    }
+
+    /// The revisions that the slots of a range hold, from `from` through `newest`. Takes the turn of a large one.
     async fn read_slots(
         &self,
         (began, committed): (Slot, Slot),
-        from: Revision,
-        newest: Revision,
+        (from, newest): (Revision, Revision),
         max_bytes: usize,
+        turn: &mut Option<OwnedSemaphorePermit>,
     ) -> anyhow::Result<Vec<Keys>> {
         let mut reader = Reader::seek(self.log.clone(), began).await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
@@ -129,6 +139,9 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             };
             if first >= committed {
                 break; // durable perhaps, but not shown
+            }
+            if payload.len() > LARGE_RECORD {
+                self.take_turn(turn).await?; // decoded, it is a multiple of that
             }
             let record = Record::decode(payload);
             let record = record.map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
