@@ -115,8 +115,8 @@ impl Sorter {
                 from,
                 to,
             };
-            if let Some(entry) = run.next(&file)? {
-                heads.push(Reverse((entry, index)));
+            if let Some(head) = run.next(&file)? {
+                heads.push(Reverse((head, index)));
             }
             runs.push(run);
         }
@@ -131,8 +131,44 @@ pub(super) enum Sorted {
     Disk {
         file: SpoolFile,
         runs: Vec<Run>,
-        heads: BinaryHeap<Reverse<(Entry, usize)>>,
+        heads: BinaryHeap<Reverse<(Head, usize)>>,
     },
+}
+
+/// The next version of a run, in the order of versions.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Head {
+    revision: Revision,
+    key: Bytes,
+    is_put: bool,
+    value: Value,
+}
+
+/// The value of a [`Head`]: there are as many heads as runs, and values may be long.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Read(Bytes),
+    /// It stands there, and is so long.
+    At(u64, usize),
+}
+
+impl Head {
+    fn into_entry(self, file: &SpoolFile) -> io::Result<Entry> {
+        let value = match self.value {
+            Value::Read(value) => value,
+            Value::At(from, len) => {
+                let mut value = vec![0; len];
+                file.file.read_exact_at(&mut value, from)?;
+                value.into()
+            }
+        };
+        Ok(Entry {
+            revision: self.revision,
+            key: self.key,
+            is_put: self.is_put,
+            value,
+        })
+    }
 }
 
 impl Sorted {
@@ -140,7 +176,7 @@ impl Sorted {
         match self {
             Sorted::Memory(entries) => Ok(entries.pop_front()),
             Sorted::Disk { file, runs, heads } => {
-                let Some(Reverse((entry, index))) = heads.pop() else {
+                let Some(Reverse((head, index))) = heads.pop() else {
                     return Ok(None);
                 };
                 if let Some(run) = runs.get_mut(index)
@@ -148,7 +184,7 @@ impl Sorted {
                 {
                     heads.push(Reverse((next, index)));
                 }
-                Ok(Some(entry))
+                head.into_entry(file).map(Some)
             }
         }
     }
@@ -165,22 +201,36 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn next(&mut self, file: &SpoolFile) -> io::Result<Option<Entry>> {
+    fn next(&mut self, file: &SpoolFile) -> io::Result<Option<Head>> {
         if self.buffer.is_empty() && self.from == self.to {
             return Ok(None);
         }
         self.fill(file, HEADER)?;
         let (revision, kind) = (self.buffer.get_i64(), self.buffer.get_u8());
         let (key, value) = (self.buffer.get_u32() as usize, self.buffer.get_u32() as usize);
-        self.fill(file, key + value)?;
-        // The buffer is not to be held as long as the entry.
-        let bytes = Bytes::copy_from_slice(&self.buffer.split_to(key + value));
-        Ok(Some(Entry {
+        let is_short = key + value <= self.most;
+        self.fill(file, if is_short { key + value } else { key })?;
+        // The buffer is not to be held as long as the head.
+        let copied = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
+        Ok(Some(Head {
             revision,
-            key: bytes.slice(..key),
+            key: copied(self.buffer.split_to(key)),
             is_put: kind == 1,
-            value: bytes.slice(key..),
+            value: if is_short {
+                Value::Read(copied(self.buffer.split_to(value)))
+            } else {
+                self.skip(value)
+            },
         }))
+    }
+
+    /// Goes on behind a value without having read it.
+    fn skip(&mut self, len: usize) -> Value {
+        let at = self.from - self.buffer.len() as u64;
+        let buffered = len.min(self.buffer.len());
+        self.buffer.advance(buffered);
+        self.from += (len - buffered) as u64;
+        Value::At(at, len)
     }
 
     /// Makes at least `len` bytes available.
@@ -189,7 +239,7 @@ impl Run {
             return Ok(());
         }
         let rest = usize::try_from(self.to - self.from).unwrap_or(usize::MAX);
-        let more = self.most.max(len).min(rest);
+        let more = self.most.max(len - self.buffer.len()).min(rest);
         let mut buffer = Vec::with_capacity(self.buffer.len() + more);
         buffer.extend_from_slice(&self.buffer);
         let old = buffer.len();
@@ -233,5 +283,42 @@ mod tests {
             assert!(all.is_sorted(), "within {memory}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn long_values_of_many_runs_are_not_in_memory_together() {
+        const LONG: usize = 100_000;
+        const MEMORY: usize = 4 * LONG;
+        let dir = tempfile::tempdir().unwrap();
+        let mut sorter = Sorter::within(Spool::new(dir.path()), MEMORY);
+        for n in 0..400_u16 {
+            let entry = Entry {
+                revision: i64::from(n * 7 % 401),
+                key: "key".into(),
+                is_put: true,
+                value: n.to_be_bytes().repeat(LONG / 2).into(),
+            };
+            sorter.push(entry).unwrap();
+        }
+        let mut sorted = sorter.finish().unwrap();
+        let mut seen = Vec::new();
+        loop {
+            let Sorted::Disk { runs, heads, .. } = &sorted else {
+                panic!("it fits into memory");
+            };
+            let value = |head: &Head| match &head.value {
+                Value::Read(value) => value.len(),
+                Value::At(..) => 0,
+            };
+            let held: usize = heads.iter().map(|Reverse((head, _))| value(head)).sum();
+            let buffered: usize = runs.iter().map(|run| run.buffer.len()).sum();
+            assert!(held + buffered <= 100 * BUFFER.0 * 2, "{held} and {buffered} bytes");
+            let Some(entry) = sorted.next().unwrap() else { break };
+            let number = u16::from_be_bytes([entry.value[0], entry.value[1]]);
+            assert_eq!(entry.value, number.to_be_bytes().repeat(LONG / 2));
+            assert_eq!(entry.revision, i64::from(number * 7 % 401));
+            seen.push(entry.revision);
+        }
+        assert!(seen.len() == 400 && seen.is_sorted());
     }
 }
