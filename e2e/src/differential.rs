@@ -195,6 +195,7 @@ pub(crate) async fn run_again(reference: &Server, subject: &Server, steps: &[Ran
 
 /// Both servers under one script.
 struct Pair<'a> {
+    reference: &'a Server,
     one: Client<'a>,
     other: Client<'a>,
     index: usize,
@@ -211,6 +212,7 @@ struct Taken {
 impl<'a> Pair<'a> {
     async fn new(reference: &'a Server, subject: &'a Server) -> anyhow::Result<Self> {
         Ok(Self {
+            reference,
             one: Client::new(reference).await?,
             other: Client::new(subject).await?,
             index: 0,
@@ -224,7 +226,8 @@ impl<'a> Pair<'a> {
         let expected = expected.with_context(|| format!("request {index}, {step:?}"))?;
         ensure!(
             !is_gone(&expected),
-            "request {index}, {step:?}: the reference is gone: {expected:?}"
+            "request {index}, {step:?}: the reference is gone: {expected:?}\n{}",
+            self.reference.last_lines()
         );
         let got = got.unwrap_or_else(|error| Answer::Broken(format!("{error:#}")));
         let apart = self

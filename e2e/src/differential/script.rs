@@ -36,6 +36,8 @@ pub struct Script {
     compacted: i64,
     /// Compacted revisions before that one.
     compacted_before: BTreeSet<i64>,
+    /// Revisions at which no compaction is asked for.
+    spared: BTreeSet<i64>,
     leases: Vec<i64>,
     named: i64,
     streams: Streams,
@@ -99,6 +101,7 @@ impl Script {
             revision: 1,
             compacted: 0,
             compacted_before: BTreeSet::new(),
+            spared: BTreeSet::new(),
             leases: Vec::new(),
             named: 0,
             streams: Streams::default(),
@@ -201,6 +204,10 @@ impl Script {
             (Request::Compact(compact), Answer::Compact(_)) => {
                 self.compacted_before.insert(self.compacted);
                 self.compacted = compact.revision;
+            }
+            // Compacted at this revision, etcd loses the keys that were put behind the deletion, and ends when it looks for them.
+            (Request::Txn(txn), Answer::Txn(_)) if txns::puts_what_it_deletes(txn) => {
+                self.spared.insert(self.revision);
             }
             (Request::Grant(grant, name), Answer::Grant(_)) => {
                 self.leases.push(if grant.id == 0 { *name } else { grant.id });
@@ -382,13 +389,16 @@ impl Script {
     fn compact(&mut self) -> Request {
         self.settle_all();
         let (now, floor) = (self.revision, self.compacted);
-        let revision = match self.rng.random_range(0..10) {
+        let mut revision = match self.rng.random_range(0..10) {
             0..=5 => (now - self.rng.random_range(0..60)).max(floor),
             6 => now,
             7 => now + self.rng.random_range(1..3),
             8 => floor + self.rng.random_range(-1..2),
             _ => self.pick(&[0, -1, i64::MAX, i64::MIN]),
         };
+        while self.spared.contains(&revision) {
+            revision -= 1;
+        }
         Request::Compact(pb::CompactionRequest {
             revision,
             physical: self.chance(30),

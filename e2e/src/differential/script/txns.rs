@@ -184,20 +184,36 @@ impl Script {
 /// A deletion without an end is not seen to meet a put in the same transaction. If that put keeps a value or lease that
 /// it then does not find, etcd ends itself: such deletions get an end.
 fn tamed(mut txn: pb::TxnRequest) -> pb::TxnRequest {
-    let mut keeps = false;
-    visit(&mut txn, &mut |op| {
-        keeps |= matches!(op, Op::RequestPut(put) if put.ignore_lease || put.ignore_value)
-    });
-    if keeps {
+    let keeps = |op: &Op| matches!(op, Op::RequestPut(put) if put.ignore_lease || put.ignore_value);
+    if any(&txn, &keeps) {
         visit(&mut txn, &mut |op| {
             if let Op::RequestDeleteRange(delete) = op
-                && delete.range_end == keys::ZERO
+                && is_endless(delete)
             {
                 delete.range_end = keys::NONE;
             }
         });
     }
     txn
+}
+
+/// True if keys may be put in the transaction that deletes them: behind a deletion without an end.
+pub(super) fn puts_what_it_deletes(txn: &pb::TxnRequest) -> bool {
+    let deletes = |op: &Op| matches!(op, Op::RequestDeleteRange(delete) if is_endless(delete));
+    any(txn, &deletes) && any(txn, &|op| matches!(op, Op::RequestPut(_)))
+}
+
+fn is_endless(delete: &pb::DeleteRangeRequest) -> bool {
+    delete.range_end == keys::ZERO
+}
+
+fn any(txn: &pb::TxnRequest, holds: &dyn Fn(&Op) -> bool) -> bool {
+    let mut ops = txn.success.iter().chain(&txn.failure);
+    ops.any(|op| match &op.request {
+        Some(Op::RequestTxn(nested)) => any(nested, holds),
+        Some(op) => holds(op),
+        None => false,
+    })
 }
 
 fn visit(txn: &mut pb::TxnRequest, each: &mut dyn FnMut(&mut Op)) {
@@ -221,6 +237,8 @@ fn op(request: Op) -> pb::RequestOp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::differential::answer::Answer;
+    use crate::differential::request::Request;
 
     #[test]
     fn what_ends_etcd_is_not_asked() {
@@ -231,7 +249,7 @@ mod tests {
                 let (mut keeps, mut endless) = (false, false);
                 visit(&mut tamed(script.any_txn(0)), &mut |op| match op {
                     Op::RequestPut(put) => keeps |= put.ignore_lease || put.ignore_value,
-                    Op::RequestDeleteRange(delete) => endless |= delete.range_end == keys::ZERO,
+                    Op::RequestDeleteRange(delete) => endless |= is_endless(delete),
                     _ => {}
                 });
                 keeping += usize::from(keeps);
@@ -239,5 +257,31 @@ mod tests {
             }
         }
         assert!(keeping > 100, "{keeping}");
+    }
+
+    #[test]
+    fn no_compaction_meets_a_txn_that_puts_what_it_deletes() {
+        let (mut script, mut met) = (Script::new(1), 0);
+        for revision in 2..3_000 {
+            let txn = script.any_txn(0);
+            let is_unseen = puts_what_it_deletes(&txn);
+            let header = pb::ResponseHeader {
+                revision,
+                ..pb::ResponseHeader::default()
+            };
+            let answer = pb::TxnResponse {
+                header: Some(header),
+                ..pb::TxnResponse::default()
+            };
+            script.learn(&Request::Txn(txn), &Answer::Txn(answer));
+            if is_unseen {
+                met += 1;
+                for _ in 0..20 {
+                    let compaction = script.compact();
+                    assert!(matches!(&compaction, Request::Compact(compact) if compact.revision != revision));
+                }
+            }
+        }
+        assert!(met > 50, "{met}");
     }
 }
