@@ -4,8 +4,8 @@
 //! that is recorded in the log, and every member makes the next version of that ([`Auth::apply`]). A change holds the users and roles
 //! as they are afterwards, not the request: applied once more, it changes nothing.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use prost::Message;
@@ -51,8 +51,8 @@ pub struct Auth {
     roles: BTreeMap<String, Arc<Role>>,
     /// Memory that users and roles take, roughly.
     bytes: usize,
-    /// The ranges that the roles of a user open, computed when they are first needed.
-    ranges: BTreeMap<String, Arc<OnceLock<RangePermissions>>>,
+    /// The ranges that the roles of a user open, where they were needed already.
+    ranges: Arc<RwLock<HashMap<String, Arc<RangePermissions>>>>,
 }
 
 impl Default for Auth {
@@ -63,7 +63,7 @@ impl Default for Auth {
             users: BTreeMap::new(),
             roles: BTreeMap::new(),
             bytes: 0,
-            ranges: BTreeMap::new(),
+            ranges: Arc::default(),
         }
     }
 }
@@ -87,16 +87,25 @@ impl Auth {
         self.revision > FIRST_REVISION
     }
 
-    /// Memory that users and roles take, in bytes, roughly.
+    /// Returns true if users and roles take more than they may after a change that makes them larger.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Users and roles must not grow any more.
-    #[must_use]
-    pub fn is_too_large(&self) -> bool {
-        self.bytes > LARGEST
+    pub fn is_too_large(&self, change: &AuthChange) -> bool {
+        let users = change.users.iter().map(|UserChange { name, user }| {
+            (
+                memory(name, user.as_ref()),
+                memory(name, self.users.get(name).map(Arc::as_ref)),
+            )
+        });
+        let roles = change.roles.iter().map(|RoleChange { name, role }| {
+            (
+                memory(name, role.as_ref()),
+                memory(name, self.roles.get(name).map(Arc::as_ref)),
+            )
+        });
+        let (more, less) = users
+            .chain(roles)
+            .fold((0, 0), |sum, (after, before)| (sum.0 + after, sum.1 + before));
+        more > less && self.bytes - less + more > LARGEST
     }
 
     /// Names of all users, sorted.
@@ -134,7 +143,7 @@ impl Auth {
         for change in &change.roles {
             self.set_role(&change.name, change.role.clone());
         }
-        self.forget_ranges();
+        self.ranges = Arc::default();
     }
 
     /// Returns the change that makes this version of one without users and roles.
@@ -156,12 +165,7 @@ impl Auth {
         }
     }
 
-    fn forget_ranges(&mut self) {
-        let names = self.users.keys().cloned();
-        self.ranges = names.map(|name| (name, Arc::default())).collect();
-    }
-
-    /// Adds what one stored row holds: see [`AuthChange::rows`]. [`Auth::loaded`] comes last.
+    /// Adds what one stored row holds: see [`AuthChange::rows`].
     pub fn set(&mut self, row: &AuthRow) {
         (self.enabled, self.revision) = (row.enabled, row.revision);
     }
@@ -174,13 +178,6 @@ impl Auth {
     /// Sets or removes a role.
     pub fn set_role(&mut self, name: &str, role: Option<Role>) {
         set(&mut self.roles, &mut self.bytes, name, role);
-    }
-
-    /// Completes a version of which all rows were added.
-    #[must_use]
-    pub fn loaded(mut self) -> Self {
-        self.forget_ranges();
-        self
     }
 
     /// Checks that the caller is known at all (etcd's `requireAuthInfo`).
@@ -233,21 +230,27 @@ impl Auth {
             return Err(AuthError::OldRevision);
         }
         let user = self.users.get(&caller.name).ok_or(AuthError::PermissionDenied)?;
-        let permitted = user.is_root()
-            || self
-                .ranges
-                .get(&caller.name)
-                .is_some_and(|ranges| ranges.get_or_init(|| self.ranges_of(user)).permit(access, span));
-        if permitted {
+        if user.is_root() || self.ranges_of(&caller.name, user).permit(access, span) {
             Ok(())
         } else {
             Err(AuthError::PermissionDenied)
         }
     }
 
-    fn ranges_of(&self, user: &User) -> RangePermissions {
-        let roles = user.roles.iter().filter_map(|role| self.roles.get(role));
-        RangePermissions::of(roles.flat_map(|role| &role.permissions))
+    fn ranges_of(&self, name: &str, user: &User) -> Arc<RangePermissions> {
+        let known = self
+            .ranges
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned();
+        known.unwrap_or_else(|| {
+            let roles = user.roles.iter().filter_map(|role| self.roles.get(role));
+            let ranges = Arc::new(RangePermissions::of(roles.flat_map(|role| &role.permissions)));
+            let mut known = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+            known.insert(name.to_owned(), Arc::clone(&ranges));
+            ranges
+        })
     }
 
     /// Checks a request that reads or writes keys: of a txn both branches and all that is nested. `attached` returns the keys of a lease:
@@ -347,13 +350,17 @@ impl Auth {
 pub type Attached<'a> = dyn FnMut(LeaseId) -> Vec<Bytes> + Send + 'a;
 
 fn set<T: Message>(map: &mut BTreeMap<String, Arc<T>>, bytes: &mut usize, name: &str, value: Option<T>) {
-    let bytes_of = |value: &T| name.len() + value.encoded_len() + ENTRY;
-    *bytes += value.as_ref().map_or(0, bytes_of);
+    *bytes += memory(name, value.as_ref());
     let before = match value {
         Some(value) => map.insert(name.to_owned(), Arc::new(value)),
         None => map.remove(name),
     };
-    *bytes -= before.as_deref().map_or(0, bytes_of);
+    *bytes -= memory(name, before.as_deref());
+}
+
+/// Memory that a user or role takes, in bytes, roughly.
+fn memory<T: Message>(name: &str, value: Option<&T>) -> usize {
+    value.map_or(0, |value| name.len() + value.encoded_len() + ENTRY)
 }
 
 /// Bytes of the longest value among the rows of a change.

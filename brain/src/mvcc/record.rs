@@ -19,6 +19,14 @@ pub struct Record {
     pub entries: Vec<Entry>,
 }
 
+/// The head of a [`Record`]: decoded as this, its entries take no memory.
+#[derive(Clone, PartialEq, Message)]
+pub struct RecordHead {
+    /// As [`Record::base`].
+    #[prost(int64, tag = "1")]
+    pub base: Revision,
+}
+
 /// One committed request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {

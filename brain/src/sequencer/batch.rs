@@ -343,12 +343,11 @@ impl<R: Rows> Builder<R> {
         if longest_value(&change) > longest {
             return Err(Error::TooLarge);
         }
-        let mut after = Auth::clone(&self.auth);
-        after.apply(&change);
-        if after.is_too_large() && after.bytes() > self.auth.bytes() {
+        if self.auth.is_too_large(&change) {
             return Err(Error::TooLarge);
         }
-        self.auth = Arc::new(after);
+        self.work += change.users.len() + change.roles.len();
+        Arc::make_mut(&mut self.auth).apply(&change);
         self.push(Change::Auth(change));
         Ok(())
     }

@@ -2,8 +2,9 @@
 //!
 //! The leader does not wait for a follower. A follower that lags misses messages and reads the commits from the log.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use tokio::sync::broadcast;
@@ -15,7 +16,8 @@ use crate::types::{Committed, Event};
 /// Events kept for a follower that lags.
 const KEPT: usize = 64;
 
-/// Bytes of records and previous versions that are kept for it. It reads further batches from the log.
+/// Bytes of records and previous versions that are kept for it. Of more the oldest are given up: it reads them from the log, and those who
+/// do not lag have received them.
 const KEPT_BYTES: usize = 32 << 20;
 
 /// Something that followers apply.
@@ -40,11 +42,43 @@ pub struct CommittedBatch {
     pub events: Vec<Arc<Committed>>,
 }
 
-/// A batch as it is kept.
+/// An event as it is kept.
 #[derive(Debug, Clone)]
+enum Message {
+    Batch(Arc<Kept>),
+    Rows,
+}
+
+/// A batch as it is kept.
+#[derive(Debug)]
 struct Kept {
-    event: CommitEvent,
-    _bytes: Option<Arc<KeptBytes>>,
+    first: Slot,
+    next: Slot,
+    content: Mutex<Option<Content>>,
+}
+
+impl Kept {
+    fn content(&self) -> MutexGuard<'_, Option<Content>> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn batch(&self) -> CommittedBatch {
+        let content = self.content();
+        CommittedBatch {
+            first: self.first,
+            next: self.next,
+            payload: content.as_ref().map(|content| content.payload.clone()),
+            events: content.as_ref().map_or_else(Vec::new, |content| content.events.clone()),
+        }
+    }
+}
+
+/// What is given up first.
+#[derive(Debug)]
+struct Content {
+    payload: Bytes,
+    events: Vec<Arc<Committed>>,
+    _bytes: KeptBytes,
 }
 
 /// Bytes that count until all have received them, or nobody can any more.
@@ -52,6 +86,13 @@ struct Kept {
 struct KeptBytes {
     bytes: usize,
     of: Arc<AtomicUsize>,
+}
+
+impl KeptBytes {
+    fn new(bytes: usize, of: Arc<AtomicUsize>) -> Self {
+        of.fetch_add(bytes, Ordering::Relaxed);
+        Self { bytes, of }
+    }
 }
 
 impl Drop for KeptBytes {
@@ -63,19 +104,24 @@ impl Drop for KeptBytes {
 /// The sending side. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CommitFeed {
-    sender: broadcast::Sender<Kept>,
+    sender: broadcast::Sender<Message>,
+    /// What is kept, the oldest first.
+    kept: Arc<Mutex<VecDeque<Weak<Kept>>>>,
     /// Bytes that are kept.
     bytes: Arc<AtomicUsize>,
 }
 
 /// The receiving side.
 #[derive(Debug)]
-pub struct Commits(broadcast::Receiver<Kept>);
+pub struct Commits(broadcast::Receiver<Message>);
 
 impl Commits {
     /// The next event. A receiver that lags has to read the log.
     pub async fn recv(&mut self) -> Result<CommitEvent, RecvError> {
-        self.0.recv().await.map(|kept| kept.event)
+        self.0.recv().await.map(|message| match message {
+            Message::Batch(kept) => CommitEvent::Batch(kept.batch()),
+            Message::Rows => CommitEvent::Rows,
+        })
     }
 }
 
@@ -91,6 +137,7 @@ impl CommitFeed {
     pub fn new() -> Self {
         Self {
             sender: broadcast::Sender::new(KEPT),
+            kept: Arc::default(),
             bytes: Arc::default(),
         }
     }
@@ -100,38 +147,35 @@ impl CommitFeed {
         if self.sender.receiver_count() == 0 {
             return;
         }
-        let kept = match event {
-            CommitEvent::Batch(batch) => self.keep(batch),
-            event @ CommitEvent::Rows => Kept { event, _bytes: None },
+        let message = match event {
+            CommitEvent::Batch(batch) => Message::Batch(self.keep(batch)),
+            CommitEvent::Rows => Message::Rows,
         };
         // The last one may have gone.
-        drop(self.sender.send(kept));
+        drop(self.sender.send(message));
     }
 
-    /// Counts the bytes of a batch, or leaves them out.
-    fn keep(&self, batch: CommittedBatch) -> Kept {
-        let bytes = batch
-            .payload
-            .as_ref()
-            .map_or(0, |payload| payload.len() + previous(&batch.events));
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let kept = KeptBytes {
-            bytes,
-            of: self.bytes.clone(),
-        };
-        let is_room = before + bytes <= KEPT_BYTES;
-        let batch = match batch.payload {
-            Some(_) if is_room => batch,
-            _ => CommittedBatch {
-                payload: None,
-                events: Vec::new(),
-                ..batch
-            },
-        };
-        Kept {
-            _bytes: batch.payload.is_some().then(|| Arc::new(kept)),
-            event: CommitEvent::Batch(batch),
+    /// Counts the bytes of a batch, and gives up what is too much with it.
+    fn keep(&self, batch: CommittedBatch) -> Arc<Kept> {
+        let content = batch.payload.map(|payload| Content {
+            _bytes: KeptBytes::new(payload.len() + previous(&batch.events), self.bytes.clone()),
+            payload,
+            events: batch.events,
+        });
+        let new = Arc::new(Kept {
+            first: batch.first,
+            next: batch.next,
+            content: Mutex::new(content),
+        });
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|kept| kept.strong_count() > 0);
+        kept.push_back(Arc::downgrade(&new));
+        while self.bytes.load(Ordering::Relaxed) > KEPT_BYTES
+            && let Some(oldest) = kept.pop_front()
+        {
+            drop(oldest.upgrade().and_then(|oldest| oldest.content().take()));
         }
+        new
     }
 
     /// All events from now on.
@@ -153,7 +197,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn batches_beyond_what_is_kept_are_read_from_the_log() {
+    async fn batches_beyond_what_is_kept_are_read_from_the_log_by_who_lags() {
         let feed = CommitFeed::new();
         let batch = |slot| {
             CommitEvent::Batch(CommittedBatch {
@@ -165,20 +209,20 @@ mod tests {
         };
         feed.send(batch(0));
         assert_eq!(feed.bytes.load(Ordering::Relaxed), 0, "nobody is there");
-        let mut commits = feed.subscribe();
-        let mut received = async |many: usize| {
-            let mut with_payload = 0;
-            for _ in 0..many {
-                match commits.recv().await.unwrap() {
-                    CommitEvent::Batch(batch) => with_payload += usize::from(batch.payload.is_some()),
-                    CommitEvent::Rows => panic!("rows"),
-                }
-            }
-            with_payload
+        let (mut commits, mut lagging) = (feed.subscribe(), feed.subscribe());
+        let next = async |commits: &mut Commits| match commits.recv().await.unwrap() {
+            CommitEvent::Batch(batch) => (batch.first.0, batch.payload.is_some()),
+            CommitEvent::Rows => panic!("rows"),
         };
         for round in 0..2 {
-            (0..5).for_each(|slot| feed.send(batch(slot)));
-            assert_eq!(received(5).await, 3, "round {round}");
+            for slot in 0..5 {
+                feed.send(batch(slot));
+                assert_eq!(next(&mut commits).await, (slot, true), "round {round}");
+                assert!(feed.bytes.load(Ordering::Relaxed) <= KEPT_BYTES);
+            }
+            for slot in 0..5 {
+                assert_eq!(next(&mut lagging).await, (slot, slot >= 2), "round {round}");
+            }
             assert_eq!(feed.bytes.load(Ordering::Relaxed), 0);
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,7 +12,7 @@ use crate::log::{Log, LogError, Slot};
 use crate::mvcc::apply::{FirstEvents, event_of};
 use crate::mvcc::fetch::Share;
 use crate::mvcc::keys;
-use crate::mvcc::record::{Change, KeyChange, Keys, Record};
+use crate::mvcc::record::{Change, KeyChange, Keys, Record, RecordHead};
 use crate::mvcc::row::decode_object;
 use crate::mvcc::view::View;
 use crate::rows::{Rows, RowsError, Snapshot};
@@ -30,8 +31,8 @@ const ATTEMPTS: usize = 8;
 /// Maximum number of superseded versions that one request fetches.
 const LAST_GETS: usize = 4096;
 
-/// Bytes of a record above which it is read back while no other one of that kind is.
-const LARGE_RECORD: usize = 4 << 20;
+/// Bytes of a record above which it is read back while no other one of that kind is: twice a batch of short changes.
+const LARGE_RECORD: usize = 8 << 20;
 
 /// Maximum number of noted places where reads stopped.
 const STOPS: usize = 64;
@@ -140,11 +141,15 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             if first >= committed {
                 break; // durable perhaps, but not shown
             }
+            if bytes >= max_bytes && !found.is_empty() {
+                let head: RecordHead = decode(first, payload)?;
+                self.note_stop(head.base + 1, first);
+                break;
+            }
             if payload.len() > LARGE_RECORD {
                 self.take_turn(turn).await?; // decoded, it is a multiple of that
             }
-            let record = Record::decode(payload);
-            let record = record.map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
+            let record: Record = decode(first, payload)?;
             for entry in record.entries {
                 let Some(Change::Keys(keys)) = entry.change else {
                     continue;
@@ -214,9 +219,8 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         let mut reader = Reader::seek(self.log.clone(), slot).await?;
         while let Some(item) = reader.next().await? {
             if let LogEntry::Batch { first, payload, .. } = item {
-                let record = Record::decode(payload)
-                    .map_err(|error| LogError::Corrupt(format!("slot {first} does not decode: {error}")))?;
-                return Ok(Some(record.base));
+                let head: RecordHead = decode(first, payload)?;
+                return Ok(Some(head.base));
             }
         }
         Ok(None)
@@ -270,6 +274,10 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
     fn compacted(&self) -> Revision {
         self.state.view().compacted
     }
+}
+
+fn decode<M: Message + Default>(slot: Slot, payload: Bytes) -> Result<M, LogError> {
+    M::decode(payload).map_err(|error| LogError::Corrupt(format!("slot {slot} does not decode: {error}")))
 }
 
 /// The events of a revision. `superseded` has the versions of earlier revisions that its changes superseded, in order.

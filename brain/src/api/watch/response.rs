@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::encoded_len_varint;
+use tonic::Status;
 
 use super::request::{Form, Refused};
+use crate::errors::Error;
 use crate::pb::etcdserverpb::{ResponseHeader, WatchResponse};
 use crate::pb::mvccpb;
 use crate::types::{Event, EventKind, KeyValue, Revision};
@@ -59,6 +61,14 @@ pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision:
 pub(super) fn too_large(header: ResponseHeader, watch_id: i64, revision: Revision) -> WatchResponse {
     WatchResponse {
         cancel_reason: format!("etcdserver: the previous values of revision {revision} are too large for a watch"),
+        ..compacted(header, watch_id, revision + 1)
+    }
+}
+
+/// Returns the response for a revision of which the fragments exceed the memory of the watcher's client: as [`too_large`].
+pub(super) fn too_many_requests(header: ResponseHeader, watch_id: i64, revision: Revision) -> WatchResponse {
+    WatchResponse {
+        cancel_reason: Status::from(Error::TooManyRequests).message().to_owned(),
         ..compacted(header, watch_id, revision + 1)
     }
 }

@@ -121,9 +121,7 @@ impl<H: History> Session<H> {
                 Wake::Tick => self.ticks = self.watchers.notified(),
                 Wake::Loaded(wanted, loaded) => {
                     let turn = self.watchers.loaded(wanted, loaded);
-                    if let Err(status) = self.conclude(turn) {
-                        return Some(Err(status));
-                    }
+                    self.conclude(turn);
                 }
                 Wake::Dispatched(awaited) => {
                     let owing = self.watchers.owing(awaited);
@@ -132,9 +130,7 @@ impl<H: History> Session<H> {
                 }
                 Wake::Mail => {}
                 Wake::Turn => {
-                    if let Err(status) = self.turn() {
-                        return Some(Err(status));
-                    }
+                    self.turn();
                     tokio::task::coop::consume_budget().await; // a long history without a match must not hog the thread
                 }
             }
@@ -199,7 +195,7 @@ impl<H: History> Session<H> {
     }
 
     /// Serves one watcher, or one progress notification.
-    fn turn(&mut self) -> Result<(), Status> {
+    fn turn(&mut self) {
         let frozen = self.progress.frozen();
         if frozen.is_none()
             && let Some(id) = self.ticks.pop_front()
@@ -208,9 +204,8 @@ impl<H: History> Session<H> {
             let notification = self.watchers.tick(id, dispatched);
             self.outbound.extend(notification.map(|response| (response, None)));
         } else if let Some(turn) = self.watchers.turn(frozen.unwrap_or(Revision::MAX)) {
-            self.conclude(turn)?;
+            self.conclude(turn);
         }
-        Ok(())
     }
 
     /// Freezes or thaws the stream, as the pending progress request requires. Between two freezes, too, held watchers are queued
@@ -230,16 +225,10 @@ impl<H: History> Session<H> {
         self.shared.hub.revision().max(self.shared.replay.history().published())
     }
 
-    /// Queues the responses of a turn. A revision is sent completely, however long it is: without memory for that the stream ends.
-    fn conclude(&mut self, turn: Turn) -> Result<(), Status> {
-        let mut charged = Vec::with_capacity(turn.responses.len());
-        for response in turn.responses {
-            let charge = match charged.is_empty() {
-                true => None, // sent next, and charged in that form
-                false => self.watchers.hold(&response).inspect_err(|_| self.ended = true)?,
-            };
-            charged.push((response, charge));
-        }
+    /// Queues the responses of a turn.
+    fn conclude(&mut self, turn: Turn) {
+        let id = turn.id;
+        let charged = self.watchers.charged(turn);
         let events: usize = charged.iter().map(|(response, _)| response.events.len()).sum();
         self.shared
             .hub
@@ -247,8 +236,7 @@ impl<H: History> Session<H> {
             .pending
             .fetch_add(events as u64, Ordering::Relaxed);
         self.outbound.extend(charged);
-        self.settle(turn.id);
-        Ok(())
+        self.settle(id);
     }
 
     /// Answers a progress request if `id` was the last watcher with pending events.

@@ -15,10 +15,12 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
+use crate::budget::Meter;
 use crate::mvcc::row::size_of;
 use crate::pb::etcdserverpb::watch_client::WatchClient;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
@@ -59,6 +61,16 @@ impl Member {
         progress_notify_interval: Duration,
         max_request_bytes: usize,
     ) -> Self {
+        Self::start_metered(bounds, progress_notify_interval, max_request_bytes, Meter::unlimited()).await
+    }
+
+    /// Starts a member that charges all clients to one connection.
+    async fn start_metered(
+        bounds: crate::watch::Options,
+        progress_notify_interval: Duration,
+        max_request_bytes: usize,
+        meter: Meter,
+    ) -> Self {
         let hub = Hub::new(bounds, 1);
         let history = ModelHistory::new();
         let (leader, has_leader) = watch::channel(true);
@@ -78,7 +90,11 @@ impl Member {
         let address = listener.local_addr().unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(async move {
-            let server = Server::builder().add_service(service.into_server());
+            let metered = InterceptorLayer::new(move |mut request: Request<()>| {
+                request.extensions_mut().insert(meter.clone());
+                Ok(request)
+            });
+            let server = Server::builder().layer(metered).add_service(service.into_server());
             server
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await

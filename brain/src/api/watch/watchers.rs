@@ -3,6 +3,7 @@
 //! Invariant: a watcher with events to send is in `queue`, `waiting` or `held`, or in the inbox.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::iter;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -94,10 +95,30 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// Charges the connection for a response that waits behind another one.
-    pub(super) fn hold(&self, response: &WatchResponse) -> Result<Option<Charge>, Error> {
-        let events = response.events.iter().map(|event| event.len() + size_of::<Bytes>());
-        self.meter.hold(events.sum()).map_err(|_| Error::TooManyRequests)
+    /// The responses of a turn, with charges for those that wait behind another one. A revision is sent completely, however long it is:
+    /// without memory for that the watcher ends.
+    pub(super) fn charged(&mut self, turn: Turn) -> Vec<(WatchResponse, Option<Charge>)> {
+        let bytes = |response: &WatchResponse| -> usize {
+            let events = response.events.iter().map(|event| event.len() + size_of::<Bytes>());
+            events.sum()
+        };
+        // The first one is sent next, and charged in that form.
+        let held: Result<Vec<_>, _> = turn
+            .responses
+            .iter()
+            .skip(1)
+            .map(|later| self.meter.hold(bytes(later)))
+            .collect();
+        let (responses, held) = match (held, turn.responses.last()) {
+            (Err(_), Some(last)) => {
+                let revision = last.header.as_ref().map_or(0, |header| header.revision);
+                let end = response::too_many_requests(self.shared.header(0), turn.id, revision);
+                (self.end(turn.id, end).responses, Vec::new())
+            }
+            (held, _) => (turn.responses, held.unwrap_or_default()),
+        };
+        let charges = iter::once(None).chain(held).chain(iter::repeat_with(|| None));
+        responses.into_iter().zip(charges).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

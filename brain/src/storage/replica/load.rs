@@ -187,7 +187,7 @@ pub async fn load_auth<S: Snapshot>(rows: &S) -> Result<Auth, RowsError> {
         Ok(())
     })
     .await?;
-    Ok(auth.loaded())
+    Ok(auth)
 }
 
 fn decode<T: Message + Default>(kind: &str, row: Bytes) -> Result<T, RowsError> {

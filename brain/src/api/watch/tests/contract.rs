@@ -1,6 +1,9 @@
 //! The contract that etcd's clients rely on, one promise at a time.
 
+use prometheus::IntGauge;
+
 use super::*;
+use crate::budget::Budget;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;
 use crate::watch::Options as Bounds;
 
@@ -360,4 +363,48 @@ async fn long_responses_are_cut_if_asked_and_only_then() {
     );
     let parts: Vec<Bytes> = cut.into_iter().flat_map(|part| part.events).collect();
     assert_eq!(parts, whole[0].events);
+}
+
+#[tokio::test]
+async fn a_watcher_without_memory_for_its_fragments_ends_and_others_of_its_stream_go_on() {
+    let budget = Budget::new(1200 << 10, IntGauge::new("held", "held").unwrap());
+    let account = budget.account(None);
+    let meter = Meter::new(&account).unwrap();
+    let mut member = Member::start_metered(Bounds::default(), Duration::from_secs(600), 0, meter).await;
+    let mut stream = member.stream().await;
+    stream
+        .create(WatchCreateRequest {
+            fragment: true,
+            ..span("a", "b")
+        })
+        .await;
+    stream.create(one("z")).await;
+    let value = vec![7; 100 << 10];
+    let keys: Vec<String> = (0..12).map(|n| format!("a{n:02}")).collect();
+    let changes: Vec<Change<'_>> = keys.iter().map(|key| (key.as_str(), Some(&value[..]))).collect();
+    member.commit(&changes);
+    let end = stream.response().await;
+    assert_eq!(
+        (end.watch_id, end.canceled, end.compact_revision),
+        (0, true, 3),
+        "{end:?}"
+    );
+    assert_eq!(end.cancel_reason, "etcdserver: too many requests");
+    assert_eq!(revision(&end), 0, "no progress");
+    member.put("z", b"");
+    let response = stream.response().await;
+    assert_eq!((response.watch_id, brief(&response).as_str()), (1, "z@3"));
+    // Five keys wait behind five.
+    stream
+        .create(WatchCreateRequest {
+            fragment: true,
+            ..span("a", "b")
+        })
+        .await;
+    member.commit(&changes[..10]);
+    for fragment in [true, false] {
+        let response = stream.response().await;
+        assert_eq!((response.events.len(), response.fragment), (5, fragment));
+    }
+    drop(stream);
 }
