@@ -108,6 +108,12 @@ impl Auth {
         more > less && self.bytes - less + more > LARGEST
     }
 
+    /// The number of users and roles.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.users.len() + self.roles.len()
+    }
+
     /// Names of all users, sorted.
     pub fn users(&self) -> impl Iterator<Item = &str> {
         self.users.keys().map(String::as_str)

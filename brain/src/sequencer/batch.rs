@@ -346,7 +346,8 @@ impl<R: Rows> Builder<R> {
         if self.auth.is_too_large(&change) {
             return Err(Error::TooLarge);
         }
-        self.work += change.users.len() + change.roles.len();
+        // Every member copies them for each change.
+        self.work += self.auth.entries();
         Arc::make_mut(&mut self.auth).apply(&change);
         self.push(Change::Auth(change));
         Ok(())

@@ -157,10 +157,16 @@ impl CommitFeed {
 
     /// Counts the bytes of a batch, and gives up what is too much with it.
     fn keep(&self, batch: CommittedBatch) -> Arc<Kept> {
-        let content = batch.payload.map(|payload| Content {
-            _bytes: KeptBytes::new(payload.len() + previous(&batch.events), self.bytes.clone()),
+        let bytes = batch
+            .payload
+            .as_ref()
+            .map_or(0, |payload| payload.len() + previous(&batch.events));
+        // By itself too much, it would be given up behind all others.
+        let payload = batch.payload.filter(|_| bytes <= KEPT_BYTES);
+        let content = payload.map(|payload| Content {
             payload,
             events: batch.events,
+            _bytes: KeptBytes::new(bytes, self.bytes.clone()),
         });
         let new = Arc::new(Kept {
             first: batch.first,
@@ -199,15 +205,15 @@ mod tests {
     #[tokio::test]
     async fn batches_beyond_what_is_kept_are_read_from_the_log_by_who_lags() {
         let feed = CommitFeed::new();
-        let batch = |slot| {
+        let batch = |slot, bytes| {
             CommitEvent::Batch(CommittedBatch {
                 first: Slot(slot),
                 next: Slot(slot + 1),
-                payload: Some(vec![0; 10 << 20].into()),
+                payload: Some(vec![0; bytes].into()),
                 events: Vec::new(),
             })
         };
-        feed.send(batch(0));
+        feed.send(batch(0, 10 << 20));
         assert_eq!(feed.bytes.load(Ordering::Relaxed), 0, "nobody is there");
         let (mut commits, mut lagging) = (feed.subscribe(), feed.subscribe());
         let next = async |commits: &mut Commits| match commits.recv().await.unwrap() {
@@ -216,12 +222,15 @@ mod tests {
         };
         for round in 0..2 {
             for slot in 0..5 {
-                feed.send(batch(slot));
+                feed.send(batch(slot, 10 << 20));
                 assert_eq!(next(&mut commits).await, (slot, true), "round {round}");
                 assert!(feed.bytes.load(Ordering::Relaxed) <= KEPT_BYTES);
             }
-            for slot in 0..5 {
-                assert_eq!(next(&mut lagging).await, (slot, slot >= 2), "round {round}");
+            feed.send(batch(5, KEPT_BYTES + 1));
+            assert_eq!(next(&mut commits).await, (5, false), "alone too much");
+            for slot in 0..6 {
+                let is_kept = (2..5).contains(&slot);
+                assert_eq!(next(&mut lagging).await, (slot, is_kept), "round {round}");
             }
             assert_eq!(feed.bytes.load(Ordering::Relaxed), 0);
         }

@@ -192,10 +192,8 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
 
     /// A slot at or before the batch that made `revision`; `low` if there is none before it.
     async fn locate(&self, revision: Revision, mut low: Slot) -> Result<Slot, LogError> {
-        if let Some(slot) = self.stop_before(revision).filter(|slot| *slot >= low) {
-            return Ok(slot);
-        }
-        if let Some(slot) = self.state.slot_before(revision) {
+        let stop = self.stop_before(revision).filter(|slot| *slot >= low);
+        if let Some(slot) = stop.max(self.state.slot_before(revision)) {
             return Ok(slot);
         }
         // Older than the index, which begins at the start of this process: binary search. Bases ascend with slots.

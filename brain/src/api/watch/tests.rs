@@ -280,6 +280,13 @@ fn span(key: &'static str, range_end: &'static str) -> WatchCreateRequest {
     }
 }
 
+fn fragmented(create: WatchCreateRequest) -> WatchCreateRequest {
+    WatchCreateRequest {
+        fragment: true,
+        ..create
+    }
+}
+
 fn from(start_revision: Revision, create: WatchCreateRequest) -> WatchCreateRequest {
     WatchCreateRequest {
         start_revision,

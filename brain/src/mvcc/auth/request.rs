@@ -134,13 +134,13 @@ impl Auth {
             }
             AuthRequest::DeleteRole(name) => {
                 self.role(&name)?;
-                let holders = self.users.iter().filter_map(|(user, held)| {
-                    let user = user.clone();
-                    held.without_role(&name).map(|without| (user, without))
+                let without = self.users.iter().filter_map(|(user, held)| {
+                    held.without_role(&name).map(|without| UserChange {
+                        name: user.clone(),
+                        user: Some(without),
+                    })
                 });
-                let users = holders
-                    .map(|(name, user)| UserChange { name, user: Some(user) })
-                    .collect();
+                let users = without.collect();
                 AuthChange {
                     users,
                     ..self.with_role(name, None)

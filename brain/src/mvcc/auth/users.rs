@@ -44,8 +44,10 @@ impl User {
     /// Returns the same user without a role; `None` if it does not have it.
     #[must_use]
     pub fn without_role(&self, role: &str) -> Option<User> {
-        let mut user = self.clone();
-        user.roles.retain(|own| own != role);
-        (user.roles.len() < self.roles.len()).then_some(user)
+        self.has_role(role).then(|| {
+            let mut user = self.clone();
+            user.roles.retain(|own| own != role);
+            user
+        })
     }
 }

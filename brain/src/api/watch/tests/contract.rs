@@ -334,12 +334,7 @@ async fn long_responses_are_cut_if_asked_and_only_then() {
     let overhead = super::super::OVERHEAD_BYTES;
     let mut member = Member::start_with(Bounds::default(), Duration::from_secs(600), 0).await;
     let mut stream = member.stream().await;
-    stream
-        .create(WatchCreateRequest {
-            fragment: true,
-            ..span("a", "b")
-        })
-        .await;
+    stream.create(fragmented(span("a", "b"))).await;
     stream.create(span("a", "b")).await;
     let value = vec![7; 100 << 10];
     let keys: Vec<String> = (0..12).map(|n| format!("a{n:02}")).collect();
@@ -372,12 +367,7 @@ async fn a_watcher_without_memory_for_its_fragments_ends_and_others_of_its_strea
     let meter = Meter::new(&account).unwrap();
     let mut member = Member::start_metered(Bounds::default(), Duration::from_secs(600), 0, meter).await;
     let mut stream = member.stream().await;
-    stream
-        .create(WatchCreateRequest {
-            fragment: true,
-            ..span("a", "b")
-        })
-        .await;
+    stream.create(fragmented(span("a", "b"))).await;
     stream.create(one("z")).await;
     let value = vec![7; 100 << 10];
     let keys: Vec<String> = (0..12).map(|n| format!("a{n:02}")).collect();
@@ -395,12 +385,7 @@ async fn a_watcher_without_memory_for_its_fragments_ends_and_others_of_its_strea
     let response = stream.response().await;
     assert_eq!((response.watch_id, brief(&response).as_str()), (1, "z@3"));
     // Five keys wait behind five.
-    stream
-        .create(WatchCreateRequest {
-            fragment: true,
-            ..span("a", "b")
-        })
-        .await;
+    stream.create(fragmented(span("a", "b"))).await;
     member.commit(&changes[..10]);
     for fragment in [true, false] {
         let response = stream.response().await;
