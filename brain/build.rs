@@ -10,7 +10,7 @@ const TYPE_BYTES: i32 = 12;
 fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=proto");
     let mut files = protox::compile(
-        ["rpc", "auth", "lock", "election", "peer"].map(|name| format!("proto/{name}.proto")),
+        ["rpc", "auth", "lock", "election", "health", "peer"].map(|name| format!("proto/{name}.proto")),
         ["proto"],
     )?;
     // The JSON gateway translates by these.

@@ -83,6 +83,10 @@ pub mod pb {
     pub mod v3electionpb {
         tonic::include_proto!("v3electionpb");
     }
+    /// Health checks of gRPC.
+    pub mod healthpb {
+        tonic::include_proto!("grpc.health.v1");
+    }
     /// Services, requests and responses.
     pub mod etcdserverpb {
         tonic::include_proto!("etcdserverpb");

@@ -133,8 +133,6 @@ pub struct Config {
     pub slow_requests: SlowOptions,
     /// The export of spans, if it is enabled.
     pub tracing: Option<TracingOptions>,
-    /// The heartbeat interval of leadership.
-    pub heartbeat_interval: Duration,
     /// The time without a heartbeat after which a new leader may be elected.
     pub election_timeout: Duration,
     /// Authentication of users.

@@ -31,7 +31,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         "" => format!("{name}.etcd"),
         dir => dir.to_owned(),
     };
-    let (heartbeat_interval, election_timeout) = timing(&values)?;
+    let election_timeout = election_timeout(&values)?;
     let listen_client_urls = values.bind_urls("listen-client-urls")?;
     if listen_client_urls.is_empty() {
         return Err("--listen-client-urls must name at least one URL".to_owned());
@@ -83,7 +83,6 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         },
         tracing: tracing::read(&values)?,
         watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
-        heartbeat_interval,
         election_timeout,
         auth: auth::read(&values, warnings)?,
         extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
@@ -184,8 +183,8 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Returns heartbeat interval and election timeout, within etcd's bounds.
-fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
+/// Returns the election timeout, within etcd's bounds, which are relative to the heartbeat interval.
+fn election_timeout(values: &Values<'_>) -> Result<Duration, String> {
     let heartbeat: u64 = values.number("heartbeat-interval")?;
     let election: u64 = values.number("election-timeout")?;
     if heartbeat == 0 {
@@ -201,7 +200,7 @@ fn timing(values: &Values<'_>) -> Result<(Duration, Duration), String> {
             "--election-timeout[{election}ms] is too long, and should be set less than 50000ms"
         ));
     }
-    Ok((Duration::from_millis(heartbeat), Duration::from_millis(election)))
+    Ok(Duration::from_millis(election))
 }
 
 /// Returns the URLs that clients are to dial: the given ones, else the listen URLs if they can be dialled.

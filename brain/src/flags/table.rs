@@ -112,7 +112,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("data-dir", "", Member, Works("directory of the data [default: <name>.etcd]")),
     text("wal-dir", "", Member, Refused("the log lives in the data directory")),
     text("snapshot-count", "10000", Member, Idle("there are no raft snapshots")),
-    text("heartbeat-interval", "100", Member, Works("heartbeat interval in milliseconds")),
+    text("heartbeat-interval", "100", Member, Idle("the leader's lock is renewed every --election-retry-period")),
     text("election-timeout", "1000", Member, Works("election timeout in milliseconds; the shortest lease is one and a half of it, in whole seconds")),
     bool("initial-election-tick-advance", "true", Member, Idle("there are no raft ticks")),
     text("listen-peer-urls", "http://localhost:2380", Member, Works("comma-separated URLs for peers, with --storage tikv; nothing listens there for a data directory, which has one member")),

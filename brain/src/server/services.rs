@@ -13,6 +13,7 @@ use crate::api::cluster::ClusterService;
 use crate::api::concurrency::{Cleanup, Concurrency};
 use crate::api::context::ApiContext;
 use crate::api::election::ElectionService;
+use crate::api::grpc_health::HealthService;
 use crate::api::health::StoreHealth;
 use crate::api::kv::KvService;
 use crate::api::lease::LeaseService;
@@ -37,6 +38,7 @@ use crate::mvcc::key_index::Phase;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Services;
 use crate::pb::etcdserverpb as pb;
+use crate::pb::healthpb::health_server::HealthServer;
 use crate::pb::peerpb::peer_server::PeerServer;
 use crate::pb::v3electionpb::election_server::ElectionServer;
 use crate::pb::v3lockpb::lock_server::LockServer;
@@ -139,7 +141,7 @@ pub fn services<H: History, R: Rows>(
         hub: watched.clone(),
         replay: watches.replay(),
         cleanup,
-        stop: leave,
+        stop: leave.clone(),
     });
     let cluster = ClusterService {
         id: api.member_id,
@@ -159,7 +161,6 @@ pub fn services<H: History, R: Rows>(
         (size, log_size),
         (listed.clone(), data_dir),
     ));
-    let (_reporter, probes) = tonic_health::server::health_reporter();
     let max = config.limits.max_receive_bytes;
     let mut routes = Routes::builder();
     routes
@@ -175,7 +176,7 @@ pub fn services<H: History, R: Rows>(
         .add_service(pb::auth_server::AuthServer::new(AuthService(api.clone())).max_decoding_message_size(max))
         .add_service(LockServer::new(LockService(concurrency.clone())).max_decoding_message_size(max))
         .add_service(ElectionServer::new(ElectionService(concurrency)).max_decoding_message_size(max))
-        .add_service(probes);
+        .add_service(HealthServer::new(HealthService { stop: leave }));
     Services {
         routes: routes.routes(),
         health: Arc::new(StoreHealth(api.clone())),

@@ -8,6 +8,7 @@ mod about;
 mod auth;
 pub(crate) mod certificates;
 mod garbage;
+mod hashes;
 mod idle;
 mod large;
 mod membership;

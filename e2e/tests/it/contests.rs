@@ -1,4 +1,4 @@
-//! Locks, elections and users: a brain answers a script as etcd does, and etcdctl gets along with it.
+//! Locks, elections and users: a brain answers a script as etcd does.
 
 use bytes::Bytes;
 use e2e::progress::Progress;
@@ -11,7 +11,6 @@ use nobody::ask_about_nobody;
 use users::manage_users;
 
 mod actor;
-mod etcdctl;
 mod nobody;
 mod users;
 

@@ -30,7 +30,7 @@ const DYNAMIC: &str = "KUBEBRAIN_DYNAMIC";
 const KILL_AT: &str = "KUBEBRAIN_KILL_AT";
 
 /// Named points that are passed while clients write, and how often at most before the end.
-const POINTS: [(&str, u32); 16] = [
+const POINTS: [(&str, u32); 17] = [
     ("log-unwritten", 300),
     ("log-written", 300),
     ("log-synced", 300),
@@ -46,14 +46,16 @@ const POINTS: [(&str, u32); 16] = [
     ("rows-synced", 2),
     ("watermark-raised", 2),
     ("slots-destroyed", 2),
+    ("tables-unmerged", 1),
     ("tables-merged", 1),
 ];
 
 /// Named points that are passed before the first start is over.
-const FIRST_POINTS: [&str; 7] = [
+const FIRST_POINTS: [&str; 8] = [
     "control-page:1",
     "control-page:2",
     "journal-written:1",
+    "rows-made:1",
     "identity-written:1",
     // the log has its name there, and no record yet
     "identity-written:2",

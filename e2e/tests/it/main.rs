@@ -16,6 +16,7 @@ mod demo;
 mod differential;
 mod durability;
 mod etcd_tests;
+mod etcdctl;
 mod followers;
 mod gateway;
 mod harness;

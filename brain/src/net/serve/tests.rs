@@ -12,18 +12,20 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Status};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceExt as _;
 
 mod hostile;
 mod spans;
 
 use super::*;
+use crate::api::grpc_health::HealthService;
 use crate::flags::{Asked, parse};
 use crate::net::http::Alarm;
 use crate::net::tls::testing::Ca;
 use crate::otel::Tracing;
+use crate::pb::healthpb::HealthCheckRequest;
+use crate::pb::healthpb::health_client::HealthClient;
+use crate::pb::healthpb::health_server::HealthServer;
 use crate::refusal::{self, Refusal};
 use crate::server::not_ready::NotReady;
 
@@ -87,7 +89,9 @@ fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Servic
 }
 
 fn probes() -> Routes {
-    let (_, probes) = tonic_health::server::health_reporter();
+    let probes = HealthServer::new(HealthService {
+        stop: CancellationToken::new(),
+    });
     let mut routes = Routes::builder();
     routes.add_service(probes.max_decoding_message_size(64));
     routes.routes()

@@ -175,6 +175,14 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
         rounds += 1;
     }
     assert!(rounds > 0 && most < before + MEMORY, "{most} bytes, {before} before");
+    for member in [&leader, &follower] {
+        let mut maintenance = MaintenanceClient::new(member.connect().await);
+        let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(
+            (status.leader, &status.errors[..]),
+            (0, &["etcdserver: no leader".to_owned()][..])
+        );
+    }
     for process in &processes {
         site.tikv.revive(*process).await.unwrap();
     }
