@@ -166,11 +166,14 @@ impl Round<'_> {
             let name = "updates in txns of 50, cold: read from files for a key";
             self.say(name, Unit::BytesEach, read);
         }
-        let (most, longest) = load.compact().await?;
-        let most = most.as_secs_f64();
-        self.say("put while they are compacted, 99 of 100 within", Unit::Seconds, most);
-        let longest = longest.as_secs_f64();
-        self.say("put while they are compacted, the longest", Unit::Seconds, longest);
+        let compaction = load.compact().await?;
+        for (name, time) in [
+            ("compaction of what they superseded", compaction.took),
+            ("put while they are compacted, 99 of 100 within", compaction.most),
+            ("put while they are compacted, the longest", compaction.longest),
+        ] {
+            self.say(name, Unit::Seconds, time.as_secs_f64());
+        }
         if !self.is_on_tikv {
             let occupied = footprint::settled(&self.place.data()).await?;
             self.say_occupied("compacted", occupied);
@@ -188,6 +191,15 @@ impl Round<'_> {
             self.say(&format!("list of all, {when}: keys"), Unit::PerSecond, rate);
             let name = format!("list of all, {when}: server CPU of a key");
             self.say(&name, Unit::MicrosEach, spent);
+        }
+        let (before, cpu) = (footprint::forget_peak(&server)?, server.usage()?.cpu);
+        if let Some(rate) = load.stream().await? {
+            let usage = server.usage()?;
+            let spent = updates::each(usage.cpu - cpu, self.keys);
+            self.say("RangeStream of all: keys", Unit::PerSecond, rate);
+            self.say("RangeStream of all: server CPU of a key", Unit::MicrosEach, spent);
+            let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;
+            self.say("RangeStream of all: peak RSS above that before", Unit::Mib, more);
         }
         if let Some(bytes) = footprint::index_bytes(&self.metrics).await? {
             let each = bytes / self.keys as f64;

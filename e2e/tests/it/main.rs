@@ -22,6 +22,7 @@ mod gateway;
 mod harness;
 mod hostile;
 mod import;
+mod jwt;
 mod kubectl;
 mod lease;
 mod locks;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use brain::pb::etcdserverpb as pb;
+use pb::kv_client::KvClient;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
@@ -75,12 +77,9 @@ impl Pair {
     /// Starts a member; the first one leads.
     fn begin(&self, member: usize, more: &[&str]) -> Process {
         let dir = self.dir.path().display();
-        let url = |member: usize| self.site.peer_url(member).replace("http://", "https://");
         let mut flags = self.site.flags(member, 2);
+        flags.extend(over_tls(&self.site, member));
         flags.extend([
-            format!("--listen-peer-urls={}", url(member)),
-            format!("--initial-advertise-peer-urls={}", url(member)),
-            format!("--initial-cluster=b0={},b1={}", url(0), url(1)),
             "--peer-client-cert-auth=true".to_owned(),
             format!("--peer-trusted-ca-file={dir}/ca.crt"),
             format!("--peer-cert-file={dir}/listen{member}.crt"),
@@ -97,6 +96,16 @@ impl Pair {
         leader.says("ready to serve client requests").await;
         leader
     }
+}
+
+/// The flags by which one of two members is dialled over TLS.
+fn over_tls(site: &Site, member: usize) -> [String; 3] {
+    let url = |member: usize| site.peer_url(member).replace("http://", "https://");
+    [
+        format!("--listen-peer-urls={}", url(member)),
+        format!("--initial-advertise-peer-urls={}", url(member)),
+        format!("--initial-cluster=b0={},b1={}", url(0), url(1)),
+    ]
 }
 
 /// Puts something wrong in the place of a certificate.
@@ -253,4 +262,29 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
     follower.kill().await;
     leader.kill().await;
     stranger.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_make_their_own_certificates_follow_each_other() {
+    let (site, home) = (Site::new(2).await, TempDir::new().unwrap());
+    let mut members = Vec::new();
+    for member in 0..2 {
+        let mut flags = site.flags(member, 2);
+        flags.extend(over_tls(&site, member));
+        let dir = home.path().join(format!("b{member}"));
+        flags.extend(["--peer-auto-tls".to_owned(), format!("--data-dir={}", dir.display())]);
+        let started = Process::begin(&flags, site.client_url(member));
+        started.says("ready to serve client requests").await;
+        assert!(dir.join("fixtures/peer").is_dir());
+        members.push(started);
+    }
+    let put = pb::PutRequest {
+        key: "a".into(),
+        ..pb::PutRequest::default()
+    };
+    // Forwarded.
+    KvClient::new(members[1].connect().await).put(put).await.unwrap();
+    for member in members.into_iter().rev() {
+        member.stop().await;
+    }
 }

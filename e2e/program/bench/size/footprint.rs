@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use e2e::server::Server;
 use tokio::time::{Instant, sleep};
 
 use super::keys::{VALUE, key};
@@ -54,6 +55,12 @@ pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
         }
         sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Has the kernel note the peak of a server's memory anew, and returns what it has now.
+pub(super) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
+    std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").context("forget the peak of memory")?;
+    Ok(server.usage()?.rss)
 }
 
 /// Bytes that the files of a directory occupy. A server may remove files meanwhile.

@@ -8,6 +8,7 @@ use e2e::wire::etcdserverpb as pb;
 use futures::future::try_join_all;
 use pb::kv_client::KvClient;
 use tokio::time::Instant;
+use tonic::Code;
 use tonic::transport::Channel;
 
 use super::keys::{STEP, VALUE, client, key, put};
@@ -28,6 +29,14 @@ const PROBES: usize = 20;
 /// Pairs of a page whose answer counts what is left, and how often such questions are asked.
 const COUNTED_PAGE: i64 = 500;
 const COUNTS: usize = 21;
+
+/// A compaction, and puts meanwhile.
+pub(super) struct Compaction {
+    pub(super) took: Duration,
+    /// 99 of 100 puts took less.
+    pub(super) most: Duration,
+    pub(super) longest: Duration,
+}
 
 /// Requests for keys that were not asked for before.
 pub(super) struct Load {
@@ -114,8 +123,8 @@ impl Load {
         Ok(self.superseded() as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// Compacts everything, and meanwhile puts one after the other: the time of the slowest but one in a hundred, and the longest.
-    pub(super) async fn compact(&self) -> anyhow::Result<(Duration, Duration)> {
+    /// Compacts everything, and meanwhile puts one after the other.
+    pub(super) async fn compact(&self) -> anyhow::Result<Compaction> {
         let mut kv = self.clients[0].clone();
         let revision = updates::revision(&mut kv).await?;
         let compact = kv.compact(pb::CompactionRequest {
@@ -134,13 +143,19 @@ impl Load {
                 }
             }
         };
+        let began = Instant::now();
         tokio::select! {
             compacted = compact => drop(compacted?),
             error = put => return Err(error),
         }
+        let took = began.elapsed();
         times.sort();
         let at = |nth: usize| times.get(nth).copied().unwrap_or_default();
-        Ok((at(times.len() * 99 / 100), at(times.len().saturating_sub(1))))
+        Ok(Compaction {
+            took,
+            most: at(times.len() * 99 / 100),
+            longest: at(times.len().saturating_sub(1)),
+        })
     }
 
     pub(super) async fn list(&self) -> anyhow::Result<f64> {
@@ -165,6 +180,27 @@ impl Load {
         }
         ensure!(listed == self.keys, "{listed} of {} keys are listed", self.keys);
         Ok(listed as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// The same in one stream; `None` where the server has none.
+    pub(super) async fn stream(&self) -> anyhow::Result<Option<f64>> {
+        let began = Instant::now();
+        let all = pb::RangeRequest {
+            key: b"/registry/pods/".as_slice().into(),
+            range_end: b"/registry/pods0".as_slice().into(),
+            ..pb::RangeRequest::default()
+        };
+        let mut chunks = match self.clients[0].clone().range_stream(all).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) if status.code() == Code::Unimplemented => return Ok(None),
+            Err(status) => return Err(status.into()),
+        };
+        let mut listed = 0;
+        while let Some(chunk) = chunks.message().await? {
+            listed += chunk.range_response.map_or(0, |part| part.kvs.len() as u64);
+        }
+        ensure!(listed == self.keys, "{listed} of {} keys are streamed", self.keys);
+        Ok(Some(listed as f64 / began.elapsed().as_secs_f64()))
     }
 
     /// The median time of a page at some place, with the number of all pairs from there on.
