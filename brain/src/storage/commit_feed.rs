@@ -73,7 +73,7 @@ impl Kept {
     }
 }
 
-/// What is given up first.
+/// The record and the events of a batch: the feed drops them when it keeps too many bytes.
 #[derive(Debug)]
 struct Content {
     payload: Bytes,
@@ -105,7 +105,7 @@ impl Drop for KeptBytes {
 #[derive(Debug, Clone)]
 pub struct CommitFeed {
     sender: broadcast::Sender<Message>,
-    /// What is kept, the oldest first.
+    /// The batches that some follower has not received, the oldest first.
     kept: Arc<Mutex<VecDeque<Weak<Kept>>>>,
     /// Bytes that are kept.
     bytes: Arc<AtomicUsize>,

@@ -154,7 +154,7 @@ const FAILING: usize = 18;
 /// Commands whose output has the same fields on both.
 const FIELDS: &[&str] = &["endpoint status", "endpoint hashkv", "member list"];
 
-/// What a command printed on a server, without what may differ: addresses, ids and times.
+/// Runs a command on a server. Returns its output, with a word in place of each address, id and time.
 fn said(server: &Server, dir: &Path, lease: &mut String, line: &str) -> String {
     let (line, typed) = line
         .split_once(" < ")
@@ -206,7 +206,7 @@ fn said(server: &Server, dir: &Path, lease: &mut String, line: &str) -> String {
     )
 }
 
-/// What all commands said of a fresh server.
+/// Runs all commands on a fresh server, and returns the output of each.
 fn all_said(program: &Program) -> Vec<String> {
     let (server, dir) = (Server::start(program, &[]).unwrap(), tempfile::tempdir().unwrap());
     let mut lease = String::new();

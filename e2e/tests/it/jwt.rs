@@ -61,7 +61,7 @@ impl Client {
         self.auth.authenticate(asked).await.unwrap().into_inner().token
     }
 
-    /// What a put with a token is answered.
+    /// Puts a key with a token. Returns the code and the text of the answer.
     async fn put(&mut self, token: &str) -> (Code, String) {
         let mut put = Request::new(pb::PutRequest {
             key: "k".into(),
