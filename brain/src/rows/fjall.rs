@@ -236,6 +236,26 @@ impl FjallRows {
         }
         Ok(())
     }
+
+    /// Has the files of replaced tables removed that only views before the merges need. A view that is read slowly keeps them longer: they
+    /// go with it.
+    async fn discard(&self) -> Result<(), RowsError> {
+        let begun = Instant::now();
+        loop {
+            let writer = self.shared.writer.clone().lock_owned().await;
+            let shared = self.shared.clone();
+            guard::blocking(move || {
+                let mut writer = writer;
+                shared.release(&mut writer, 1)
+            })
+            .await?;
+            if left_over(&self.shared.keyspace)? == 0 || begun.elapsed() >= RENEWAL {
+                return Ok(());
+            }
+            self.shared.renewal.notify_one();
+            tokio::time::sleep(RENEWAL_POLL).await;
+        }
+    }
 }
 
 impl Rows for FjallRows {
@@ -333,7 +353,7 @@ impl Rows for FjallRows {
             })
             .await?;
             match done {
-                Ok(Left::Nothing) => return Ok(()),
+                Ok(Left::Nothing) => return self.discard().await,
                 Ok(next) => (waits, left) = (0, next),
                 // Tables that views keep are deleted once the views are renewed.
                 Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {

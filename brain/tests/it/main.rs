@@ -8,6 +8,7 @@ mod canonical;
 mod collector;
 mod compaction_pace;
 mod counted;
+mod defragment;
 mod dump;
 mod engine;
 mod etcd;
