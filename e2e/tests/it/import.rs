@@ -1,12 +1,13 @@
 //! `kubebrain import` copies an etcd that is written to, and clients find on the copy what they had.
 
 use std::io::{BufRead as _, BufReader, PipeReader};
-use std::path::Path;
 use std::process::{Child, Stdio};
 
 use e2e::differential::FLAGS;
+use e2e::members::Members;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server, spawn};
+use e2e::tikv::Tikv;
 use e2e::watchdog;
 use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
@@ -39,18 +40,13 @@ struct Copy {
 }
 
 impl Copy {
-    fn start(program: &Program, source: &Server, dir: &Path) -> Self {
+    /// Copies from the endpoints to where the flags say.
+    fn start(program: &Program, endpoints: &str, flags: &[String]) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut command = e2e::server::command(program);
-        command.args([
-            "import",
-            "--follow",
-            "--from-endpoints",
-            source.endpoint(),
-            "--data-dir",
-        ]);
         command
-            .arg(dir)
+            .args(["import", "--follow", "--from-endpoints", endpoints])
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(writer.try_clone().unwrap())
             .stderr(writer);
@@ -163,6 +159,7 @@ async fn etcd_is_copied_while_it_is_written_to() {
     let mut random = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
     let dir = dir.path().join("copy");
+    let into = [format!("--data-dir={}", dir.display())];
     let kubebrain = Program::kubebrain().unwrap();
     let etcd = Server::start(&Program::etcd(&progress).unwrap(), FLAGS).unwrap();
     let channel = etcd.connect().await.unwrap();
@@ -175,11 +172,11 @@ async fn etcd_is_copied_while_it_is_written_to() {
         stopped,
     ));
     is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
-    let copy = Copy::start(&kubebrain, &etcd, &dir);
+    let copy = Copy::start(&kubebrain, etcd.endpoint(), &into);
     let killed_at = BEFORE + random.random_range(0..REQUESTS.1);
     is_written.wait_for(|written| *written >= killed_at).await.unwrap();
     copy.kill();
-    let mut copy = Copy::start(&kubebrain, &etcd, &dir);
+    let mut copy = Copy::start(&kubebrain, etcd.endpoint(), &into);
     copy.says("the copy has reached the source");
     let more = *is_written.borrow() + 200;
     is_written
@@ -191,9 +188,16 @@ async fn etcd_is_copied_while_it_is_written_to() {
     let newest = writer.join_next().await.unwrap().unwrap();
     copy.finish();
 
-    let compacted = first_readable(&mut KvClient::new(channel.clone()), newest).await;
-    let expected = read(&channel, (compacted, newest)).await;
     let brain = Server::start_in(&kubebrain, &dir, FLAGS).unwrap();
+    assert_copied(&channel, &brain, newest).await;
+    brain.stop().unwrap();
+    etcd.stop().unwrap();
+}
+
+/// Compares all that clients can read of the source with what they can read of its copy, which is written to afterwards.
+async fn assert_copied(source: &Channel, brain: &Server, newest: i64) {
+    let compacted = first_readable(&mut KvClient::new(source.clone()), newest).await;
+    let expected = read(source, (compacted, newest)).await;
     let channel = brain.connect().await.unwrap();
     let mut kv = KvClient::new(channel.clone());
     assert_eq!(first_readable(&mut kv, newest).await, compacted);
@@ -204,6 +208,45 @@ async fn etcd_is_copied_while_it_is_written_to() {
     };
     let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
     assert_eq!(header.revision, newest + 1);
+}
+
+/// The copy goes on with the next endpoint when the member that it follows ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_of_three_members_is_copied_to_tikv_while_one_of_them_ends() {
+    let _deadline: watchdog::Watchdog = deadline();
+    let progress = Progress::stderr();
+    let kubebrain = Program::kubebrain().unwrap();
+    let tikv = Tikv::for_test().unwrap();
+    let into = [
+        "--storage=tikv".to_owned(),
+        format!("--tikv-pd-endpoints={}", tikv.pd()),
+        format!("--tikv-key-prefix=copy-{:032x}", rand::random::<u128>()),
+    ];
+    let mut etcds = Members::etcds(&Program::etcd(&progress).unwrap(), 3, FLAGS).unwrap();
+    let (leader, followers) = (etcds.leader().await.unwrap(), etcds.followers().await.unwrap());
+    let (followed, other) = (followers[0], followers[1]);
+    let endpoints = [followed, leader, other].map(|member| etcds.url(member).unwrap());
+    let channel = etcds.server(leader).unwrap().connect().await.unwrap();
+    let ((written, mut is_written), (stop, stopped)) = (watch::channel(0), watch::channel(false));
+    let mut writer = JoinSet::new();
+    let random = StdRng::seed_from_u64(rand::random());
+    writer.spawn(load(channel.clone(), random, written, stopped));
+    is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
+    let mut copy = Copy::start(&kubebrain, &endpoints.join(","), &into);
+    copy.says("the copy has reached the source");
+    etcds.kill(followed).unwrap();
+    let more = *is_written.borrow() + 200;
+    is_written
+        .wait_for(|written| *written >= more.min(REQUESTS.0))
+        .await
+        .unwrap();
+    stop.send_replace(true);
+    let newest = writer.join_next().await.unwrap().unwrap();
+    copy.finish();
+
+    let flags: Vec<&str> = FLAGS.iter().copied().chain(into.iter().map(String::as_str)).collect();
+    let brain = Server::start(&kubebrain, &flags).unwrap();
+    assert_copied(&channel, &brain, newest).await;
     brain.stop().unwrap();
-    etcd.stop().unwrap();
+    etcds.stop().unwrap();
 }
