@@ -1,9 +1,9 @@
-//! Rows that a test pauses and resumes: before a change, a sync or a snapshot, or after a read of the fence.
+//! Rows that a test pauses and resumes: before a change, a sync, a snapshot or a scan, or after a read of the fence.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::rows::{Change, Rows, RowsError, Step};
+use brain::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 
@@ -69,6 +69,14 @@ pub(crate) struct PausableRows<R> {
     pub(crate) fence: Gate,
     pub(crate) sync: Gate,
     pub(crate) snapshot: Gate,
+    pub(crate) scan: Gate,
+}
+
+/// A snapshot behind the gate of scans.
+#[derive(Clone, Debug)]
+pub(crate) struct PausableSnapshot<S> {
+    snapshot: S,
+    scan: Gate,
 }
 
 impl<R> PausableRows<R> {
@@ -79,16 +87,20 @@ impl<R> PausableRows<R> {
             fence: Gate::open(),
             sync: Gate::open(),
             snapshot: Gate::open(),
+            scan: Gate::open(),
         }
     }
 }
 
 impl<R: Rows> Rows for PausableRows<R> {
-    type Snapshot = R::Snapshot;
+    type Snapshot = PausableSnapshot<R::Snapshot>;
 
-    async fn snapshot(&self) -> Result<R::Snapshot, RowsError> {
+    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
         self.snapshot.pass().await;
-        self.rows.snapshot().await
+        Ok(PausableSnapshot {
+            snapshot: self.rows.snapshot().await?,
+            scan: self.scan.clone(),
+        })
     }
 
     async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
@@ -129,5 +141,32 @@ impl<R: Rows> Rows for PausableRows<R> {
 
     fn size(&self) -> Option<u64> {
         self.rows.size()
+    }
+}
+
+impl<S: Snapshot> Snapshot for PausableSnapshot<S> {
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        self.snapshot.fence().await
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        self.snapshot.get(key).await
+    }
+
+    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
+        self.snapshot.multi_get(keys).await
+    }
+
+    async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
+        self.scan.pass().await;
+        self.snapshot.scan(scan).await
+    }
+
+    fn scans_values(&self) -> bool {
+        self.snapshot.scans_values()
+    }
+
+    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
+        self.snapshot.split_points(from, to, parts).await
     }
 }

@@ -30,6 +30,7 @@ use crate::auth::Services;
 use crate::engine::Engine;
 use crate::members::Site;
 use crate::model::Model;
+use crate::pausable_rows::PausableRows;
 use crate::program::{Kubebrain, Process, command, refusal};
 use crate::script::run;
 use crate::store::{requests, seed};
@@ -221,6 +222,41 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
     assert_eq!(engine.store.state.view().revision, 1 + written);
     engine.stop().await.unwrap();
     assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0, "files are left");
+}
+
+/// However slowly the disk gives what a snapshot reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_go_on_while_a_snapshot_is_read() {
+    let temp = TempDir::new().unwrap();
+    let rows = PausableRows::new(MemRows::new());
+    let mut engine = Engine::start(MemLog::new(), rows.clone()).await.unwrap();
+    let before = engine.puts(40).await;
+    let earlier = rows.scan.hold();
+    let reading = async {
+        let saved = saved(&engine, temp.path()).await;
+        let last = versions(&content(&saved)).last().map(|(revision, ..)| *revision);
+        assert_eq!((saved.revision, last), (before, Some(before)));
+    };
+    let kv = KvService {
+        store: engine.kv.store.clone(),
+        stop: CancellationToken::new(),
+    };
+    let writing = async {
+        rows.scan.reached(earlier).await;
+        for n in 0..200 {
+            let put = pb::PutRequest {
+                key: format!("key-{}", n % 50).into(),
+                // Together more than one memtable, so that rows are written, too.
+                value: vec![7; 100_000].into(),
+                ..Default::default()
+            };
+            kv.put(tonic::Request::new(put)).await.unwrap();
+        }
+        rows.scan.release();
+    };
+    tokio::join!(reading, writing);
+    assert_eq!(engine.store.state.view().revision, before + 200);
+    engine.stop().await.unwrap();
 }
 
 #[tokio::test]
