@@ -33,6 +33,24 @@ pub enum Cas {
     Unknown(anyhow::Error),
 }
 
+/// Attempts of [`set`].
+const ATTEMPTS: u32 = 5;
+
+/// Sets the value of a register that nobody else sets at the same time. Fails if it cannot be reached, or if somebody does.
+pub(crate) async fn set<C: CasRegister>(register: &C, new: Option<Bytes>) -> anyhow::Result<()> {
+    let mut failed = None;
+    for _ in 0..ATTEMPTS {
+        let stored = register.get().await?;
+        if stored == new {
+            return Ok(());
+        }
+        if let Cas::Unknown(error) = register.compare_and_set(stored, new.clone()).await {
+            failed = Some(error);
+        }
+    }
+    Err(failed.unwrap_or_else(|| anyhow::anyhow!("somebody else changes the register")))
+}
+
 #[cfg(test)]
 pub(crate) mod laws;
 pub mod mem;

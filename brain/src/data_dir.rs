@@ -15,7 +15,7 @@ use crate::log::LogId;
 
 pub use identity::Identity;
 pub use look::Look;
-pub use restoring::{Importing, Restoring};
+pub use restoring::{Importing, Restoring, RestoringFrom};
 
 mod identity;
 mod look;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::flags::Storage;
 use run::Lifecycle;
 
+mod claim;
 mod debug;
 mod dump;
 mod embedded;

@@ -32,8 +32,8 @@ pub enum OwnerError {
     Wiping,
     /// A restore is in progress, or was interrupted.
     #[error(
-        "a snapshot is being restored into the key prefix, or another store imported, or that was interrupted: go on by \
-         `kubebrain import`, or `kubebrain wipe` it and restore again"
+        "a snapshot is being restored into the key prefix, or another store imported, or that was interrupted: go on by the same \
+         `kubebrain snapshot restore` or `kubebrain import`, or `kubebrain wipe` it"
     )]
     Restoring,
     /// A restore needs a prefix without a store.

@@ -11,8 +11,12 @@ use super::{
     DataDirError, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
 };
 
-/// Says that log and rows are those of a restore that is not complete.
+/// Says that log and rows are those of a restore or an import that is not complete; holds [`RestoringFrom`] once a restore can go on with
+/// them.
 pub(super) const RESTORING: &str = "RESTORING";
+
+/// The name of [`RESTORING`] before it is complete.
+const RESTORING_NEW: &str = "RESTORING.new";
 
 /// Says that log and rows are a copy of another store that follows it: all of it up to the revision that it is at.
 pub(super) const IMPORTING: &str = "IMPORTING";
@@ -25,6 +29,19 @@ const IMPORTING_NEW: &str = "IMPORTING.new";
 pub struct Importing {
     /// The id of the cluster that is copied.
     pub source: u64,
+    /// The cluster's id that the store gets.
+    pub cluster_id: u64,
+    /// The member's id that the store gets.
+    pub member_id: u64,
+    /// The id of the log.
+    pub log: [u8; 16],
+}
+
+/// The snapshot of which a directory holds a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoringFrom {
+    /// SHA-256 of the snapshot's database.
+    pub snapshot: [u8; 32],
     /// The cluster's id that the store gets.
     pub cluster_id: u64,
     /// The member's id that the store gets.
@@ -77,6 +94,23 @@ impl Restoring {
         Ok(Some((this, importing)))
     }
 
+    /// Locks the directory if it holds a part of this snapshot that can be gone on with; returns `None` if it does not.
+    pub fn resume_restore(
+        path: &Path,
+        snapshot: &[u8; 32],
+    ) -> Result<Option<(Restoring, RestoringFrom)>, DataDirError> {
+        let read = || {
+            let from: RestoringFrom = serde_json::from_slice(&fs::read(path.join(RESTORING)).ok()?).ok()?;
+            (from.snapshot == *snapshot).then_some(from)
+        };
+        if read().is_none() || path.join(IDENTITY).exists() {
+            return Ok(None);
+        }
+        let this = Self::locked(path, false)?;
+        // Another process may have changed it before the lock.
+        Ok(read().map(|from| (this, from)))
+    }
+
     fn locked(path: &Path, may_import: bool) -> Result<Restoring, DataDirError> {
         check(path, may_import)?;
         let mut lock = lock(path)?;
@@ -94,13 +128,22 @@ impl Restoring {
 
     /// Records durably that log and rows are a copy that can be gone on with. Fails if the file system returns an error.
     pub fn set_importing(&self, importing: &Importing) -> Result<(), DataDirError> {
+        self.replace(IMPORTING, IMPORTING_NEW, importing)
+    }
+
+    /// Records durably that log and rows are a part of a snapshot that can be gone on with. Fails if the file system returns an error.
+    pub fn set_restoring(&self, from: &RestoringFrom) -> Result<(), DataDirError> {
+        self.replace(RESTORING, RESTORING_NEW, from)
+    }
+
+    fn replace(&self, name: &str, new: &str, content: &impl Serialize) -> Result<(), DataDirError> {
         let written = || {
-            let new = self.path.join(IMPORTING_NEW);
+            let new = self.path.join(new);
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec(importing)?)?;
+            file.write_all(&serde_json::to_vec(content)?)?;
             file.sync_all()?;
-            fs::rename(&new, self.path.join(IMPORTING))?;
+            fs::rename(&new, self.path.join(name))?;
             sync_dir(&self.path)
         };
         written().map_err(|source| io_error(&self.path, "is not writable", source))
@@ -133,14 +176,15 @@ impl Restoring {
 
     fn mark(&self) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        let marker = options.write(true).create(true).truncate(false).mode(0o600);
+        // What it said of log and rows is not true any more.
+        let marker = options.write(true).create(true).truncate(true).mode(0o600);
         marker.open(self.path.join(RESTORING))?.sync_all()?;
         sync_dir(&self.path)
     }
 
     fn clear(&self) -> io::Result<()> {
         // First: without log and rows it would be wrong.
-        for file in [IMPORTING, IMPORTING_NEW] {
+        for file in [IMPORTING, IMPORTING_NEW, RESTORING_NEW] {
             remove(&self.path.join(file))?;
         }
         sync_dir(&self.path)?;
@@ -167,9 +211,9 @@ fn check(path: &Path, may_import: bool) -> Result<(), DataDirError> {
     let is_store = path.join(IDENTITY).exists();
     let found = contents(path)?;
     let is_interrupted = found.iter().any(|name| name == RESTORING);
-    let imports = |name: &str| name == IMPORTING_NEW || (may_import && name == IMPORTING);
-    let is_ours =
-        |name: &String| is_interrupted && ([RESTORING, LOG, ROWS, ROWS_NEW].contains(&name.as_str()) || imports(name));
+    let parts = [RESTORING, RESTORING_NEW, IMPORTING_NEW, LOG, ROWS, ROWS_NEW];
+    let imports = |name: &str| may_import && name == IMPORTING;
+    let is_ours = |name: &String| is_interrupted && (parts.contains(&name.as_str()) || imports(name));
     let other = found.iter().find(|name| !is_ours(name));
     let found = match other {
         _ if is_store => "a store".to_owned(),
@@ -270,6 +314,44 @@ mod tests {
         assert!(!temp.path().join(IMPORTING).exists());
         DataDir::open(temp.path(), || panic!("it is new")).unwrap();
         assert!(Restoring::resume(temp.path()).unwrap().is_none());
+    }
+
+    #[test]
+    fn restore_of_the_same_snapshot_is_gone_on_with() {
+        let temp = tempfile::tempdir().unwrap();
+        let from = RestoringFrom {
+            snapshot: [7; 32],
+            cluster_id: u64::MAX,
+            member_id: 2,
+            log: [3; 16],
+        };
+        let resumed = |snapshot| Restoring::resume_restore(temp.path(), &snapshot).unwrap();
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        drop(target);
+        assert!(resumed([7; 32]).is_none(), "what it is a part of is not known");
+
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        target.set_restoring(&from).unwrap();
+        let used = Restoring::resume_restore(temp.path(), &[7; 32]).unwrap_err();
+        assert!(matches!(used, DataDirError::InUse { .. }), "{used}");
+        drop(target);
+        assert!(resumed([8; 32]).is_none());
+        let (target, found) = resumed([7; 32]).unwrap();
+        assert!(found == from && temp.path().join(LOG).join("file").exists());
+        drop(target);
+        let refused = DataDir::open(temp.path(), || IDENTITY_OF).unwrap_err();
+        assert!(matches!(refused, DataDirError::Restoring { .. }), "{refused}");
+
+        drop(Restoring::begin(temp.path()).unwrap());
+        assert!(resumed([7; 32]).is_none() && !temp.path().join(LOG).exists());
+        let target = Restoring::begin(temp.path()).unwrap();
+        fill(&target);
+        target.set_restoring(&from).unwrap();
+        target.finish(&IDENTITY_OF).unwrap();
+        assert!(resumed([7; 32]).is_none());
+        DataDir::open(temp.path(), || panic!("it is new")).unwrap();
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::flags::{Config, ImportCommand, Storage};
 use crate::import::{Compacted, Copied, Orders, Source};
 use crate::server::run::Lifecycle;
 
-pub(super) mod claim;
 mod directory;
 mod tikv;
 

@@ -4,22 +4,26 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use tracing::info;
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
 
+use crate::cas_register::{self, CasRegister as _};
 use crate::cluster::owner;
-use crate::cluster::owner::OWNER;
-use crate::data_dir::{self, Identity, Restoring};
+use crate::cluster::owner::{OWNER, OwnerError};
+use crate::data_dir::{self, Identity, Restoring, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
 use crate::log::frame::is_barrier;
-use crate::log::{Log as _, TikvLog};
+use crate::log::{FileLog, Log as _, LogId, TikvLog};
 use crate::metrics::Metrics;
 use crate::rows::TikvRows;
+use crate::rows::fjall::FjallRows;
+use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
-use crate::snapshot::{Restored, SnapshotFile, restore};
-use crate::tikv::Tikv;
+use crate::snapshot::{Restored, SnapshotFile, restore, resume};
+use crate::tikv::{Tikv, TikvRegister};
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
 const SPACE: u64 = 3;
@@ -82,39 +86,114 @@ fn describe(restored: &Restored) -> String {
     format!("restored revision {revision}, compacted to {compacted}: {versions} versions, {leases} leases")
 }
 
+/// A data directory with a new store in it, and that store.
+struct Opened {
+    target: Restoring,
+    from: RestoringFrom,
+    engine: (FileLog, FjallRows),
+    /// True if it holds a part of the snapshot.
+    is_begun: bool,
+}
+
 async fn into_directory(config: &Config, file: &SnapshotFile, life: &Lifecycle) -> anyhow::Result<Restored> {
-    let target = Restoring::begin(&config.data_dir)?;
-    let identity = Identity {
-        format: data_dir::FORMAT,
-        cluster_id: rand::random(),
-        member_id: rand::random(),
-        log: None,
+    let opened = tokio::select! {
+        biased;
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        opened = Box::pin(open_directory(config, file)) => opened,
     };
+    let Opened {
+        target,
+        from,
+        engine,
+        is_begun,
+    } = opened?;
     let fill = async {
-        check_space(target.path(), file.size())?;
-        info!(data_dir = %target.path().display(), bytes = file.size(), "restoring a snapshot");
-        let metrics = Arc::new(Metrics::new(false));
-        let (log, rows) = embedded::open(config, (target.path(), None), None, &metrics).await?;
-        let id = log.id();
-        let restored = restore(file, (log, rows), identity.member_id).await?;
-        anyhow::Ok((restored, id))
+        if is_begun {
+            resume(file, engine, from.member_id).await
+        } else {
+            restore(file, engine, from.member_id).await
+        }
     };
     let filled = tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete")),
+        () = life.leave.cancelled() => {
+            bail!("interrupted: the restore is not complete, the same command goes on with it");
+        }
         filled = Box::pin(fill) => filled,
     };
     match filled {
-        Ok((restored, log)) => {
-            target.finish(&Identity { log, ..identity })?;
+        Ok(restored) => {
+            target.finish(&Identity {
+                format: data_dir::FORMAT,
+                cluster_id: from.cluster_id,
+                member_id: from.member_id,
+                log: Some(LogId(from.log)),
+            })?;
             Ok(restored)
         }
         Err(error) => {
-            if let Err(left) = target.abandon() {
-                tracing::warn!(error = &left as &dyn std::error::Error, "an incomplete store is left");
-            }
+            abandon(target);
             Err(error)
         }
+    }
+}
+
+/// Opens what an interrupted restore of this snapshot has left, or a new store.
+async fn open_directory(config: &Config, file: &SnapshotFile) -> anyhow::Result<Opened> {
+    let (snapshot, metrics) = (file.digest()?, Arc::new(Metrics::new(false)));
+    if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &snapshot)? {
+        let log = Some(LogId(from.log));
+        match embedded::open(config, (target.path(), log), None, &metrics).await {
+            Ok(engine) => {
+                return Ok(Opened {
+                    target,
+                    from,
+                    engine,
+                    is_begun: true,
+                });
+            }
+            Err(error) => warn!(error = format!("{error:#}"), "an interrupted restore is begun again"),
+        }
+    }
+    let target = Restoring::begin(&config.data_dir)?;
+    let opened = begin(config, (file, snapshot), &target, &metrics).await;
+    match opened {
+        Ok((from, engine)) => Ok(Opened {
+            target,
+            from,
+            engine,
+            is_begun: false,
+        }),
+        Err(error) => {
+            abandon(target);
+            Err(error)
+        }
+    }
+}
+
+/// Makes a new store in the directory, and notes of which snapshot it will be.
+async fn begin(
+    config: &Config,
+    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    target: &Restoring,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<(RestoringFrom, (FileLog, FjallRows))> {
+    check_space(target.path(), file.size())?;
+    info!(data_dir = %target.path().display(), bytes = file.size(), "restoring a snapshot");
+    let (log, rows) = embedded::open(config, (target.path(), None), None, metrics).await?;
+    let from = RestoringFrom {
+        snapshot,
+        cluster_id: rand::random(),
+        member_id: rand::random(),
+        log: log.id().context("the log has no id")?.0,
+    };
+    target.set_restoring(&from)?;
+    Ok((from, (log, rows)))
+}
+
+fn abandon(target: Restoring) {
+    if let Err(left) = target.abandon() {
+        warn!(error = &left as &dyn std::error::Error, "an incomplete store is left");
     }
 }
 
@@ -133,6 +212,22 @@ pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The name of the register that holds a [`Part`]. It is part of the format.
+const RESTORING: &str = "restoring";
+
+/// The snapshot of which a key prefix holds a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    /// SHA-256 of the snapshot's database.
+    snapshot: [u8; 32],
+    /// The id of the member that writes the store.
+    member_id: u64,
+}
+
+/// What is left when a restore into a key prefix ends early.
+const LEFT: &str =
+    "the key prefix holds a part of the snapshot: the same command goes on with it, `kubebrain wipe` deletes it";
+
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
@@ -142,25 +237,82 @@ async fn into_tikv(
     let metrics = Metrics::new(false);
     let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
-    let (register, token) = (tikv.register(OWNER), &config.initial_cluster_token);
-    let fill = async {
-        if !tikv.is_empty().await? {
-            anyhow::bail!(owner::occupied(&register).await?);
-        }
-        // From now on no member starts on the prefix.
-        owner::begin_restore(&register, token).await?;
-        tikv.pin().await?;
-        info!(prefix = options.key_prefix, bytes = file.size(), "restoring a snapshot");
-        let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
-        let restored = restore(file, engine, rand::random())
-            .await
-            .context("the key prefix holds a part of the snapshot, `kubebrain wipe` it")?;
-        owner::end_restore(&register, token).await?;
-        Ok(restored)
-    };
-    tokio::select! {
+    let claim = Claim::new(tikv.register(IMPORTER));
+    let token = &config.initial_cluster_token;
+    let restored = tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete; `kubebrain wipe` the key prefix")),
-        filled = Box::pin(fill) => filled,
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete; {LEFT}")),
+        lost = claim.keep() => Err(lost),
+        restored = Box::pin(into_prefix(&tikv, token, file, &claim)) => restored,
+    };
+    claim.end().await;
+    restored
+}
+
+async fn into_prefix(
+    tikv: &Tikv,
+    token: &str,
+    file: &SnapshotFile,
+    claim: &Claim<TikvRegister>,
+) -> anyhow::Result<Restored> {
+    let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
+    let snapshot = file.digest()?;
+    let (part, is_begun) = match part_of(tikv, token, claim).await? {
+        Some(part) => {
+            anyhow::ensure!(
+                part.snapshot == snapshot,
+                "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
+            );
+            (part, true)
+        }
+        None => {
+            // From now on no member starts on the prefix.
+            owner::begin_restore(&owner, token).await?;
+            claim.take().await?;
+            tikv.pin().await?;
+            let part = Part {
+                snapshot,
+                member_id: rand::random(),
+            };
+            let noted = cas_register::set(&register, Some(serde_json::to_vec(&part)?.into())).await;
+            noted.context("record what is restored")?;
+            (part, false)
+        }
+    };
+    info!(bytes = file.size(), "restoring a snapshot");
+    let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
+    let restored = if is_begun {
+        resume(file, engine, part.member_id).await
+    } else {
+        restore(file, engine, part.member_id).await
+    };
+    let restored = restored.context(LEFT)?;
+    owner::end_restore(&owner, token).await?;
+    // It means nothing any more.
+    let forgotten = cas_register::set(&register, None).await;
+    forgotten.context("forget what was restored")?;
+    Ok(restored)
+}
+
+/// Returns what an interrupted restore has left below the prefix, and takes the right to go on with it; `None` if the prefix is empty.
+async fn part_of(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
+    if tikv.is_empty().await? {
+        return Ok(None);
     }
+    let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
+    let occupied = owner::occupied(&owner).await?;
+    if !matches!(occupied, OwnerError::Restoring) || register.get().await?.is_none() {
+        bail!(occupied);
+    }
+    tikv.check_pin().await?;
+    claim.take().await?;
+    // The other restore may have ended before this one had the right.
+    anyhow::ensure!(
+        owner::is_restoring(&owner, token).await?,
+        "another restore finished meanwhile"
+    );
+    let stored = register.get().await?.context("another restore finished meanwhile")?;
+    let part =
+        serde_json::from_slice(&stored).context("what is restored is not known: `kubebrain wipe` the key prefix")?;
+    Ok(Some(part))
 }

@@ -15,8 +15,8 @@ use election::Lock as _;
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::server::import::claim;
-use crate::server::import::claim::IMPORTER;
+use crate::server::claim;
+use crate::server::claim::IMPORTER;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{LEADER, connection};
 

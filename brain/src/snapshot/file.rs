@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use prost::Message as _;
@@ -26,6 +26,8 @@ pub struct SnapshotFile {
     file: File,
     /// Without the checksum.
     len: u64,
+    /// SHA-256 of the database, if it was verified.
+    digest: Option<[u8; 32]>,
 }
 
 /// The summary of a snapshot, as etcd gives it.
@@ -51,36 +53,35 @@ impl SnapshotFile {
     }
 
     /// As [`open`](Self::open), of a file that is open.
-    pub fn of(mut file: File, skip_hash_check: bool) -> Result<Self, FileError> {
-        file.seek(io::SeekFrom::Start(0))?;
+    pub fn of(file: File, skip_hash_check: bool) -> Result<Self, FileError> {
         let total = file.metadata()?.len();
         let has_checksum = total % ALIGNMENT == CHECKSUM;
         let len = if has_checksum { total - CHECKSUM } else { total };
         if !has_checksum && !skip_hash_check {
             return Err(FileError::NoChecksum);
         }
+        let mut digest = None;
         if !skip_hash_check {
-            let mut hasher = Sha256::new();
-            let mut left = len;
-            let mut buffer = vec![0; 1 << 20];
-            while left > 0 {
-                let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-                file.read_exact(&mut buffer[..most])?;
-                hasher.update(&buffer[..most]);
-                left -= most as u64;
-            }
-            let mut expected = Vec::new();
-            (&mut file).take(CHECKSUM).read_to_end(&mut expected)?;
-            let found = hasher.finalize();
-            if found.as_slice() != expected {
+            let found = hash(&file, len)?;
+            let mut expected = vec![0; CHECKSUM as usize];
+            file.read_exact_at(&mut expected, len)?;
+            if found != expected[..] {
                 return Err(FileError::Checksum {
                     found: hex(&found),
                     expected: hex(&expected),
                 });
             }
-            file.seek(io::SeekFrom::Start(0))?;
+            digest = Some(found);
         }
-        Ok(Self { file, len })
+        Ok(Self { file, len, digest })
+    }
+
+    /// Returns the SHA-256 of the database. Fails if the file cannot be read.
+    pub(crate) fn digest(&self) -> Result<[u8; 32], FileError> {
+        match self.digest {
+            Some(digest) => Ok(digest),
+            None => hash(&self.file, self.len),
+        }
     }
 
     /// Returns the bytes of the database.
@@ -167,6 +168,19 @@ fn human(bytes: u64) -> String {
     } else {
         format!("{value:.0} {unit}")
     }
+}
+
+/// Returns the SHA-256 of the first `len` bytes.
+fn hash(file: &File, len: u64) -> Result<[u8; 32], FileError> {
+    let mut hasher = Sha256::new();
+    let (mut at, mut buffer) = (0, vec![0; 1 << 20]);
+    while at < len {
+        let most = usize::try_from(len - at).unwrap_or(usize::MAX).min(buffer.len());
+        file.read_exact_at(&mut buffer[..most], at)?;
+        hasher.update(&buffer[..most]);
+        at += most as u64;
+    }
+    Ok(hasher.finalize().into())
 }
 
 fn hex(bytes: &[u8]) -> String {

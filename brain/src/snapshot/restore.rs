@@ -70,25 +70,56 @@ pub struct Restored {
 
 /// Writes the content of `file` to log and rows, both of which are new, as `member`. In the end versions and leases are read back
 /// and compared. Fails if the file is damaged, if it has what cannot be stored here, or if log or rows fail; log and rows are useless
-/// then.
+/// then, except for [`resume`].
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
     member: u64,
 ) -> anyhow::Result<Restored> {
+    fill(file, Target::begin(log, rows.clone(), member).await?, rows).await
+}
+
+/// Goes on with log and rows that a [`restore`] of the same file, by the same member, has begun. Deposes one that is still under way. Fails
+/// as that one, and if it was another file.
+pub async fn resume<L: Log, R: Rows>(
+    file: &SnapshotFile,
+    (log, rows): (L, R),
+    member: u64,
+) -> anyhow::Result<Restored> {
+    let target = Target::open(log, rows.clone(), member).await?;
+    tracing::info!(
+        revision = target.replica.revision(),
+        "going on with a restore that was interrupted"
+    );
+    fill(file, target, rows).await
+}
+
+/// Writes what the store does not have yet. It has all of the snapshot up to its revision: a record holds whole revisions.
+async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, rows: R) -> anyhow::Result<Restored> {
     let database = file.database()?;
     let users = users::read(&database)?;
     let compacted = compacted(&database)?;
     let leases = leases(&database)?;
-    let mut target = Target::begin(log, rows.clone(), member).await?;
-    for some in leases.chunks(LEASES) {
+    let begun = target.replica.revision();
+    // It compacts once all is compared.
+    let is_compared = compacted > 0 && target.replica.compacted() >= compacted;
+    let stored = target.replica.state().clone();
+    let missing = leases
+        .iter()
+        .filter(|lease| !stored.leases().contains(LeaseId(lease.id)));
+    let missing: Vec<LeaseValue> = missing.copied().collect();
+    for some in missing.chunks(LEASES) {
         target
             .append(some.iter().flat_map(lease_changes).map(Entry::from).collect())
             .await?;
     }
     let (newest, written) = write_versions(&database, &mut target, compacted).await?;
     let revision = newest.max(compacted).max(1);
-    if revision > newest.max(1) {
+    ensure!(
+        begun <= revision,
+        "the store is at revision {begun}, the snapshot at {revision}: it is of another one"
+    );
+    if revision > target.replica.revision() {
         // Etcd has deleted all versions behind it.
         let nothing = Keys {
             revision,
@@ -104,9 +135,11 @@ pub async fn restore<L: Log, R: Rows>(
         target.append(vec![Change::Auth(users.clone()).into()]).await?;
     }
     target.flush().await?;
-    tracing::info!(versions = written.versions, "comparing the new store with the snapshot");
-    verify(&target.replica, written, &leases).await?;
-    verify_users(&target.replica, users.as_ref()).await?;
+    if !is_compared {
+        tracing::info!(versions = written.versions, "comparing the new store with the snapshot");
+        verify(&target.replica, written, &leases).await?;
+        verify_users(&target.replica, users.as_ref()).await?;
+    }
     if compacted > 0 {
         target
             .append(vec![Change::Compact(Compact { revision: compacted }).into()])
@@ -174,7 +207,7 @@ pub(super) struct RevisionChanges {
     pub(super) kvs: Vec<mvccpb::KeyValue>,
 }
 
-/// Writes all versions. Returns the newest revision, 0 for none, and the checksum of the versions.
+/// Writes all versions that are not there yet. Returns the newest revision, 0 for none, and the checksum of the versions.
 async fn write_versions<L: Log, R: Rows>(
     database: &Reader<'_, File>,
     target: &mut Target<L, R>,
@@ -183,7 +216,7 @@ async fn write_versions<L: Log, R: Rows>(
     let missing = || content("it has no bucket \"key\"");
     let mut pairs = database.bucket(schema::KEY)?.ok_or_else(missing)?;
     let (total, mut shown, mut read) = (database.size(), Instant::now(), 0);
-    let (mut checksum, mut newest) = (Checksum::default(), 0);
+    let (mut checksum, mut newest, begun) = (Checksum::default(), 0, target.replica.revision());
     let mut batch = Batch::default();
     loop {
         let pair = pairs.next()?;
@@ -196,6 +229,10 @@ async fn write_versions<L: Log, R: Rows>(
             // The revision before is complete.
             if let Some(complete) = batch.revisions.last() {
                 sum(complete, &mut checksum);
+                if complete.revision <= begun {
+                    // It was there, as all before it.
+                    batch = Batch::default();
+                }
             }
             if batch.is_full() || decoded.is_none() {
                 target.append_versions(std::mem::take(&mut batch)).await?;

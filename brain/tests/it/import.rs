@@ -331,7 +331,7 @@ async fn program_copies_into_a_key_prefix() {
     copy.kill().await;
     let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
     assert!(
-        code == Some(1) && said.contains("go on by `kubebrain import`"),
+        code == Some(1) && said.contains("go on by the same `kubebrain snapshot restore` or `kubebrain import`"),
         "{said}"
     );
 

@@ -24,6 +24,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Services;
@@ -31,7 +32,7 @@ use crate::engine::Engine;
 use crate::members::Site;
 use crate::model::Model;
 use crate::pausable_rows::PausableRows;
-use crate::program::{Kubebrain, Process, command, refusal};
+use crate::program::{Kubebrain, Process, STEP_TIMEOUT, command, refusal};
 use crate::script::run;
 use crate::store::{requests, seed};
 use crate::wire::{Request, Response, Target as _, pb};
@@ -71,7 +72,7 @@ fn opened(dir: &Path, database: &[u8]) -> SnapshotFile {
 }
 
 /// The versions in a database: revision, sub-revision, is a deletion, and the pair.
-fn versions(database: &[u8]) -> Vec<(i64, i64, bool, mvccpb::KeyValue)> {
+pub(crate) fn versions(database: &[u8]) -> Vec<(i64, i64, bool, mvccpb::KeyValue)> {
     let reader = Reader::open(database, database.len() as u64).unwrap();
     let (mut pairs, mut found) = (reader.bucket(b"key").unwrap().unwrap(), Vec::new());
     while let Some((key, value)) = pairs.next().unwrap() {
@@ -254,7 +255,10 @@ async fn writers_go_on_while_a_snapshot_is_read() {
         }
         rows.scan.release();
     };
-    tokio::join!(reading, writing);
+    let both = async { tokio::join!(reading, writing) };
+    timeout(STEP_TIMEOUT, both)
+        .await
+        .expect("writers wait for the snapshot");
     assert_eq!(engine.store.state.view().revision, before + 200);
     engine.stop().await.unwrap();
 }
@@ -387,7 +391,7 @@ fn refused(args: &[&str]) -> String {
 }
 
 /// Takes a snapshot as etcdctl does.
-async fn fetch(url: &str) -> Vec<u8> {
+pub(crate) async fn fetch(url: &str) -> Vec<u8> {
     let mut client = MaintenanceClient::connect(url.to_owned()).await.unwrap();
     let mut stream = client.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
     let (mut bytes, mut remaining) = (Vec::new(), Vec::new());

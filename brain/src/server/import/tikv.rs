@@ -5,8 +5,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use super::claim::{Claim, IMPORTER};
-use crate::cas_register::{Cas, CasRegister as _};
+use crate::cas_register::{self, CasRegister as _};
 use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::TikvOptions;
@@ -15,6 +14,7 @@ use crate::log::TikvLog;
 use crate::log::frame::is_barrier;
 use crate::metrics::Metrics;
 use crate::rows::TikvRows;
+use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
 use crate::server::wipe::wipe;
@@ -23,9 +23,6 @@ use crate::tikv::{Reclaim, Tikv, TikvRegister};
 
 /// The name of the register that holds an [`Importing`]. It is part of the format.
 const IMPORTING: &str = "importing";
-
-/// Attempts to set that register.
-const ATTEMPTS: u32 = 5;
 
 /// The copy of another store below a prefix: all of it up to the revision that it is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +109,8 @@ async fn copy_alone(
     let copied = copy(source, importer, (orders, collected), &spool).await?;
     owner::end_restore(&owner, token).await?;
     // It means nothing any more.
-    set(&register, None).await?;
+    let forgotten = cas_register::set(&register, None).await;
+    forgotten.context("forget what was copied")?;
     Ok(copied)
 }
 
@@ -172,23 +170,7 @@ async fn begin(
         versions = restored.versions,
         "made a store of the snapshot"
     );
-    set(&register, Some(serde_json::to_vec(&importing)?.into())).await?;
+    let noted = cas_register::set(&register, Some(serde_json::to_vec(&importing)?.into())).await;
+    noted.context("record what is copied")?;
     Ok(importing)
-}
-
-/// Sets the register. Nobody else does at the same time.
-async fn set(register: &TikvRegister, new: Option<Bytes>) -> anyhow::Result<()> {
-    let mut failed = None;
-    for _ in 0..ATTEMPTS {
-        let stored = register.get().await.context("read what is copied")?;
-        if stored == new {
-            return Ok(());
-        }
-        if let Cas::Unknown(error) = register.compare_and_set(stored, new.clone()).await {
-            failed = Some(error);
-        }
-    }
-    Err(failed
-        .context("the register of copies changes")?
-        .context("record what is copied"))
 }

@@ -1,4 +1,4 @@
-//! One import at a time fills a key prefix: it says so in a register, again and again.
+//! One restore or import at a time fills a key prefix: it says so in a register, again and again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,35 +11,35 @@ use tracing::info;
 use crate::cas_register::{Cas, CasRegister};
 
 /// The name of the register. It is part of the format.
-pub(in crate::server) const IMPORTER: &str = "importer";
+pub(super) const IMPORTER: &str = "importer";
 
-/// The interval in which the register changes while an import is under way.
+/// The interval in which the register changes while a restore or an import is under way.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// The time for which it has to stay as it is if no import is, and the interval at which it is read meanwhile.
+/// The time for which it has to stay as it is if none is, and the interval at which it is read meanwhile.
 const UNCHANGED: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The right of one import to fill a key prefix.
+/// The right of one restore or import to fill a key prefix.
 #[derive(Debug)]
 pub(super) struct Claim<C> {
     register: C,
-    /// The value that this import wrote last; `None` while it does not hold the claim.
+    /// The value that this one wrote last; `None` while it does not hold the claim.
     own: Mutex<Option<Bytes>>,
 }
 
-/// Waits until it is certain that no import fills the key prefix. Returns the register's value. Fails if one does.
-pub(in crate::server) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
+/// Waits until it is certain that no restore or import fills the key prefix. Returns the register's value. Fails if one does.
+pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
     let read = async || register.get().await.context("read who imports");
     let seen = read().await?;
     if seen.is_some() {
-        info!("looking whether another import fills the key prefix");
+        info!("looking whether another restore or import fills the key prefix");
         let until = Instant::now() + UNCHANGED;
         while Instant::now() < until {
             tokio::time::sleep(LOOK).await;
             ensure!(
                 read().await? == seen,
-                "another import fills the key prefix right now: end that one first"
+                "another restore or import fills the key prefix right now: end that one first"
             );
         }
     }
@@ -55,7 +55,7 @@ impl<C: CasRegister> Claim<C> {
         }
     }
 
-    /// Gets the right. Fails if another import has it, and is under way.
+    /// Gets the right. Fails if another one has it, and is under way.
     pub(super) async fn take(&self) -> anyhow::Result<()> {
         let seen = unused(&self.register).await?;
         let own = value();
@@ -64,12 +64,12 @@ impl<C: CasRegister> Claim<C> {
             Cas::Mismatch => false,
             Cas::Unknown(_) => self.register.get().await.context("read who imports")?.as_ref() == Some(&own),
         };
-        ensure!(swapped, "another import begins on the key prefix right now");
+        ensure!(swapped, "another restore or import begins on the key prefix right now");
         *self.own() = Some(own);
         Ok(())
     }
 
-    /// Keeps the right as long as this is polled. Returns when another import has taken it.
+    /// Keeps the right as long as this is polled. Returns when another one has taken it.
     pub(super) async fn keep(&self) -> anyhow::Error {
         loop {
             tokio::time::sleep(RENEW).await;
@@ -96,7 +96,7 @@ impl<C: CasRegister> Claim<C> {
                 continue; // given up meanwhile
             }
             if !is_kept {
-                return anyhow::anyhow!("another import has taken over the key prefix");
+                return anyhow::anyhow!("another restore or import has taken over the key prefix");
             }
             *current = Some(next);
         }
@@ -107,12 +107,15 @@ impl<C: CasRegister> Claim<C> {
         *self.own() = None;
     }
 
-    /// Gives the right up, so that the next import need not wait.
+    /// Gives the right up, so that the next one need not wait.
     pub(super) async fn end(&self) {
         let Some(own) = self.own().take() else { return };
         let ended = self.register.compare_and_set(Some(own), None).await;
         if !matches!(ended, Cas::Swapped) {
-            tracing::debug!(?ended, "the next import on the key prefix waits for a moment");
+            tracing::debug!(
+                ?ended,
+                "the next restore or import on the key prefix waits for a moment"
+            );
         }
     }
 
