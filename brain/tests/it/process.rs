@@ -5,10 +5,11 @@ use std::path::Path;
 
 use brain::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
+use pb::maintenance_client::MaintenanceClient;
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-use crate::program::{Kubebrain, Process, READY, command};
+use crate::program::{Kubebrain, Process, READY, command, lone};
 
 /// Starts it with these flags and waits until it serves; answers the URLs that it serves at, too.
 async fn start(flags: &[String]) -> (Process, Vec<String>) {
@@ -288,4 +289,23 @@ fn versions_are_printed_in_etcds_shape() {
         "{text}"
     );
     assert!(text.contains("\nkubebrain Version: "), "{text}");
+}
+
+/// As etcd does: -1 is no quota, 0 the default one.
+#[tokio::test]
+async fn quota_is_in_status_and_metrics() {
+    for (flag, quota) in [("-1", -1), ("0", 2 << 30), ("5000000000", 5_000_000_000_i64)] {
+        let dir = TempDir::new().unwrap();
+        let (mut flags, url) = lone(dir.path());
+        flags.push(format!("--quota-backend-bytes={flag}"));
+        let server = Process::begin(&flags, url);
+        server.says(READY).await;
+        let mut maintenance = MaintenanceClient::new(server.connect().await);
+        let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.db_size_quota, quota, "{flag}");
+        let (_, metrics) = server.get("/metrics").await;
+        let line = format!("etcd_server_quota_backend_bytes {quota}");
+        assert!(metrics.lines().any(|found| found == line), "{flag}: {metrics}");
+        server.stop().await;
+    }
 }

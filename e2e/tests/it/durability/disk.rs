@@ -59,7 +59,6 @@ impl Disk {
             pool.as_deref().unwrap_or(dir.path()).join("disk"),
             dir.path().join("mounted"),
         );
-        std::fs::create_dir(&at).unwrap();
         File::create(&file).unwrap().set_len(mib << 20).unwrap();
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).arg(&file));
         if pool.is_some() {
@@ -67,17 +66,7 @@ impl Disk {
                 .args(["--length", &format!("{mib}MiB")])
                 .arg(&file));
         }
-        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&file))
-            .trim()
-            .to_owned();
-        let mut disk = Self {
-            file,
-            device,
-            at,
-            is_mounted: false,
-            pool,
-            _dir: dir,
-        };
+        let mut disk = Self::attach(dir, file, at, pool);
         if disk.pool.is_some() {
             // A loop device reports success for a request of which only a part could be written: with requests of one block there are none.
             let name = Path::new(&disk.device).file_name().unwrap();
@@ -85,6 +74,36 @@ impl Disk {
         }
         disk.mount();
         disk
+    }
+
+    /// One on a file that holds a file system, which is not mounted yet.
+    fn attach(dir: TempDir, file: PathBuf, at: PathBuf, pool: Option<PathBuf>) -> Self {
+        std::fs::create_dir(&at).unwrap();
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&file));
+        Self {
+            file,
+            device: device.trim().to_owned(),
+            at,
+            is_mounted: false,
+            pool,
+            _dir: dir,
+        }
+    }
+
+    /// Returns a copy of what the device holds, mounted elsewhere on a device of its own. A thin one would be no copy: it would have all its
+    /// space.
+    pub(super) fn copy(&self) -> Self {
+        assert!(self.pool.is_none(), "a thin disk");
+        let dir = TempDir::new().unwrap();
+        let (file, at) = (dir.path().join("disk"), dir.path().join("mounted"));
+        run(Command::new("cp").arg("--sparse=always").args([&self.file, &file]));
+        let mut copy = Self::attach(dir, file, at, None);
+        copy.mount();
+        copy
+    }
+
+    pub(super) fn is_thin(&self) -> bool {
+        self.pool.is_some()
     }
 
     pub(super) fn mount(&mut self) {
