@@ -22,6 +22,7 @@ use crate::storage::state::{CORRUPT, NOSPACE};
 
 pub use snapshot::Snapshots;
 
+mod downgrade;
 mod snapshot;
 
 /// Transfers leadership to the member with an id, and waits until that member leads.
@@ -194,16 +195,26 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
         self.store.permit(&request, Auth::check_admin).await?;
         let request = request.get_ref();
-        // 0 VALIDATE, 1 ENABLE, 2 CANCEL: there is no older version whose data this one could write.
-        match request.action {
-            0 | 1 if !is_version(&request.version) => Err(Error::WrongDowngradeVersionFormat.into()),
-            0 | 1 => Err(Error::InvalidDowngradeTargetVersion.into()),
-            2 => Ok(Response::new(pb::DowngradeResponse {
-                header: Some(self.store.header(self.store.state.view().revision)),
-                version: crate::version::CLUSTER.trim_end_matches(".0").to_owned(),
-            })),
-            _ => Err(Status::unknown("etcdserver: unknown method")),
-        }
+        // 0 VALIDATE, 1 ENABLE, 2 CANCEL.
+        let revision = match request.action {
+            action @ (0 | 1) => {
+                let target = downgrade::parse(&request.version)?;
+                let revision = self.store.linearizable().await?.revision;
+                downgrade::check_target(target)?;
+                if action == 1 {
+                    return Err(Status::unimplemented(
+                        "etcdserver: no older etcd reads what a brain stores",
+                    ));
+                }
+                revision
+            }
+            2 => self.store.state.view().revision,
+            _ => return Err(Status::unknown("etcdserver: unknown method")),
+        };
+        Ok(Response::new(pb::DowngradeResponse {
+            header: Some(self.store.header(revision)),
+            version: downgrade::cluster(),
+        }))
     }
 }
 
@@ -279,12 +290,6 @@ impl<R: Rows> MaintenanceService<R> {
 /// Returns a client of the same service of the leader.
 fn client(leader: Channel) -> pb::maintenance_client::MaintenanceClient<Channel> {
     pb::maintenance_client::MaintenanceClient::new(leader)
-}
-
-/// Returns true for two or three numbers separated by dots.
-fn is_version(text: &str) -> bool {
-    let parts: Vec<_> = text.split('.').collect();
-    (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
 /// Where a hash begins: with the name of a bucket, as etcd's does, so that an empty store has one, too.

@@ -239,7 +239,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("watch-progress-notify-interval", "10m", Tuning, Works("how often idle watches are told of progress")),
     text("bootstrap-defrag-threshold-megabytes", "0", Tuning, Works("defragment the data directory once after a start if at least so many MiB are not in use by then; 0 means never")),
     text("max-learners", "1", Tuning, Idle("there are no learners: a member that starts has no data to catch up with before it counts")),
-    text("downgrade-check-time", "5s", Tuning, Idle("there are no downgrades")),
+    text("downgrade-check-time", "5s", Tuning, Idle("there are no downgrades: no older etcd reads what a brain stores")),
     text("snapshot-catchup-entries", "5000", Tuning, Idle("there are no raft snapshots")),
     bool("experimental-enable-distributed-tracing", "false", Experimental, Renamed("enable-distributed-tracing")),
     text("experimental-distributed-tracing-address", "localhost:4317", Experimental, Renamed("distributed-tracing-address")),

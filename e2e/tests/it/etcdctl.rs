@@ -113,6 +113,7 @@ const COMMANDS: &[&str] = &[
     "endpoint health",
     "snapshot save DIR/snapshot.db",
     "downgrade cancel",
+    "downgrade validate 3.5",
     "downgrade validate 3.7",
     "downgrade enable three",
     "move-leader 12",
@@ -263,6 +264,11 @@ fn etcdctl_watches_mirrors_and_checks() {
     assert!(
         !added.0.wait().unwrap().success(),
         "members are those that were started"
+    );
+    let mut downgraded = Etcdctl::start(&server, &["downgrade", "enable", "3.5"]);
+    assert!(
+        !downgraded.0.wait().unwrap().success(),
+        "no older etcd reads what a brain stores"
     );
     Etcdctl::start(&server, &["check", "datascale", "--load=s"]).ends_well();
     // Whether it is fast enough is a matter of the machine.

@@ -10,6 +10,25 @@ use crate::wire::etcdserverpb as pb;
 const NOBODY: u64 = 12_345;
 const CALM_BEFORE_ALARM_ENDS: u32 = 12;
 
+/// Etcd may be downgraded to the minor version before its own.
+const ALLOWED: &str = "3.5";
+/// Targets of downgrades.
+const VERSIONS: &[&str] = &[
+    "",
+    "nonsense",
+    "3.4",
+    "3.4.0",
+    "3.5",
+    "3.5",
+    "3.5.0",
+    "3.5.9-rc.1",
+    "3.5-rc",
+    "+3.5.0",
+    "3.6.0",
+    "3.7",
+    "4.0.0",
+];
+
 impl Script {
     pub(super) fn rare(&mut self) -> Request {
         match self.rng.random_range(0..36) {
@@ -48,8 +67,12 @@ impl Script {
                 })
             }
             23..=25 => {
-                let version = self.pick(&["", "nonsense", "3.4", "3.6.0", "4.0.0"]).to_owned();
-                let action = self.pick(&[0, 0, 2, 7]);
+                let version = self.pick(VERSIONS).to_owned();
+                let mut action = self.pick(&[0, 0, 1, 2, 7]);
+                // Etcd would write its data as 3.5 does from then on.
+                if action == 1 && version.starts_with(ALLOWED) {
+                    action = 0;
+                }
                 Request::Downgrade(pb::DowngradeRequest { action, version })
             }
             26..=28 if self.alarmed.is_none() => self.raise(),

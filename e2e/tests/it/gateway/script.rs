@@ -105,6 +105,11 @@ pub(super) const REQUESTS: &[(&str, &str, &str)] = &[
     ("POST", "/v3/election/proclaim", "{}"),
     ("POST", "/v3/election/resign", "{}"),
     ("POST", "/v3/maintenance/downgrade", r#"{"action": "CANCEL"}"#),
+    (
+        "POST",
+        "/v3/maintenance/downgrade",
+        r#"{"action": "VALIDATE", "version": "3.5.0"}"#,
+    ),
     ("POST", "/v3/auth/authenticate", r#"{"name": "a", "password": "b"}"#),
     ("POST", "/v3/lock/lock", r#"{"lease": "404", "name": "Zm9v"}"#),
     ("POST", "/v3/lock/unlock", r#"{"key": "Zm9v"}"#),
