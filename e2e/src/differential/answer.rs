@@ -110,9 +110,10 @@ impl Answer {
             }
             Self::Leases(response) => response.leases.sort_by_key(|lease| lease.id),
             Self::Status(response) => normalise_status(response),
-            Self::MemberList(response) => {
-                response.members.iter_mut().for_each(normalise_member);
-                response.members.sort_by(|one, other| one.name.cmp(&other.name)); // ids are chance
+            Self::MemberList(pb::MemberListResponse { members, .. })
+            | Self::MemberUpdate(pb::MemberUpdateResponse { members, .. }) => {
+                members.iter_mut().for_each(normalise_member);
+                members.sort_by(|one, other| one.name.cmp(&other.name)); // ids are chance
             }
             Self::Hash(response) => response.hash = 0,
             // Etcd may answer with a hash that it noted at an earlier compaction, and with the revisions of then.

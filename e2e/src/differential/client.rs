@@ -13,7 +13,7 @@ use tonic::{Response, Status};
 
 use super::answer::{Answer, order_ties};
 use super::gateway::Gateway;
-use super::request::{By, NAMED_LEASES, Request, Step, with_unary_methods};
+use super::request::{By, NAMED_LEASES, OWN_MEMBER, OWN_PEER_URLS, Request, Step, with_unary_methods};
 use super::watching::Stream;
 use crate::server::Server;
 use crate::wire::etcdserverpb as pb;
@@ -45,6 +45,8 @@ pub struct Client<'a> {
     lock: LockClient<Channel>,
     election: ElectionClient<Channel>,
     gateway: Gateway,
+    /// The member that it is.
+    member: pb::Member,
     /// The newest token of each user.
     tokens: BTreeMap<String, String>,
     /// The leader keys that campaigns returned, by the name of the election and the lease.
@@ -58,9 +60,10 @@ impl<'a> Client<'a> {
     ///
     /// # Errors
     ///
-    /// The server does not listen.
+    /// The server does not listen, or is no member.
     pub async fn new(server: &'a Server) -> anyhow::Result<Self> {
         let channel = server.connect().await?;
+        let member = own(&mut ClusterClient::new(channel.clone())).await?;
         Ok(Self {
             server,
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
@@ -71,6 +74,7 @@ impl<'a> Client<'a> {
             lock: LockClient::new(channel.clone()),
             election: ElectionClient::new(channel),
             gateway: Gateway::new(server.endpoint()),
+            member,
             tokens: BTreeMap::new(),
             leaders: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -255,7 +259,19 @@ impl<'a> Client<'a> {
         self.leases.get(&name).copied().unwrap_or(name)
     }
 
-    /// Replaces names of leases, and puts in what a campaign gave.
+    fn member_id(&self, id: u64) -> u64 {
+        if id == OWN_MEMBER { self.member.id } else { id }
+    }
+
+    fn peer_urls(&self, urls: &[String]) -> Vec<String> {
+        let own = |url: &String| match url.as_str() {
+            OWN_PEER_URLS => self.member.peer_ur_ls.clone(),
+            _ => vec![url.clone()],
+        };
+        urls.iter().flat_map(own).collect()
+    }
+
+    /// Replaces names of leases and what stands for the server's own, and puts in what a campaign gave.
     fn insert_ids(&self, request: &mut Request) {
         match request {
             Request::Put(put) => put.lease = self.id(put.lease),
@@ -263,6 +279,13 @@ impl<'a> Client<'a> {
             Request::Revoke(revoke) => revoke.id = self.id(revoke.id),
             Request::KeepAlive(keep) => keep.id = self.id(keep.id),
             Request::TimeToLive(request) => request.id = self.id(request.id),
+            Request::MemberAdd(add) => add.peer_ur_ls = self.peer_urls(&add.peer_ur_ls),
+            Request::MemberRemove(remove) => remove.id = self.member_id(remove.id),
+            Request::MemberPromote(promote) => promote.id = self.member_id(promote.id),
+            Request::MemberUpdate(update) => {
+                update.id = self.member_id(update.id);
+                update.peer_ur_ls = self.peer_urls(&update.peer_ur_ls);
+            }
             Request::Proclaim(ProclaimRequest {
                 leader: Some(leader), ..
             })
@@ -308,6 +331,17 @@ macro_rules! calls {
     };
 }
 with_unary_methods!(calls);
+
+/// The member that a server is.
+async fn own(cluster: &mut ClusterClient<Channel>) -> anyhow::Result<pb::Member> {
+    let list = cluster
+        .member_list(pb::MemberListRequest::default())
+        .await?
+        .into_inner();
+    let id = list.header.map(|header| header.member_id);
+    let own = list.members.into_iter().find(|member| Some(member.id) == id);
+    own.context("the server is no member")
+}
 
 /// How a client says who it is.
 #[derive(Clone, Debug)]

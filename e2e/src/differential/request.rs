@@ -8,6 +8,12 @@ use crate::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock
 /// Lease ids from here on are names: each server's own choice of an id is kept in a table.
 pub const NAMED_LEASES: i64 = 0x7a00_0000_0000_0000;
 
+/// Stands for the id of the member that a request is sent to.
+pub const OWN_MEMBER: u64 = 0x7a00_0000_0000_0000;
+
+/// Stands for the peer URLs of the member that a request is sent to.
+pub const OWN_PEER_URLS: &str = "own";
+
 /// A table of the methods with one request and one response: the variant of [`Request`] and of the answer, the method, its path in the
 /// gateway, its messages, and how a client calls it. The given macro is invoked with all of it.
 macro_rules! with_unary_methods {

@@ -46,6 +46,8 @@ pub struct Script {
     users: Users,
     /// Number of locks and elections so far.
     contests: u64,
+    /// True if there is only one member, as far as is known.
+    alone: bool,
     finished: bool,
 }
 
@@ -70,7 +72,7 @@ const WEIGHTS: &[Weight] = &[
     (20, Script::change_users),
     (6, Script::big_put),
     (4, Script::hash_kv),
-    (8, Script::rare),
+    (14, Script::rare),
 ];
 
 /// These are left out while an alarm is raised.
@@ -108,6 +110,7 @@ impl Script {
             alarmed: None,
             users: Users::default(),
             contests: 0,
+            alone: false,
             finished: false,
         }
     }
@@ -216,6 +219,7 @@ impl Script {
             (Request::Watch { stream, fresh, create }, Answer::Watch(Some(created))) => {
                 self.streams.created(*stream, *fresh, create, created);
             }
+            (Request::MemberList(_), Answer::MemberList(response)) => self.alone = response.members.len() == 1,
             (Request::Cancel { stream, id, .. }, Answer::Watch(_)) => self.streams.ended(*stream, *id),
             (Request::Settle { stream, .. }, Answer::Watched(watchers)) => {
                 for (id, received) in watchers {

@@ -1,13 +1,22 @@
-//! Rare requests: members, maintenance, alarms. Only those that leave a cluster of one as it is, and no alarm request without an
-//! action: that ends etcd itself.
+//! Rare requests: members, maintenance, alarms. Only those that leave the members as they are, and no alarm request without an action:
+//! that ends etcd itself.
 
 use rand::RngExt as _;
 
 use super::Script;
-use crate::differential::request::Request;
+use crate::differential::request::{OWN_MEMBER, OWN_PEER_URLS, Request};
 use crate::wire::etcdserverpb as pb;
 
 const NOBODY: u64 = 12_345;
+/// Peer URLs that no new member may have.
+const PEER_URLS: &[&[&str]] = &[
+    &[],
+    &["nonsense"],
+    &["http://no-port"],
+    &[OWN_PEER_URLS],
+    &["http://127.0.0.1:1", OWN_PEER_URLS],
+];
+
 const CALM_BEFORE_ALARM_ENDS: u32 = 12;
 
 /// Etcd may be downgraded to the minor version before its own.
@@ -31,7 +40,7 @@ const VERSIONS: &[&str] = &[
 
 impl Script {
     pub(super) fn rare(&mut self) -> Request {
-        match self.rng.random_range(0..36) {
+        match self.rng.random_range(0..44) {
             0..=5 => Request::Status(pb::StatusRequest {}),
             6..=9 => Request::MemberList(pb::MemberListRequest {
                 linearizable: self.chance(50),
@@ -45,22 +54,21 @@ impl Script {
             18 => Request::MoveLeader(pb::MoveLeaderRequest {
                 target_id: self.pick(&[0, NOBODY]),
             }),
-            19 => Request::MemberRemove(pb::MemberRemoveRequest {
-                id: self.pick(&[0, NOBODY]),
-            }),
+            19 => {
+                let one = if self.alone { OWN_MEMBER } else { NOBODY };
+                Request::MemberRemove(pb::MemberRemoveRequest {
+                    id: self.pick(&[0, NOBODY, one]),
+                })
+            }
             20 => {
                 let peer_ur_ls = vec!["http://127.0.0.1:1".to_owned()];
                 Request::MemberUpdate(pb::MemberUpdateRequest { id: NOBODY, peer_ur_ls })
             }
             21 => Request::MemberPromote(pb::MemberPromoteRequest {
-                id: self.pick(&[0, NOBODY]),
+                id: self.pick(&[0, NOBODY, OWN_MEMBER]),
             }),
             22 => {
-                let peer_ur_ls = match self.rng.random_range(0..3) {
-                    0 => vec![],
-                    1 => vec!["nonsense".to_owned()],
-                    _ => vec!["http://no-port".to_owned()],
-                };
+                let peer_ur_ls = self.pick(PEER_URLS).iter().map(|url| (*url).to_owned()).collect();
                 Request::MemberAdd(pb::MemberAddRequest {
                     peer_ur_ls,
                     is_learner: self.chance(50),
@@ -82,6 +90,14 @@ impl Script {
                 alarm: self.pick(&[1, 2]),
             }),
             30..=32 => Request::AuthStatus(pb::AuthStatusRequest {}),
+            33..=35 => {
+                // It succeeds, and changes nothing.
+                let peer_ur_ls = vec![OWN_PEER_URLS.to_owned()];
+                Request::MemberUpdate(pb::MemberUpdateRequest {
+                    id: OWN_MEMBER,
+                    peer_ur_ls,
+                })
+            }
             _ => Request::Status(pb::StatusRequest {}),
         }
     }
