@@ -42,7 +42,7 @@ macro_rules! answers {
         }
 
         impl Answer {
-            /// The response to a request with one response.
+            /// The response to a request with one response, or the first one.
             ///
             /// # Errors
             ///
@@ -50,6 +50,9 @@ macro_rules! answers {
             pub fn decode(request: &Request, bytes: &[u8]) -> anyhow::Result<Self> {
                 match request {
                     $(Request::$name(_) => Ok(Self::$name(<$response>::decode(bytes)?)),)*
+                    Request::Grant(..) => Ok(Self::Grant(pb::LeaseGrantResponse::decode(bytes)?)),
+                    Request::KeepAlive(_) => Ok(Self::KeepAlive(Some(pb::LeaseKeepAliveResponse::decode(bytes)?))),
+                    Request::Observe(_) => Ok(Self::Leader(election::LeaderResponse::decode(bytes)?)),
                     other => anyhow::bail!("{} has not one response", other.method()),
                 }
             }

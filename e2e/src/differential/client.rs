@@ -124,7 +124,7 @@ impl<'a> Client<'a> {
 
     async fn send(&mut self, request: &Request, step: &Step) -> anyhow::Result<Answer> {
         let credentials = self.credentials(step.by.as_ref());
-        if let (true, Some((rpc, bytes))) = (step.gateway, request.unary()) {
+        if let (true, Some((rpc, bytes))) = (step.gateway, request.as_json()) {
             return self.gateway.call(rpc, request, &bytes, credentials.as_ref()).await;
         }
         if let Some(answer) = self.unary(request, credentials.as_ref()).await {

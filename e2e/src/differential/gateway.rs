@@ -3,10 +3,11 @@
 //! An answer is decoded into the message that it is the JSON of, so answers of both ways are compared in the same form. That
 //! JSON has no other form than etcd's is checked on the way.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use http::{Method, Request as HttpRequest};
+use http::{Method, Request as HttpRequest, Response};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -54,6 +55,9 @@ impl Gateway {
             post = post.header("authorization", &credentials.token);
         }
         let response = self.client.request(post.body(Full::from(body))?).await?;
+        if json::answers_stream(rpc.method)? {
+            return streamed(rpc, request, response).await;
+        }
         let status = response.status().as_u16();
         let body = response
             .into_body()
@@ -66,14 +70,73 @@ impl Gateway {
         if status != 200 {
             return refused(status, &found);
         }
-        let kind = json::output(rpc.method)?;
-        let bytes = json::to_bytes(&kind, &found)?;
-        let form = json::of_bytes(&kind, &bytes)?;
-        if form != found {
-            return Ok(Answer::Broken(format!("the JSON is {found}, its form is {form}")));
+        match message_of(rpc, &found)? {
+            Ok(bytes) => Answer::decode(request, &bytes),
+            Err(broken) => Ok(broken),
         }
-        Answer::decode(request, &bytes)
     }
+}
+
+/// The first answer of a stream, of which each line is a message or the error that ends it.
+async fn streamed(rpc: Rpc, request: &Request, response: Response<Incoming>) -> anyhow::Result<Answer> {
+    let status = response.status().as_u16();
+    let mut lines = Lines {
+        body: response.into_body(),
+        buffer: Vec::new(),
+    };
+    let Some(line) = lines.next().await? else {
+        return Ok(Answer::Broken(format!("status {status} without a line")));
+    };
+    if let Some(error) = line.get("error") {
+        return refused(status, error);
+    }
+    match line.get("result") {
+        Some(result) if status == 200 => match message_of(rpc, result)? {
+            Ok(bytes) => Answer::decode(request, &bytes),
+            Err(broken) => Ok(broken),
+        },
+        _ => Ok(Answer::Broken(format!("status {status} with {line}"))),
+    }
+}
+
+/// The lines of a stream.
+struct Lines {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Lines {
+    /// The next line, none behind the last one.
+    async fn next(&mut self) -> anyhow::Result<Option<Value>> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                let line = serde_json::from_slice(&line);
+                return Ok(Some(line.context("a line that is not JSON")?));
+            }
+            match self.body.frame().await {
+                Some(frame) => {
+                    if let Ok(data) = frame.context("read a stream")?.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                None if self.buffer.is_empty() => return Ok(None),
+                // Not etcd's form: those of messages and errors of streams end with their line.
+                None => bail!("half a line: {}", String::from_utf8_lossy(&self.buffer)),
+            }
+        }
+    }
+}
+
+/// The bytes of the message that a JSON value is, if it has the form of etcd's.
+fn message_of(rpc: Rpc, found: &Value) -> anyhow::Result<Result<Vec<u8>, Answer>> {
+    let kind = json::output(rpc.method)?;
+    let bytes = json::to_bytes(&kind, found)?;
+    let form = json::of_bytes(&kind, &bytes)?;
+    if form != *found {
+        return Ok(Err(Answer::Broken(format!("the JSON is {found}, its form is {form}"))));
+    }
+    Ok(Ok(bytes))
 }
 
 fn refused(status: u16, found: &Value) -> anyhow::Result<Answer> {

@@ -37,6 +37,15 @@ pub fn output(method: &str) -> anyhow::Result<MessageDescriptor> {
     Ok(find(method)?.output())
 }
 
+/// Returns true if a method answers with any number of responses.
+///
+/// # Errors
+///
+/// There is no such method.
+pub fn answers_stream(method: &str) -> anyhow::Result<bool> {
+    Ok(find(method)?.is_server_streaming())
+}
+
 /// A type of messages by its full name.
 ///
 /// # Errors

@@ -83,7 +83,7 @@ pub struct Step {
     pub request: Request,
     /// The user, if there is one.
     pub by: Option<By>,
-    /// True if it is sent as JSON over the gateway. Only methods with one request and one response are.
+    /// True if it is sent as JSON over the gateway. Only those are of which [`Request::as_json`] knows how.
     pub gateway: bool,
 }
 
@@ -190,6 +190,25 @@ macro_rules! requests {
 with_unary_methods!(requests);
 
 impl Request {
+    /// The method, its path in the gateway and the bytes of the message, if it can be sent there.
+    pub fn as_json(&self) -> Option<(Rpc, Vec<u8>)> {
+        let (method, path, bytes) = match self {
+            Self::Grant(grant, _) => ("etcdserverpb.Lease/LeaseGrant", "lease/grant", grant.encode_to_vec()),
+            Self::KeepAlive(keep) => (
+                "etcdserverpb.Lease/LeaseKeepAlive",
+                "lease/keepalive",
+                keep.encode_to_vec(),
+            ),
+            Self::Observe(observe) => (
+                "v3electionpb.Election/Observe",
+                "election/observe",
+                observe.encode_to_vec(),
+            ),
+            other => return other.unary(),
+        };
+        Some((Rpc { method, path }, bytes))
+    }
+
     /// Returns true if it may change what is stored or watched.
     pub fn writes(&self) -> bool {
         use Request as R;

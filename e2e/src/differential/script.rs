@@ -177,7 +177,7 @@ impl Script {
         let is_short = |bytes: &Vec<u8>| bytes.len() < GATEWAY_BYTES;
         let gateway = self.chance(OVER_GATEWAY)
             && request
-                .unary()
+                .as_json()
                 .is_some_and(|(rpc, bytes)| !rpc.path.is_empty() && is_short(&bytes));
         Step { request, by, gateway }
     }

@@ -21,6 +21,7 @@ use crate::harness::deadline;
 use script::{MALFORMED, REQUESTS};
 
 mod script;
+mod streams;
 
 /// The time for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -140,8 +140,12 @@ impl Exchange {
 
     async fn response(&self, response: Response<Body>) -> Result<Response<Body>, Refused> {
         let (parts, body) = response.into_parts();
-        if let Some(status) = ended(&parts.headers) {
-            return Err(status.err().unwrap_or_else(|| Status::internal("no answer")).into());
+        if let Some(ended) = ended(&parts.headers) {
+            let status = ended.err().unwrap_or_else(|| Status::internal("no answer"));
+            return match self.method.answers_stream {
+                true => Ok(stream_failure(&status)),
+                false => Err(status.into()),
+            };
         }
         let charge = self.account.charge(0)?;
         let mut lines = Lines {
@@ -157,10 +161,14 @@ impl Exchange {
             return Ok(success(Body::from(lines.only().await?)));
         }
         // The status tells of an RPC that fails before its first answer.
-        lines.next = lines.message().await?;
-        match lines.next {
-            Some(_) => Ok(success(Body::new(lines))),
-            None => Ok(Response::new(Body::new(lines))),
+        match lines.message().await {
+            Ok(Some(message)) => {
+                lines.next = Some(message);
+                Ok(success(Body::new(lines)))
+            }
+            Ok(None) => Ok(Response::new(Body::new(lines))),
+            Err(Refused::Status(status)) => Ok(stream_failure(&status)),
+            Err(exceeded) => Err(exceeded),
         }
     }
 }
@@ -260,11 +268,16 @@ impl Lines {
 
     /// The line of a message that was translated behind [`RESULT`].
     fn line(&mut self, text: Result<Vec<u8>, Status>) -> Bytes {
-        let mut line = text.unwrap_or_else(|status| {
-            self.end();
-            [&b"{\"error\":"[..], describe(&status).as_bytes()].concat()
-        });
-        line.extend_from_slice(b"}\n");
+        let line = match text {
+            Ok(mut line) => {
+                line.extend_from_slice(b"}\n");
+                line
+            }
+            Err(status) => {
+                self.end();
+                error_line(&status).into_bytes()
+            }
+        };
         self.held(line)
     }
 }
@@ -334,6 +347,15 @@ fn success(body: Body) -> Response<Body> {
     response
 }
 
+/// The answer to an RPC with a stream of answers that failed before the first one.
+fn stream_failure(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::from(error_line(status)));
+    *response.status_mut() = http_status(status.code());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 /// The answer to an RPC that failed.
 pub(crate) fn failure(status: &Status) -> Response<Body> {
     let mut response = Response::new(Body::from(describe(status)));
@@ -356,6 +378,11 @@ pub(crate) fn to_root() -> Response<Body> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(LOCATION, HeaderValue::from_static("/v3/"));
     response
+}
+
+/// The line that ends a stream of answers.
+fn error_line(status: &Status) -> String {
+    format!("{{\"error\":{}}}\n", describe(status))
 }
 
 /// The JSON of `google.rpc.Status`.
@@ -443,6 +470,20 @@ mod tests {
         let expected = keys.map(|key| format!("{{\"result\":{{\"cancel_reason\":\"{key}\"}}}}\n"));
         assert!(lines == expected.concat(), "{} bytes", lines.len());
         assert_eq!(held.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn stream_that_fails_at_once_has_one_line() {
+        let (exchange, _) = watches();
+        let refuse = async |_| Ok(Status::unauthenticated("who").into_http());
+        let request = Request::post("/v3/watch").body(Body::empty()).unwrap();
+        let answer = exchange
+            .answer(request, refuse, |exceeded| panic!("{exceeded:?}"))
+            .await;
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+        assert!(!answer.headers().contains_key(WWW_AUTHENTICATE));
+        let line = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(line, "{\"error\":{\"code\":16,\"message\":\"who\"}}\n");
     }
 
     #[tokio::test]

@@ -101,7 +101,7 @@ impl Script {
             self.push_any(Request::Campaign(campaign(one, b"again")));
         }
         self.push_any(Request::Leader(who()));
-        self.push(Request::Observe(who()));
+        self.push_any(Request::Observe(who()));
         self.push(Request::CampaignBehind(campaign(other, b"other"), resign(one)));
         self.push_any(Request::Leader(who()));
         if self.chance(50) {

@@ -1,0 +1,133 @@
+//! Streams of answers other than watches.
+
+use futures::{SinkExt as _, StreamExt as _};
+use http::Method;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{ANSWER_TIMEOUT, Gateway, canonical, start};
+use crate::harness::deadline;
+
+impl Gateway {
+    /// The answer to a request that succeeds.
+    async fn succeed(&self, path: &str, body: &Value) -> Value {
+        let answer = self.ask(&Method::POST, path, &body.to_string()).await;
+        assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
+        answer.lines.into_iter().next().unwrap().unwrap()
+    }
+}
+
+/// The next line of a stream that goes on. Each is sent at once.
+async fn next_line(stream: &mut Incoming) -> Result<Value, String> {
+    let mut text = String::new();
+    while !text.ends_with('\n') {
+        let frame = timeout(ANSWER_TIMEOUT, stream.frame()).await.expect("the next line");
+        let data = frame.expect("the stream goes on").unwrap().into_data().unwrap();
+        text.push_str(std::str::from_utf8(&data).unwrap());
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
+    canonical(text.trim_end())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn observer_through_the_gateway_sees_each_leader() {
+    let _deadline = deadline();
+    let (etcd, brain) = start();
+    let mut answers = Vec::new();
+    for server in [&etcd, &brain] {
+        let gateway = Gateway::of(server);
+        for id in ["7", "8"] {
+            gateway
+                .succeed("/v3/lease/grant", &json!({"ID": id, "TTL": "600"}))
+                .await;
+        }
+        let campaign = async |lease, value| {
+            let request = json!({"name": "ZQ==", "lease": lease, "value": value});
+            gateway.succeed("/v3/election/campaign", &request).await;
+        };
+        campaign("7", "b25l").await;
+        let request = json!({"name": "ZQ=="}).to_string();
+        let response = gateway.send(&Method::POST, "/v3/election/observe", &request).await;
+        let mut observed = response.into_body();
+        let mut lines = vec![next_line(&mut observed).await];
+        let leader = json!({"name": "ZQ==", "key": "ZS83", "rev": "2", "lease": "7"});
+        let proclaim = json!({"leader": leader, "value": "bW9yZQ=="});
+        gateway.succeed("/v3/election/proclaim", &proclaim).await;
+        lines.push(next_line(&mut observed).await);
+        gateway.succeed("/v3/election/resign", &json!({"leader": leader})).await;
+        campaign("8", "dHdv").await;
+        lines.push(next_line(&mut observed).await);
+        answers.push(lines);
+    }
+    assert_eq!(answers[1], answers[0]);
+    let values = answers[0]
+        .iter()
+        .map(|line| &line.as_ref().unwrap()["result"]["kv"]["value"]);
+    assert_eq!(values.collect::<Vec<_>>(), ["b25l", "bW9yZQ==", "dHdv"]);
+    etcd.stop().unwrap();
+    brain.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alives_through_a_web_socket_are_answered_one_by_one() {
+    let _deadline = deadline();
+    let (etcd, brain) = start();
+    let mut answers = Vec::new();
+    for server in [&etcd, &brain] {
+        let grant = json!({"ID": "7", "TTL": "600"});
+        Gateway::of(server).succeed("/v3/lease/grant", &grant).await;
+        let url = server.endpoint().replace("http://", "ws://") + "/v3/lease/keepalive";
+        let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+        let mut found = Vec::new();
+        for id in ["7", "8", "7"] {
+            socket.send(Message::text(json!({"ID": id}).to_string())).await.unwrap();
+            let message = timeout(ANSWER_TIMEOUT, socket.next()).await.expect("a message in time");
+            let text = message.expect("the WebSocket is open").unwrap().into_text().unwrap();
+            found.push(canonical(&text));
+        }
+        socket.close(None).await.unwrap();
+        answers.push(found);
+    }
+    assert_eq!(answers[1], answers[0]);
+    assert_eq!(answers[0][0].as_ref().unwrap()["result"]["TTL"], json!("600"));
+    etcd.stop().unwrap();
+    brain.stop().unwrap();
+}
+
+/// Not as an answer that is no stream: the error is in a line of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_streams_have_one_line_as_those_of_etcd() {
+    let _deadline = deadline();
+    let (etcd, brain) = start();
+    let mut answers = Vec::new();
+    for server in [&etcd, &brain] {
+        let gateway = Gateway::of(server);
+        gateway
+            .succeed("/v3/auth/user/add", &json!({"name": "root", "password": "p"}))
+            .await;
+        gateway
+            .succeed("/v3/auth/user/grant", &json!({"user": "root", "role": "root"}))
+            .await;
+        gateway
+            .succeed("/v3/lease/grant", &json!({"ID": "7", "TTL": "600"}))
+            .await;
+        let put = json!({"key": "dw==", "lease": "7"});
+        gateway.succeed("/v3/kv/put", &put).await;
+        gateway.succeed("/v3/auth/enable", &json!({})).await;
+        let mut refused = Vec::new();
+        for (path, body) in [("maintenance/snapshot", "{}"), ("lease/keepalive", r#"{"ID": "7"}"#)] {
+            refused.push(gateway.ask(&Method::POST, &format!("/v3/{path}"), body).await);
+        }
+        answers.push(refused);
+    }
+    assert_eq!(answers[1], answers[0]);
+    for answer in &answers[0] {
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert_eq!(answer.lines[0].as_ref().unwrap()["error"]["code"], json!(3));
+    }
+    etcd.stop().unwrap();
+    brain.stop().unwrap();
+}
