@@ -8,8 +8,11 @@ use super::request::{Request, with_unary_methods};
 use crate::wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 use pb::response_op::Response;
 
+pub mod snapshot;
 mod ties;
 pub use ties::order_ties;
+
+use snapshot::Snapshot;
 
 macro_rules! answers {
     ($($name:ident, $method:literal, $path:literal, $request:ty, $response:ty, $client:ident.$call:ident;)*) => {
@@ -28,6 +31,7 @@ macro_rules! answers {
             Watch(Option<pb::WatchResponse>),
             /// Events that each watcher received since the last time.
             Watched(BTreeMap<i64, Vec<Received>>),
+            Snapshot(Snapshot),
             /// An error of the protocol.
             Error {
                 /// The name of the code.
@@ -63,7 +67,7 @@ macro_rules! answers {
                     Self::Grant(response) => response.header.as_mut(),
                     Self::KeepAlive(response) => response.as_mut()?.header.as_mut(),
                     Self::Watch(response) => response.as_mut()?.header.as_mut(),
-                    Self::Watched(_) | Self::Error { .. } | Self::Broken(_) => None,
+                    Self::Watched(_) | Self::Snapshot(_) | Self::Error { .. } | Self::Broken(_) => None,
                 }
             }
         }

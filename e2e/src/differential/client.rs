@@ -11,7 +11,7 @@ use tonic::metadata::MetadataKey;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::answer::{Answer, order_ties};
+use super::answer::{Answer, order_ties, snapshot};
 use super::gateway::Gateway;
 use super::request::{By, NAMED_LEASES, OWN_MEMBER, OWN_PEER_URLS, Request, Step, with_unary_methods};
 use super::watching::Stream;
@@ -164,6 +164,7 @@ impl<'a> Client<'a> {
                 }
                 Err(status) => Ok(error(&status)),
             },
+            Request::Snapshot => Ok(self.snapshot(credentials.as_ref()).await),
             other => bail!("{} is not sent", other.method()),
         }
     }
@@ -218,6 +219,26 @@ impl<'a> Client<'a> {
                 Err(status) => error(&status),
             },
             Err(status) => error(&status),
+        }
+    }
+
+    async fn snapshot(&mut self, credentials: Option<&Credentials>) -> Answer {
+        let request = with(pb::SnapshotRequest {}, credentials);
+        let mut messages = match self.maintenance.snapshot(request).await {
+            Ok(response) => response.into_inner(),
+            Err(status) => return error(&status),
+        };
+        let mut reader = snapshot::Reader::default();
+        loop {
+            match messages.message().await {
+                Ok(Some(message)) => {
+                    if let Err(broken) = reader.push(message) {
+                        return Answer::Broken(broken);
+                    }
+                }
+                Ok(None) => return reader.end().map_or_else(Answer::Broken, Answer::Snapshot),
+                Err(status) => return error(&status),
+            }
         }
     }
 

@@ -11,12 +11,14 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use prost::Message as _;
 use serde_json::Value;
 
-use super::answer::Answer;
+use super::answer::{Answer, snapshot};
 use super::client::Credentials;
 use super::json::{self, Rpc};
 use super::request::Request;
+use crate::wire::etcdserverpb::SnapshotResponse;
 
 /// Connections for HTTP to one server.
 #[derive(Debug)]
@@ -77,25 +79,39 @@ impl Gateway {
     }
 }
 
-/// The first answer of a stream, of which each line is a message or the error that ends it.
+/// The answer of a stream, of which each line is a message or the error that ends it: up to its end for a snapshot, else the first.
 async fn streamed(rpc: Rpc, request: &Request, response: Response<Incoming>) -> anyhow::Result<Answer> {
     let status = response.status().as_u16();
     let mut lines = Lines {
         body: response.into_body(),
         buffer: Vec::new(),
     };
-    let Some(line) = lines.next().await? else {
-        return Ok(Answer::Broken(format!("status {status} without a line")));
-    };
-    if let Some(error) = line.get("error") {
-        return refused(status, error);
-    }
-    match line.get("result") {
-        Some(result) if status == 200 => match message_of(rpc, result)? {
-            Ok(bytes) => Answer::decode(request, &bytes),
-            Err(broken) => Ok(broken),
-        },
-        _ => Ok(Answer::Broken(format!("status {status} with {line}"))),
+    let mut reader = snapshot::Reader::default();
+    loop {
+        let line = lines.next().await?;
+        if let Some(error) = line.as_ref().and_then(|line| line.get("error")) {
+            return refused(status, error);
+        }
+        let bytes = match &line {
+            None => None,
+            Some(line) => match line.get("result") {
+                Some(result) if status == 200 => match message_of(rpc, result)? {
+                    Ok(bytes) => Some(bytes),
+                    Err(broken) => return Ok(broken),
+                },
+                _ => return Ok(Answer::Broken(format!("status {status} with {line}"))),
+            },
+        };
+        match (request, bytes) {
+            (Request::Snapshot, Some(bytes)) => {
+                if let Err(broken) = reader.push(SnapshotResponse::decode(bytes.as_slice())?) {
+                    return Ok(Answer::Broken(broken));
+                }
+            }
+            (Request::Snapshot, None) => return Ok(reader.end().map_or_else(Answer::Broken, Answer::Snapshot)),
+            (_, Some(bytes)) => return Answer::decode(request, &bytes),
+            (_, None) => return Ok(Answer::Broken(format!("status {status} without a line"))),
+        }
     }
 }
 

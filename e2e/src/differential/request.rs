@@ -146,6 +146,8 @@ macro_rules! requests {
             CampaignBehind(election::CampaignRequest, election::ResignRequest),
             /// Election.Observe, up to the first response.
             Observe(election::LeaderRequest),
+            /// Maintenance.Snapshot, to its end.
+            Snapshot,
         }
 
         impl Request {
@@ -182,6 +184,7 @@ macro_rules! requests {
                     Self::LockBehind(..) => "Lock behind",
                     Self::CampaignBehind(..) => "Campaign behind",
                     Self::Observe(_) => "Observe",
+                    Self::Snapshot => "Snapshot",
                 }
             }
         }
@@ -204,6 +207,7 @@ impl Request {
                 "election/observe",
                 observe.encode_to_vec(),
             ),
+            Self::Snapshot => ("etcdserverpb.Maintenance/Snapshot", "maintenance/snapshot", Vec::new()),
             other => return other.unary(),
         };
         Some((Rpc { method, path }, bytes))
@@ -239,6 +243,7 @@ impl Request {
                 | R::UserList(_)
                 | R::RoleGet(_)
                 | R::RoleList(_)
+                | R::Snapshot
                 | R::Cancel { .. }
                 | R::Settle { .. }
         )

@@ -117,6 +117,7 @@ fn parts(request: &Request) -> anyhow::Result<(&'static str, Parts)> {
             "observe",
             vec![("request", form("v3electionpb.LeaderRequest", observe)?)],
         ),
+        Request::Snapshot => ("snapshot", vec![]),
         other => bail!("no form of {}", other.method()),
     })
 }
@@ -180,6 +181,7 @@ fn request(line: &Value) -> anyhow::Result<Request> {
             part(line, "ahead", "v3electionpb.ResignRequest")?,
         ),
         "observe" => Request::Observe(part(line, "request", "v3electionpb.LeaderRequest")?),
+        "snapshot" => Request::Snapshot,
         method => Request::of_unary(method, &line["request"])?,
     })
 }

@@ -98,6 +98,7 @@ impl Script {
                     peer_ur_ls,
                 })
             }
+            36 => Request::Snapshot,
             _ => Request::Status(pb::StatusRequest {}),
         }
     }

@@ -1,15 +1,21 @@
 //! Streams of answers other than watches.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::{SinkExt as _, StreamExt as _};
 use http::Method;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{ANSWER_TIMEOUT, Gateway, canonical, start};
+use super::{ANSWER_TIMEOUT, Answer, Gateway, canonical, start};
 use crate::harness::deadline;
+
+/// Bytes of a value that make a snapshot too large for one message.
+const LARGE: usize = 100_000;
 
 impl Gateway {
     /// The answer to a request that succeeds.
@@ -30,6 +36,48 @@ async fn next_line(stream: &mut Incoming) -> Result<Value, String> {
     }
     assert_eq!(text.lines().count(), 1, "{text}");
     canonical(text.trim_end())
+}
+
+/// The names of a snapshot's fields, message by message without repetitions.
+fn fields_of_whole_snapshot(answer: &mut Answer) -> Vec<Vec<String>> {
+    let lines: Vec<Value> = answer.lines.drain(..).map(Result::unwrap).collect();
+    let blob = |line: &Value| STANDARD.decode(line["result"]["blob"].as_str().unwrap()).unwrap();
+    let (hash, file) = lines.split_last().unwrap();
+    let file: Vec<u8> = file.iter().flat_map(blob).collect();
+    assert!(
+        file.len() > LARGE && file.len().is_multiple_of(512),
+        "{} bytes",
+        file.len()
+    );
+    assert_eq!(blob(hash), Sha256::digest(&file).as_slice());
+    let fields = |line: &Value| -> Vec<String> {
+        assert_eq!(line["result"]["version"], json!("3.6.0"));
+        line["result"].as_object().unwrap().keys().cloned().collect()
+    };
+    let mut fields: Vec<_> = lines.iter().map(fields).collect();
+    fields.dedup();
+    fields
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshot_through_the_gateway_is_whole() {
+    let _deadline = deadline();
+    let (etcd, brain) = start();
+    let mut answers = Vec::new();
+    for server in [&etcd, &brain] {
+        let gateway = Gateway::of(server);
+        let value = STANDARD.encode(vec![b'v'; LARGE]);
+        gateway
+            .succeed("/v3/kv/put", &json!({"key": "dw==", "value": value}))
+            .await;
+        let mut answer = gateway.ask(&Method::POST, "/v3/maintenance/snapshot", "{}").await;
+        let fields = fields_of_whole_snapshot(&mut answer);
+        answers.push((answer, fields));
+    }
+    assert_eq!(answers[1], answers[0]);
+    assert_eq!(answers[0].1.len(), 2, "{answers:?}");
+    etcd.stop().unwrap();
+    brain.stop().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
