@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DataDirError, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
+    DataDirError, FORMAT, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
 };
 
 /// Says that log and rows are those of a restore or an import that is not complete; holds [`RestoringFrom`] once a restore can go on with
@@ -40,6 +40,8 @@ pub struct Importing {
 /// The snapshot of which a directory holds a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoringFrom {
+    /// The format of log and rows.
+    pub format: u32,
     /// SHA-256 of the snapshot's database.
     pub snapshot: [u8; 32],
     /// The cluster's id that the store gets.
@@ -74,6 +76,9 @@ impl Restoring {
         let io = |action| move |source| io_error(path, action, source);
         create(path).map_err(io("cannot be created"))?;
         let this = Self::locked(path, drops_import)?;
+        if path.join(LOG).exists() {
+            tracing::info!(data_dir = %path.display(), "deleting a restore or an import that is not complete");
+        }
         this.mark().map_err(io("is not writable"))?;
         this.clear().map_err(io("cannot be emptied"))?;
         Ok(this)
@@ -101,7 +106,7 @@ impl Restoring {
     ) -> Result<Option<(Restoring, RestoringFrom)>, DataDirError> {
         let read = || {
             let from: RestoringFrom = serde_json::from_slice(&fs::read(path.join(RESTORING)).ok()?).ok()?;
-            (from.snapshot == *snapshot).then_some(from)
+            (from.snapshot == *snapshot && from.format == FORMAT).then_some(from)
         };
         if read().is_none() || path.join(IDENTITY).exists() {
             return Ok(None);
@@ -169,6 +174,8 @@ impl Restoring {
     /// Deletes what was made of it. Fails if the file system returns an error; no server starts on it then.
     pub fn abandon(self) -> Result<(), DataDirError> {
         let io = |source| io_error(&self.path, "cannot be emptied", source);
+        // First: nobody goes on with what is deleted in part.
+        self.mark().map_err(io)?;
         self.clear().map_err(io)?;
         fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
         sync_dir(&self.path).map_err(io)
@@ -240,7 +247,7 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> DataDirErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_dir::{DataDir, FORMAT};
+    use crate::data_dir::DataDir;
     use crate::log::LogId;
 
     const IDENTITY_OF: Identity = Identity {
@@ -320,6 +327,7 @@ mod tests {
     fn restore_of_the_same_snapshot_is_gone_on_with() {
         let temp = tempfile::tempdir().unwrap();
         let from = RestoringFrom {
+            format: FORMAT,
             snapshot: [7; 32],
             cluster_id: u64::MAX,
             member_id: 2,

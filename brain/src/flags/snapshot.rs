@@ -28,8 +28,9 @@ status prints hash, revision, number of keys, size and version of a snapshot, as
 
 restore, or import, makes a new store of a snapshot: keys with their revisions and versions, all of history since the compacted
 revision, leases, users and roles: a store that has auth enabled has it again. The new store gets ids of its own. In the end it is read
-back and compared with the snapshot. Alarms and members are not restored. The target must be empty. No server starts on it before it is
-complete: where a restore was interrupted, or killed, the same command goes on. It takes up to three times the size of the snapshot on disk.
+back and compared with the snapshot. Alarms and members are not restored. The target must be empty, or hold a part of the same snapshot:
+where a restore was interrupted, or killed, the same command goes on. No server starts on it before it is complete. It takes up to three
+times the size of the snapshot on disk.
 
   --skip-hash-check  take a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one
 

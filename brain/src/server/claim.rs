@@ -30,7 +30,7 @@ pub(super) struct Claim<C> {
 
 /// Waits until it is certain that no restore or import fills the key prefix. Returns the register's value. Fails if one does.
 pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
-    let read = async || register.get().await.context("read who imports");
+    let read = async || register.get().await.context("read who restores or imports");
     let seen = read().await?;
     if seen.is_some() {
         info!("looking whether another restore or import fills the key prefix");
@@ -62,7 +62,14 @@ impl<C: CasRegister> Claim<C> {
         let swapped = match self.register.compare_and_set(seen, Some(own.clone())).await {
             Cas::Swapped => true,
             Cas::Mismatch => false,
-            Cas::Unknown(_) => self.register.get().await.context("read who imports")?.as_ref() == Some(&own),
+            Cas::Unknown(_) => {
+                self.register
+                    .get()
+                    .await
+                    .context("read who restores or imports")?
+                    .as_ref()
+                    == Some(&own)
+            }
         };
         ensure!(swapped, "another restore or import begins on the key prefix right now");
         *self.own() = Some(own);
@@ -124,20 +131,20 @@ impl<C: CasRegister> Claim<C> {
     }
 }
 
-/// Bytes of a value that all values of one import begin with.
+/// Bytes of a value that all values of one restore or import begin with.
 const NONCE: usize = 16;
 
-/// The first value of an import.
+/// The first value of a restore or an import.
 fn value() -> Bytes {
     Bytes::from([&rand::random::<[u8; NONCE]>()[..], &rand::random::<[u8; 8]>()].concat())
 }
 
-/// Another value of the same import.
+/// Another value of the same one.
 fn after(own: &Bytes) -> Bytes {
     Bytes::from([&own[..NONCE.min(own.len())], &rand::random::<[u8; 8]>()].concat())
 }
 
-/// Returns true if two values are of one import.
+/// Returns true if two values are of one restore or import.
 fn is_of_one(a: &Bytes, b: &Bytes) -> bool {
     a.get(..NONCE).is_some_and(|nonce| b.get(..NONCE) == Some(nonce))
 }

@@ -14,6 +14,8 @@ use crate::server::run::Lifecycle;
 mod directory;
 mod tikv;
 
+pub(super) use tikv::IMPORTING;
+
 /// How often a copy is begun again because the source has deleted history that is needed.
 const RESTARTS: u32 = 3;
 

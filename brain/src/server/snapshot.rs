@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
@@ -20,9 +20,10 @@ use crate::rows::TikvRows;
 use crate::rows::fjall::FjallRows;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
+use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
-use crate::snapshot::{Restored, SnapshotFile, restore, resume};
+use crate::snapshot::{FileError, Restored, SnapshotFile, Unfit, restore, resume};
 use crate::tikv::{Tikv, TikvRegister};
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
@@ -48,9 +49,11 @@ async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Re
 
 async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
     let file = open(command, life).await?;
+    let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
+    let (snapshot, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
     let restored = match &config.storage {
-        Storage::Embedded => into_directory(config, &file, life).await?,
-        Storage::Tikv(options) => into_tikv(config, options, &file, life).await?,
+        Storage::Embedded => into_directory(config, (&file, snapshot), life).await?,
+        Storage::Tikv(options) => into_tikv(config, options, (&file, snapshot), life).await?,
     };
     Ok(describe(&restored))
 }
@@ -95,11 +98,15 @@ struct Opened {
     is_begun: bool,
 }
 
-async fn into_directory(config: &Config, file: &SnapshotFile, life: &Lifecycle) -> anyhow::Result<Restored> {
+async fn into_directory(
+    config: &Config,
+    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    life: &Lifecycle,
+) -> anyhow::Result<Restored> {
     let opened = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        opened = Box::pin(open_directory(config, file)) => opened,
+        opened = Box::pin(open_directory(config, (file, snapshot))) => opened,
     };
     let Opened {
         target,
@@ -131,29 +138,32 @@ async fn into_directory(config: &Config, file: &SnapshotFile, life: &Lifecycle) 
             })?;
             Ok(restored)
         }
-        Err(error) => {
+        Err(error) if error.is::<FileError>() || error.is::<Unfit>() => {
             abandon(target);
             Err(error)
         }
+        Err(error) => Err(error.context("the restore is not complete: the same command goes on with it")),
     }
 }
 
 /// Opens what an interrupted restore of this snapshot has left, or a new store.
-async fn open_directory(config: &Config, file: &SnapshotFile) -> anyhow::Result<Opened> {
-    let (snapshot, metrics) = (file.digest()?, Arc::new(Metrics::new(false)));
+async fn open_directory(config: &Config, (file, snapshot): (&SnapshotFile, [u8; 32])) -> anyhow::Result<Opened> {
+    let metrics = Arc::new(Metrics::new(false));
     if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &snapshot)? {
         let log = Some(LogId(from.log));
-        match embedded::open(config, (target.path(), log), None, &metrics).await {
-            Ok(engine) => {
-                return Ok(Opened {
-                    target,
-                    from,
-                    engine,
-                    is_begun: true,
-                });
-            }
-            Err(error) => warn!(error = format!("{error:#}"), "an interrupted restore is begun again"),
-        }
+        let engine = embedded::open(config, (target.path(), log), None, &metrics).await;
+        let engine = engine.with_context(|| {
+            format!(
+                "the restore that was interrupted cannot be gone on with: try again, or delete {}",
+                target.path().display()
+            )
+        })?;
+        return Ok(Opened {
+            target,
+            from,
+            engine,
+            is_begun: true,
+        });
     }
     let target = Restoring::begin(&config.data_dir)?;
     let opened = begin(config, (file, snapshot), &target, &metrics).await;
@@ -182,6 +192,7 @@ async fn begin(
     info!(data_dir = %target.path().display(), bytes = file.size(), "restoring a snapshot");
     let (log, rows) = embedded::open(config, (target.path(), None), None, metrics).await?;
     let from = RestoringFrom {
+        format: data_dir::FORMAT,
         snapshot,
         cluster_id: rand::random(),
         member_id: rand::random(),
@@ -204,7 +215,7 @@ pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
         stat.f_bavail.saturating_mul(stat.f_frsize),
         size.saturating_mul(SPACE) + (64 << 20),
     );
-    anyhow::ensure!(
+    ensure!(
         free >= needed,
         "{} has {free} bytes free, and a restore of this snapshot may take {needed}",
         path.display()
@@ -224,14 +235,10 @@ struct Part {
     member_id: u64,
 }
 
-/// What is left when a restore into a key prefix ends early.
-const LEFT: &str =
-    "the key prefix holds a part of the snapshot: the same command goes on with it, `kubebrain wipe` deletes it";
-
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
-    file: &SnapshotFile,
+    snapshot: (&SnapshotFile, [u8; 32]),
     life: &mut Lifecycle,
 ) -> anyhow::Result<Restored> {
     let metrics = Metrics::new(false);
@@ -241,9 +248,11 @@ async fn into_tikv(
     let token = &config.initial_cluster_token;
     let restored = tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: the restore is not complete; {LEFT}")),
+        () = life.leave.cancelled() => {
+            Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
+        }
         lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, file, &claim)) => restored,
+        restored = Box::pin(into_prefix(&tikv, token, snapshot, &claim)) => restored,
     };
     claim.end().await;
     restored
@@ -252,23 +261,19 @@ async fn into_tikv(
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    file: &SnapshotFile,
+    (file, snapshot): (&SnapshotFile, [u8; 32]),
     claim: &Claim<TikvRegister>,
 ) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
-    let snapshot = file.digest()?;
-    let (part, is_begun) = match part_of(tikv, token, claim).await? {
+    let (part, is_begun) = match claimed(tikv, token, claim).await? {
         Some(part) => {
-            anyhow::ensure!(
+            ensure!(
                 part.snapshot == snapshot,
                 "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
             );
             (part, true)
         }
         None => {
-            // From now on no member starts on the prefix.
-            owner::begin_restore(&owner, token).await?;
-            claim.take().await?;
             tikv.pin().await?;
             let part = Part {
                 snapshot,
@@ -286,33 +291,50 @@ async fn into_prefix(
     } else {
         restore(file, engine, part.member_id).await
     };
-    let restored = restored.context(LEFT)?;
+    let restored = restored.map_err(|error| {
+        let is_final = error.is::<FileError>() || error.is::<Unfit>();
+        error.context(match is_final {
+            true => "the key prefix holds what cannot be used: `kubebrain wipe` it",
+            false => "the restore is not complete: the same command goes on with it, `kubebrain wipe` deletes it",
+        })
+    })?;
     owner::end_restore(&owner, token).await?;
     // It means nothing any more.
-    let forgotten = cas_register::set(&register, None).await;
-    forgotten.context("forget what was restored")?;
+    if let Err(error) = cas_register::set(&register, None).await {
+        warn!(error = format!("{error:#}"), "a register that means nothing is left");
+    }
     Ok(restored)
 }
 
-/// Returns what an interrupted restore has left below the prefix, and takes the right to go on with it; `None` if the prefix is empty.
-async fn part_of(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
-    if tikv.is_empty().await? {
-        return Ok(None);
-    }
+/// Takes the right to fill the prefix, on which no member starts from then on. Returns what an interrupted restore has left there; `None` if
+/// it had not begun to write, or if there was none.
+async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
-    let occupied = owner::occupied(&owner).await?;
-    if !matches!(occupied, OwnerError::Restoring) || register.get().await?.is_none() {
-        bail!(occupied);
+    if tikv.is_empty().await? {
+        owner::begin_restore(&owner, token).await?;
+    } else {
+        let occupied = owner::occupied(&owner).await?;
+        let is_import = tikv.register(IMPORTING).get().await?.is_some();
+        if is_import || !matches!(occupied, OwnerError::Restoring) {
+            bail!(occupied);
+        }
+        // Fails if it is another cluster's.
+        owner::is_restoring(&owner, token).await?;
+        tikv.check_pin().await?;
     }
-    tikv.check_pin().await?;
     claim.take().await?;
-    // The other restore may have ended before this one had the right.
-    anyhow::ensure!(
-        owner::is_restoring(&owner, token).await?,
-        "another restore finished meanwhile"
+    // Another restore, an import or a wipe may have come first.
+    ensure!(
+        owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING).get().await?.is_none(),
+        "something else has used the key prefix meanwhile: start again"
     );
-    let stored = register.get().await?.context("another restore finished meanwhile")?;
-    let part =
-        serde_json::from_slice(&stored).context("what is restored is not known: `kubebrain wipe` the key prefix")?;
-    Ok(Some(part))
+    match register.get().await? {
+        Some(stored) => {
+            let part = serde_json::from_slice(&stored);
+            Ok(Some(part.context(
+                "what is restored is not known: `kubebrain wipe` the key prefix",
+            )?))
+        }
+        None => Ok(None),
+    }
 }

@@ -41,7 +41,7 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
     wiped
 }
 
-/// Deletes everything below the prefix. Fails if a member uses it, or an import fills it.
+/// Deletes everything below the prefix. Fails if a member uses it, or if a restore or an import fills it.
 async fn wipe_unused(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
     claim::unused(&tikv.register(IMPORTER)).await?;
     wipe(tikv, token, Reclaim::Tried).await

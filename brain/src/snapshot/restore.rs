@@ -68,9 +68,14 @@ pub struct Restored {
     pub leases: usize,
 }
 
+/// The snapshot cannot be restored here, or the new store is not what it says.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unfit(String);
+
 /// Writes the content of `file` to log and rows, both of which are new, as `member`. In the end versions and leases are read back
 /// and compared. Fails if the file is damaged, if it has what cannot be stored here, or if log or rows fail; log and rows are useless
-/// then, except for [`resume`].
+/// then, except for [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] where another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
@@ -117,7 +122,9 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
     let revision = newest.max(compacted).max(1);
     ensure!(
         begun <= revision,
-        "the store is at revision {begun}, the snapshot at {revision}: it is of another one"
+        Unfit(format!(
+            "the store is at revision {begun}, the snapshot at {revision}: it is of another one"
+        ))
     );
     if revision > target.replica.revision() {
         // Etcd has deleted all versions behind it.
@@ -130,11 +137,12 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
     if let Some(users) = &users {
         ensure!(
             longest_value(users) <= rows.max_value_len(),
-            "a user or a role is longer than this storage takes"
+            Unfit("a user or a role is longer than this storage takes".to_owned())
         );
         target.append(vec![Change::Auth(users.clone()).into()]).await?;
     }
     target.flush().await?;
+    target.take_flushed();
     if !is_compared {
         tracing::info!(versions = written.versions, "comparing the new store with the snapshot");
         verify(&target.replica, written, &leases).await?;
@@ -152,9 +160,10 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
     let expected = (revision, if compacted > 0 { compacted } else { -1 });
     ensure!(
         stored == expected,
-        "the new store is at revision {} and compacted to {}, expected {expected:?}",
-        stored.0,
-        stored.1
+        Unfit(format!(
+            "the new store is at revision {} and compacted to {}, expected {expected:?}",
+            stored.0, stored.1
+        ))
     );
     Ok(Restored {
         revision,
@@ -215,7 +224,7 @@ async fn write_versions<L: Log, R: Rows>(
 ) -> anyhow::Result<(Revision, Checksum)> {
     let missing = || content("it has no bucket \"key\"");
     let mut pairs = database.bucket(schema::KEY)?.ok_or_else(missing)?;
-    let (total, mut shown, mut read) = (database.size(), Instant::now(), 0);
+    let (total, mut shown, mut read, mut rested) = (database.size(), Instant::now(), 0, 0);
     let (mut checksum, mut newest, begun) = (Checksum::default(), 0, target.replica.revision());
     let mut batch = Batch::default();
     loop {
@@ -232,6 +241,12 @@ async fn write_versions<L: Log, R: Rows>(
                 if complete.revision <= begun {
                     // It was there, as all before it.
                     batch = Batch::default();
+                    if read >= rested + RECORD.0 as u64 {
+                        rested = read;
+                        target.take_flushed();
+                        // Signals, and the claim on a key prefix, are seen to meanwhile.
+                        tokio::task::yield_now().await;
+                    }
                 }
             }
             if batch.is_full() || decoded.is_none() {
@@ -394,9 +409,10 @@ impl<L: Log, R: Rows> Target<L, R> {
         let (key, value) = (kv.key.len(), kv.value.len());
         ensure!(
             key <= self.longest_key && value <= self.longest_value,
-            "a key of {key} bytes with a value of {value}: this storage takes {} and {}",
-            self.longest_key,
-            self.longest_value
+            Unfit(format!(
+                "a key of {key} bytes with a value of {value}: this storage takes {} and {}",
+                self.longest_key, self.longest_value
+            ))
         );
         Ok(())
     }
@@ -565,7 +581,9 @@ impl<L: Log, R: Rows> Target<L, R> {
                 Err(_) if state.writing_rows().is_some_and(|since| since >= STALLED) => {
                     bail!("the rows take nothing for {STALLED:?}: there is no space, or storage is away")
                 }
-                Err(_) if state.is_flush_refused() => bail!("the rows refuse a version of the snapshot"),
+                Err(_) if state.is_flush_refused() => {
+                    bail!(Unfit("the rows refuse a version of the snapshot".to_owned()))
+                }
                 Err(_) => {}
             }
         }
@@ -603,9 +621,10 @@ async fn verify<R: Rows>(replica: &Replica<R>, written: Checksum, leases: &[Leas
     }
     ensure!(
         stored == written,
-        "the new store differs from the snapshot: it has {} versions of {}, or other ones",
-        stored.versions,
-        written.versions
+        Unfit(format!(
+            "the new store differs from the snapshot: it has {} versions of {}, or other ones",
+            stored.versions, written.versions
+        ))
     );
     let mut found = Vec::with_capacity(leases.len());
     let range = keys::lease_range();
@@ -634,9 +653,11 @@ async fn verify<R: Rows>(replica: &Replica<R>, written: Checksum, leases: &[Leas
     expected.sort_unstable_by_key(|lease| lease.id);
     ensure!(
         found == expected,
-        "the new store differs from the snapshot: it has {} leases of {}, or other ones",
-        found.len(),
-        expected.len()
+        Unfit(format!(
+            "the new store differs from the snapshot: it has {} leases of {}, or other ones",
+            found.len(),
+            expected.len()
+        ))
     );
     Ok(())
 }
@@ -650,7 +671,7 @@ async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>)
     };
     ensure!(
         stored.to_change() == expected,
-        "the new store differs from the snapshot: it has other users or roles"
+        Unfit("the new store differs from the snapshot: it has other users or roles".to_owned())
     );
     Ok(())
 }

