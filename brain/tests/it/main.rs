@@ -32,7 +32,6 @@ mod model;
 mod pausable_rows;
 mod process;
 mod program;
-mod restoring;
 mod script;
 mod self_hosted_lease;
 mod snapshot;

@@ -72,7 +72,7 @@ fn opened(dir: &Path, database: &[u8]) -> SnapshotFile {
 }
 
 /// The versions in a database: revision, sub-revision, is a deletion, and the pair.
-pub(crate) fn versions(database: &[u8]) -> Vec<(i64, i64, bool, mvccpb::KeyValue)> {
+fn versions(database: &[u8]) -> Vec<(i64, i64, bool, mvccpb::KeyValue)> {
     let reader = Reader::open(database, database.len() as u64).unwrap();
     let (mut pairs, mut found) = (reader.bucket(b"key").unwrap().unwrap(), Vec::new());
     while let Some((key, value)) = pairs.next().unwrap() {
@@ -391,7 +391,7 @@ fn refused(args: &[&str]) -> String {
 }
 
 /// Takes a snapshot as etcdctl does.
-pub(crate) async fn fetch(url: &str) -> Vec<u8> {
+async fn fetch(url: &str) -> Vec<u8> {
     let mut client = MaintenanceClient::connect(url.to_owned()).await.unwrap();
     let mut stream = client.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
     let (mut bytes, mut remaining) = (Vec::new(), Vec::new());

@@ -17,6 +17,7 @@ use written::Written;
 mod damage;
 mod disk;
 mod power;
+mod restoring;
 mod sync;
 mod written;
 

@@ -178,7 +178,7 @@ pub(crate) async fn read(channel: &Channel, (compacted, newest): (i64, i64)) -> 
 }
 
 /// Takes a snapshot as etcdctl does.
-async fn save(channel: &Channel, path: &Path) {
+pub(crate) async fn save(channel: &Channel, path: &Path) {
     let mut client = MaintenanceClient::new(channel.clone());
     let mut stream = client.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
     let (mut bytes, mut remaining) = (Vec::new(), None);
