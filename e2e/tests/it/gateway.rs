@@ -1,5 +1,6 @@
 //! The JSON gateway: a brain answers HTTP requests and WebSockets as etcd does.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -93,14 +94,19 @@ impl Gateway {
     /// The first lines of a stream.
     async fn lines(&self, path: &str, body: &str, count: usize) -> Vec<Result<Value, String>> {
         let mut body = self.send(&Method::POST, path, body).await.into_body();
-        let mut text = String::new();
-        while text.lines().count() < count || !text.ends_with('\n') {
-            let frame = timeout(ANSWER_TIMEOUT, body.frame()).await.expect("the next line");
-            let data = frame.expect("the stream goes on").unwrap().into_data().unwrap();
-            text.push_str(std::str::from_utf8(&data).unwrap());
-        }
-        text.lines().map(canonical).collect()
+        next_lines(&mut body, count).await
     }
+}
+
+/// So many lines of a stream that goes on, and more if they come together.
+async fn next_lines(stream: &mut Incoming, count: usize) -> Vec<Result<Value, String>> {
+    let mut text = String::new();
+    while text.lines().count() < count || !text.ends_with('\n') {
+        let frame = timeout(ANSWER_TIMEOUT, stream.frame()).await.expect("the next line");
+        let data = frame.expect("the stream goes on").unwrap().into_data().unwrap();
+        text.push_str(std::str::from_utf8(&data).unwrap());
+    }
+    text.lines().map(canonical).collect()
 }
 
 /// A line of JSON without what belongs to one server; else the line.
@@ -135,6 +141,16 @@ fn start() -> (Server, Server) {
     (etcd, brain)
 }
 
+/// Asks an etcd and a brain, and compares what they answer. Returns it.
+async fn same_of_both<A: PartialEq + Debug>(ask: impl AsyncFn(&Server) -> A) -> A {
+    let (etcd, brain) = start();
+    let (expected, found) = (ask(&etcd).await, ask(&brain).await);
+    assert_eq!(found, expected);
+    etcd.stop().unwrap();
+    brain.stop().unwrap();
+    expected
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn gateway_answers_as_that_of_etcd() {
     let _deadline = deadline();
@@ -164,9 +180,7 @@ async fn gateway_answers_as_that_of_etcd() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_through_the_gateway_streams_lines() {
     let _deadline = deadline();
-    let (etcd, brain) = start();
-    let mut answers = Vec::new();
-    for server in [&etcd, &brain] {
+    let (lines, _) = same_of_both(async |server| {
         let gateway = Gateway::of(server);
         for value in ["djE=", "djI="] {
             let put = json!({"key": "dw==", "value": value}).to_string();
@@ -179,13 +193,11 @@ async fn watch_through_the_gateway_streams_lines() {
             gateway.ask(&Method::POST, "/v3/kv/compaction", &compact).await.status,
             200
         );
-        answers.push((lines, gateway.lines("/v3/watch", &watch, 2).await));
-    }
-    assert_eq!(answers[1], answers[0]);
-    let events = &answers[0].0[1].as_ref().unwrap()["result"]["events"];
-    assert_eq!(events.as_array().map(Vec::len), Some(2), "{answers:#?}");
-    etcd.stop().unwrap();
-    brain.stop().unwrap();
+        (lines, gateway.lines("/v3/watch", &watch, 2).await)
+    })
+    .await;
+    let events = &lines[1].as_ref().unwrap()["result"]["events"];
+    assert_eq!(events.as_array().map(Vec::len), Some(2), "{lines:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -178,11 +178,7 @@ async fn etcd_is_copied_while_it_is_written_to() {
     copy.kill();
     let mut copy = Copy::start(&kubebrain, etcd.endpoint(), &into);
     copy.says("the copy has reached the source");
-    let more = *is_written.borrow() + 200;
-    is_written
-        .wait_for(|written| *written >= more.min(REQUESTS.0))
-        .await
-        .unwrap();
+    more_is_written(&mut is_written).await;
     // The switch-over: first the clients, then the copy.
     stop.send_replace(true);
     let newest = writer.join_next().await.unwrap().unwrap();
@@ -192,6 +188,12 @@ async fn etcd_is_copied_while_it_is_written_to() {
     assert_copied(&channel, &brain, newest).await;
     brain.stop().unwrap();
     etcd.stop().unwrap();
+}
+
+/// Waits until the load has done more, or all, of its requests.
+async fn more_is_written(is_written: &mut watch::Receiver<u32>) {
+    let more = REQUESTS.0.min(*is_written.borrow() + 200);
+    is_written.wait_for(|written| *written >= more).await.unwrap();
 }
 
 /// Compares all that clients can read of the source with what they can read of its copy, which is written to afterwards.
@@ -235,11 +237,7 @@ async fn etcd_of_three_members_is_copied_to_tikv_while_one_of_them_ends() {
     let mut copy = Copy::start(&kubebrain, &endpoints.join(","), &into);
     copy.says("the copy has reached the source");
     etcds.kill(followed).unwrap();
-    let more = *is_written.borrow() + 200;
-    is_written
-        .wait_for(|written| *written >= more.min(REQUESTS.0))
-        .await
-        .unwrap();
+    more_is_written(&mut is_written).await;
     stop.send_replace(true);
     let newest = writer.join_next().await.unwrap().unwrap();
     copy.finish();

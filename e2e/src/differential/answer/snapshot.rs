@@ -9,7 +9,7 @@ const BLOB: usize = 32 << 10;
 /// The file consists of whole ones.
 const SECTOR: usize = 512;
 
-/// What is compared of a snapshot. Its file is that of one server.
+/// The parts of a snapshot that are compared. The file itself differs from server to server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The version of the storage, in every message.

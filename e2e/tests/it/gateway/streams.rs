@@ -4,14 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::{SinkExt as _, StreamExt as _};
 use http::Method;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::{ANSWER_TIMEOUT, Answer, Gateway, canonical, start};
+use super::{ANSWER_TIMEOUT, Answer, Gateway, canonical, next_lines, same_of_both};
 use crate::harness::deadline;
 
 /// Bytes of a value that make a snapshot too large for one message.
@@ -28,14 +27,9 @@ impl Gateway {
 
 /// The next line of a stream that goes on. Each is sent at once.
 async fn next_line(stream: &mut Incoming) -> Result<Value, String> {
-    let mut text = String::new();
-    while !text.ends_with('\n') {
-        let frame = timeout(ANSWER_TIMEOUT, stream.frame()).await.expect("the next line");
-        let data = frame.expect("the stream goes on").unwrap().into_data().unwrap();
-        text.push_str(std::str::from_utf8(&data).unwrap());
-    }
-    assert_eq!(text.lines().count(), 1, "{text}");
-    canonical(text.trim_end())
+    let mut lines = next_lines(stream, 1).await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines.remove(0)
 }
 
 /// The names of a snapshot's fields, message by message without repetitions.
@@ -62,9 +56,7 @@ fn fields_of_whole_snapshot(answer: &mut Answer) -> Vec<Vec<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshot_through_the_gateway_is_whole() {
     let _deadline = deadline();
-    let (etcd, brain) = start();
-    let mut answers = Vec::new();
-    for server in [&etcd, &brain] {
+    let (_, fields) = same_of_both(async |server| {
         let gateway = Gateway::of(server);
         let value = STANDARD.encode(vec![b'v'; LARGE]);
         gateway
@@ -72,20 +64,16 @@ async fn snapshot_through_the_gateway_is_whole() {
             .await;
         let mut answer = gateway.ask(&Method::POST, "/v3/maintenance/snapshot", "{}").await;
         let fields = fields_of_whole_snapshot(&mut answer);
-        answers.push((answer, fields));
-    }
-    assert_eq!(answers[1], answers[0]);
-    assert_eq!(answers[0].1.len(), 2, "{answers:?}");
-    etcd.stop().unwrap();
-    brain.stop().unwrap();
+        (answer, fields)
+    })
+    .await;
+    assert_eq!(fields.len(), 2, "{fields:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn observer_through_the_gateway_sees_each_leader() {
     let _deadline = deadline();
-    let (etcd, brain) = start();
-    let mut answers = Vec::new();
-    for server in [&etcd, &brain] {
+    let lines = same_of_both(async |server| {
         let gateway = Gateway::of(server);
         for id in ["7", "8"] {
             gateway
@@ -108,23 +96,19 @@ async fn observer_through_the_gateway_sees_each_leader() {
         gateway.succeed("/v3/election/resign", &json!({"leader": leader})).await;
         campaign("8", "dHdv").await;
         lines.push(next_line(&mut observed).await);
-        answers.push(lines);
-    }
-    assert_eq!(answers[1], answers[0]);
-    let values = answers[0]
+        lines
+    })
+    .await;
+    let values = lines
         .iter()
         .map(|line| &line.as_ref().unwrap()["result"]["kv"]["value"]);
     assert_eq!(values.collect::<Vec<_>>(), ["b25l", "bW9yZQ==", "dHdv"]);
-    etcd.stop().unwrap();
-    brain.stop().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_alives_through_a_web_socket_are_answered_one_by_one() {
     let _deadline = deadline();
-    let (etcd, brain) = start();
-    let mut answers = Vec::new();
-    for server in [&etcd, &brain] {
+    let found = same_of_both(async |server| {
         let grant = json!({"ID": "7", "TTL": "600"});
         Gateway::of(server).succeed("/v3/lease/grant", &grant).await;
         let url = server.endpoint().replace("http://", "ws://") + "/v3/lease/keepalive";
@@ -137,21 +121,17 @@ async fn keep_alives_through_a_web_socket_are_answered_one_by_one() {
             found.push(canonical(&text));
         }
         socket.close(None).await.unwrap();
-        answers.push(found);
-    }
-    assert_eq!(answers[1], answers[0]);
-    assert_eq!(answers[0][0].as_ref().unwrap()["result"]["TTL"], json!("600"));
-    etcd.stop().unwrap();
-    brain.stop().unwrap();
+        found
+    })
+    .await;
+    assert_eq!(found[0].as_ref().unwrap()["result"]["TTL"], json!("600"));
 }
 
 /// Not as an answer that is no stream: the error is in a line of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_streams_have_one_line_as_those_of_etcd() {
     let _deadline = deadline();
-    let (etcd, brain) = start();
-    let mut answers = Vec::new();
-    for server in [&etcd, &brain] {
+    let refused = same_of_both(async |server| {
         let gateway = Gateway::of(server);
         gateway
             .succeed("/v3/auth/user/add", &json!({"name": "root", "password": "p"}))
@@ -169,13 +149,11 @@ async fn refused_streams_have_one_line_as_those_of_etcd() {
         for (path, body) in [("maintenance/snapshot", "{}"), ("lease/keepalive", r#"{"ID": "7"}"#)] {
             refused.push(gateway.ask(&Method::POST, &format!("/v3/{path}"), body).await);
         }
-        answers.push(refused);
-    }
-    assert_eq!(answers[1], answers[0]);
-    for answer in &answers[0] {
+        refused
+    })
+    .await;
+    for answer in &refused {
         assert_eq!(answer.status, 400, "{answer:?}");
         assert_eq!(answer.lines[0].as_ref().unwrap()["error"]["code"], json!(3));
     }
-    etcd.stop().unwrap();
-    brain.stop().unwrap();
 }
