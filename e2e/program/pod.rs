@@ -1,6 +1,4 @@
 //! The program in the pods of tests: `pause` holds a pod's namespaces, `serve` is a workload.
-//!
-//! Linked statically, because its image holds nothing else.
 
 use std::fs;
 use std::io::Write as _;

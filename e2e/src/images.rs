@@ -1,6 +1,7 @@
-//! Container images: a static program each, and the licences of what is in it. Built by buildah into the cache, keyed by content.
+//! Container images: a program each, and the licences of what is in it. Built by buildah into the cache, keyed by content.
 //!
-//! Products are stripped; their debug information, by which backtraces can be read, is laid beside the image.
+//! Products are stripped; their debug information, by which backtraces can be read, is laid beside the image. Programs of a release are
+//! linked statically. Those of tests are not: their images hold this machine's shared libraries, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -135,7 +136,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// The program is linked dynamically, or buildah fails.
+    /// A shared library of the program is missing, or buildah fails.
     pub fn archive(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -143,33 +144,31 @@ impl Image {
         let containerfile = workspace.join(self.containerfile);
         let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
         let (recipe, program) = (read(&containerfile)?, read(&self.program)?);
-        ensure!(
-            !is_dynamic(&program),
-            "{} needs shared libraries, which its image does not have: run `make build`, which links statically",
-            self.program.display()
-        );
+        let libraries = if is_dynamic(&program) {
+            shared_libraries(&self.program)?
+        } else {
+            Vec::new()
+        };
+        let contents: Vec<Vec<u8>> = libraries.iter().map(|path| read(path)).collect::<anyhow::Result<_>>()?;
         let notices = self.product.map(|product| {
             let graph = Graph::of_workspace(workspace, supply_chain::TARGET)?;
             notices::render(&graph, product).with_context(|| format!("collect the licences in {product}"))
         });
         let notices = notices.transpose()?;
-        let key = Key::of([
-            self.tag.as_bytes(),
-            &recipe,
-            &program,
-            notices.as_deref().unwrap_or_default().as_bytes(),
-        ]);
+        let notices_bytes = notices.as_deref().unwrap_or_default().as_bytes();
+        let fixed = [self.tag.as_bytes(), &recipe, &program, notices_bytes];
+        let key = Key::of(fixed.into_iter().chain(contents.iter().map(Vec::as_slice)));
         let name = self.tag.rsplit('/').next().unwrap_or(self.tag).replace(':', "-");
         let entry = cache.once("images", &name, &key, progress, |dir| {
             progress.during(format_args!("build image {}", self.tag), || {
-                self.build(&containerfile, notices.as_deref(), dir)
+                self.build(&containerfile, notices.as_deref(), &libraries, dir)
             })
         })?;
         Ok(entry.join("image.tar"))
     }
 
     /// Builds in `dir`, which afterwards holds `image.tar`, and of a product its debug information.
-    fn build(&self, containerfile: &Path, notices: Option<&str>, dir: &Path) -> anyhow::Result<()> {
+    fn build(&self, containerfile: &Path, notices: Option<&str>, libraries: &[PathBuf], dir: &Path) -> anyhow::Result<()> {
         let (context, storage) = (dir.join("context"), dir.join("storage"));
         fs::create_dir(&context)?;
         let name = self.program.file_name().context("a program without a name")?;
@@ -179,6 +178,17 @@ impl Image {
             fs::write(context.join(NOTICES), notices)?;
             strip(&copy, dir)?;
         }
+        let mut recipe = fs::read_to_string(containerfile)?;
+        if !libraries.is_empty() {
+            recipe.push_str("COPY libraries /\n");
+        }
+        for library in libraries {
+            let place = context.join("libraries").join(library.strip_prefix("/")?);
+            fs::create_dir_all(place.parent().context("a library without a directory")?)?;
+            fs::copy(library, &place).with_context(|| format!("copy {}", library.display()))?;
+        }
+        let containerfile = context.join("Containerfile");
+        fs::write(&containerfile, recipe)?;
         let buildah = debian::find("buildah")?;
         let buildah = || {
             let mut command = Command::new(&buildah);
@@ -192,7 +202,7 @@ impl Image {
         bud.args(["bud", "--isolation", "chroot", "--tag", self.tag]);
         // one program under two tags makes two images
         bud.arg(format!("--label=org.opencontainers.image.ref.name={}", self.tag));
-        bud.arg("--file").arg(containerfile).arg(&context);
+        bud.arg("--file").arg(&containerfile).arg(&context);
         output(&mut bud)?;
         let archive = format!("oci-archive:{}:{}", dir.join("image.tar").display(), self.tag);
         output(buildah().args(["push", self.tag, &archive]))?;
@@ -217,6 +227,21 @@ fn strip(program: &Path, directory: &Path) -> anyhow::Result<()> {
     link.push(&apart);
     output(objcopy().arg("--strip-all").arg(link).arg(program))?;
     Ok(())
+}
+
+/// The shared libraries of a program and its loader, at the paths where the loader looks for them.
+fn shared_libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let listed = output(Command::new("ldd").arg(program))?;
+    ensure!(
+        !listed.contains("not found"),
+        "{} needs a shared library that is missing:\n{listed}",
+        program.display()
+    );
+    let paths = listed.lines().filter_map(|line| {
+        let line = line.rsplit("=> ").next()?;
+        line.split_whitespace().next().filter(|path| path.starts_with('/'))
+    });
+    Ok(paths.map(PathBuf::from).collect())
 }
 
 /// Returns true if a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.
@@ -278,5 +303,12 @@ mod tests {
         assert!(is_dynamic(&fs::read("/bin/sh").unwrap()));
         assert!(!is_dynamic(b"#!/bin/sh"));
         assert!(!is_dynamic(&fs::read("/bin/sh").unwrap()[..40]));
+    }
+
+    #[test]
+    fn shared_libraries_include_the_loader() {
+        let libraries = shared_libraries(Path::new("/bin/sh")).unwrap();
+        let named = |part: &str| libraries.iter().any(|path| path.to_string_lossy().contains(part));
+        assert!(named("/libc.so.") && named("/ld-linux-"), "{libraries:?}");
     }
 }

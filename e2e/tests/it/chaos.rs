@@ -1,6 +1,5 @@
 //! Three brains on one TiKV cluster, broken in every way, with clients that keep account.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,8 +9,6 @@ use e2e::watchdog::Watchdog;
 
 /// Set this for a longer run.
 const ROUNDS: &str = "KUBEBRAIN_ROUNDS";
-/// The brain whose clock can be set: `make` builds it and says where it is.
-const DYNAMIC: &str = "KUBEBRAIN_DYNAMIC";
 
 /// For a round, on a busy machine.
 const EACH: Duration = Duration::from_secs(90);
@@ -19,10 +16,10 @@ const EACH: Duration = Duration::from_secs(90);
 /// The program, and what it stores in where that is not a mock of its own.
 fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
     let _deadline = Watchdog::within(limit);
-    let brain = std::env::var_os(DYNAMIC).map(PathBuf::from);
-    let brain = brain.unwrap_or_else(|| panic!("{DYNAMIC} is not set: `make test` builds that brain and sets it"));
-    let mut chaos = Command::new(Programs::find().unwrap().get("kubebrain-e2e").unwrap());
-    chaos.arg("chaos").args(args).arg("--with-clock").arg(brain);
+    let programs = Programs::find().unwrap();
+    let mut chaos = Command::new(programs.get("kubebrain-e2e").unwrap());
+    // The programs of tests are linked dynamically, so that their clock can be set.
+    chaos.arg("chaos").args(args).arg("--with-clock").arg(programs.get("kubebrain").unwrap());
     if let Some(pd) = pd {
         chaos.env(REAL, pd);
     }

@@ -2,7 +2,7 @@
 //! not written.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use e2e::server::{Program, Server};
@@ -25,9 +25,7 @@ mod written;
 const KILLS: &str = "KUBEBRAIN_KILLS";
 /// Set this to make a run happen again.
 const SEED: &str = "KUBEBRAIN_SEED";
-/// The brain with debug assertions, which has named points: `make` builds it and says where it is.
-const DYNAMIC: &str = "KUBEBRAIN_DYNAMIC";
-/// Names the point at which that brain ends itself.
+/// Names the point at which a brain with debug assertions ends itself.
 const KILL_AT: &str = "KUBEBRAIN_KILL_AT";
 
 /// Named points that are passed while clients write, and how often at most before the end.
@@ -117,20 +115,10 @@ async fn brain_that_is_killed_at_random_loses_and_invents_nothing() {
     }
 }
 
-/// The brain with named points.
-fn dynamic() -> Program {
-    let path = std::env::var_os(DYNAMIC).map(PathBuf::from);
-    let path = path.unwrap_or_else(|| panic!("{DYNAMIC} is not set: `make test` builds that brain and sets it"));
-    Program {
-        path,
-        ..Program::kubebrain().unwrap()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn brain_that_is_killed_at_a_named_point_loses_and_invents_nothing() {
     let _deadline = deadline();
-    let (program, mut random) = (dynamic(), seeded());
+    let (program, mut random) = (Program::kubebrain().unwrap(), seeded());
     for (point, most) in POINTS {
         let (home, mut written) = (TempDir::new().unwrap(), Written::default());
         let dir = home.path().join("data");
@@ -155,7 +143,7 @@ async fn brain_that_is_killed_at_a_named_point_loses_and_invents_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn brain_that_is_killed_in_its_first_start_begins_at_the_next() {
     let _deadline = deadline();
-    let program = dynamic();
+    let program = Program::kubebrain().unwrap();
     for at in FIRST_POINTS {
         let home = TempDir::new().unwrap();
         let dir = home.path().join("data");

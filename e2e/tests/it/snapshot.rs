@@ -114,6 +114,13 @@ pub(crate) struct Content {
     leases: BTreeMap<i64, (i64, Vec<Bytes>)>,
 }
 
+impl Content {
+    /// The revision of each event.
+    pub(crate) fn revisions(&self) -> Vec<i64> {
+        self.events.iter().map(|(revision, ..)| *revision).collect()
+    }
+}
+
 pub(crate) async fn read(channel: &Channel, (compacted, newest): (i64, i64)) -> Content {
     let mut kv = KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
     let everything = || (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));

@@ -12,10 +12,12 @@ use e2e::wire::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use pb::watch_client::WatchClient;
 use tempfile::TempDir;
+use tokio_stream::StreamExt as _;
 use tonic::transport::Channel;
 
-use super::{KILL_AT, KILLED, dynamic};
+use super::{KILL_AT, KILLED};
 use crate::harness::deadline;
 use crate::snapshot::{Content, assert_same, read, save};
 
@@ -78,6 +80,28 @@ async fn write(channel: &Channel) -> i64 {
     newest
 }
 
+/// The revisions of all events that a watch without previous versions receives, up to a revision.
+async fn revisions(channel: &Channel, newest: i64) -> Vec<i64> {
+    let create = pb::WatchCreateRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        start_revision: COMPACTED + 1,
+        ..Default::default()
+    };
+    let create = pb::WatchRequest {
+        request_union: Some(pb::watch_request::RequestUnion::CreateRequest(create)),
+    };
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut client = WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX);
+    let (mut stream, mut found) = (client.watch(requests).await.unwrap().into_inner(), Vec::new());
+    while found.last().is_none_or(|last| *last < newest) {
+        let message = stream.message().await.unwrap().expect("a watch goes on");
+        let events = message.events.into_iter();
+        found.extend(events.map(|event| event.kv.unwrap().mod_revision));
+    }
+    found
+}
+
 impl Taken {
     async fn of_etcd(dir: &Path) -> Self {
         let etcd = Server::start(&Program::etcd(&Progress::stderr()).unwrap(), FLAGS).unwrap();
@@ -105,6 +129,16 @@ impl Taken {
             "the copy",
         );
         assert_eq!(user_names(&channel).await, ["one"]);
+        // A watch that goes past the last revision sees whether the log has anything twice.
+        let put = pb::PutRequest {
+            key: "after".into(),
+            ..Default::default()
+        };
+        let put = KvClient::new(channel.clone()).put(put).await.unwrap().into_inner();
+        assert_eq!(put.header.unwrap().revision, self.newest + 1);
+        let mut expected = self.content.revisions();
+        expected.push(self.newest + 1);
+        assert_eq!(revisions(&channel, self.newest + 1).await, expected);
     }
 }
 
@@ -129,7 +163,7 @@ fn assert_killed(output: &Output) {
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_that_is_killed_goes_on() {
     let _deadline = deadline();
-    let (program, temp) = (dynamic(), TempDir::new().unwrap());
+    let (program, temp) = (Program::kubebrain().unwrap(), TempDir::new().unwrap());
     let taken = Taken::of_etcd(temp.path()).await;
     let dir = temp.path().join("copy");
     let into = [format!("--data-dir={}", dir.display())];
@@ -175,7 +209,7 @@ async fn restore_that_is_killed_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_into_tikv_that_is_killed_goes_on() {
     let _deadline = deadline();
-    let (program, temp) = (dynamic(), TempDir::new().unwrap());
+    let (program, temp) = (Program::kubebrain().unwrap(), TempDir::new().unwrap());
     let (taken, tikv) = (Taken::of_etcd(temp.path()).await, Tikv::for_test().unwrap());
     let into = [
         "--storage=tikv".to_owned(),
