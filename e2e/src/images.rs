@@ -168,7 +168,13 @@ impl Image {
     }
 
     /// Builds in `dir`, which afterwards holds `image.tar`, and of a product its debug information.
-    fn build(&self, containerfile: &Path, notices: Option<&str>, libraries: &[PathBuf], dir: &Path) -> anyhow::Result<()> {
+    fn build(
+        &self,
+        containerfile: &Path,
+        notices: Option<&str>,
+        libraries: &[PathBuf],
+        dir: &Path,
+    ) -> anyhow::Result<()> {
         let (context, storage) = (dir.join("context"), dir.join("storage"));
         fs::create_dir(&context)?;
         let name = self.program.file_name().context("a program without a name")?;

@@ -19,7 +19,11 @@ fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
     let programs = Programs::find().unwrap();
     let mut chaos = Command::new(programs.get("kubebrain-e2e").unwrap());
     // The programs of tests are linked dynamically, so that their clock can be set.
-    chaos.arg("chaos").args(args).arg("--with-clock").arg(programs.get("kubebrain").unwrap());
+    chaos
+        .arg("chaos")
+        .args(args)
+        .arg("--with-clock")
+        .arg(programs.get("kubebrain").unwrap());
     if let Some(pd) = pd {
         chaos.env(REAL, pd);
     }
