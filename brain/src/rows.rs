@@ -95,6 +95,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// writers of the rows can count them.
     fn size(&self) -> Option<u64>;
 
+    /// Returns true while merges that are due may give back space that counts against the quota. If they cannot, it returns false.
+    fn is_reclaiming(&self) -> bool {
+        false
+    }
+
     /// Returns the bytes of the medium that the engine will need in addition to those it occupies, even if nothing more is put;
     /// more than that must be free for it to continue.
     fn to_come(&self) -> u64 {
