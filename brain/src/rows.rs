@@ -65,6 +65,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
     fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Returns true if no other process can write the rows, whatever the fence says: it need not be written before the first change.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     /// Returns when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 

@@ -338,6 +338,10 @@ impl Rows for FjallRows {
         Ok(()) // the lock on the files shuts other writers out
     }
 
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     async fn sync(&self) -> Result<(), RowsError> {
         self.shared.health.check()?;
         let shared = self.shared.clone();

@@ -392,7 +392,8 @@ impl<L: Log, R: Rows> Target<L, R> {
             to_flush,
             flushed,
             (Arc::new(Metrics::new(false)), CancellationToken::new()),
-        );
+        )
+        .over(leadership.stored);
         Ok(Self {
             log,
             replica,
