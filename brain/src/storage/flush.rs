@@ -370,6 +370,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.manifest.compacted = immutable.compacted;
         self.manifest.sizes.written = immutable.sizes.written;
         self.manifest.sizes.logged = immutable.sizes.logged;
+        self.manifest.sizes.unversioned = immutable.sizes.unversioned;
         self.manifest.alarms = immutable
             .alarms
             .iter()

@@ -208,6 +208,7 @@ impl Merger {
     /// Merges all tables, to find out why merges fail.
     pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
         let mut unfinished = self.work.turn();
+        self.work.remove_unfinished(&mut unfinished)?;
         let strategy = Leveled::default().with_l0_threshold(1);
         self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
     }
