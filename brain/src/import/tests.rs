@@ -20,7 +20,7 @@ use crate::log::MemLog;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
 use crate::rows::mem::MemRows;
-use crate::snapshot::{Importer, Revised};
+use crate::snapshot::{Importer, RestoreOptions, Revised};
 use crate::tasks::Owned;
 use crate::types::Revision;
 
@@ -434,7 +434,9 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let fake = Fake::at(3);
     fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7)];
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(MemLog::new(), MemRows::new(), 1).await.unwrap();
+    let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
+        .await
+        .unwrap();
     let revised = [("a", 2), ("b", 3)].map(|(key, revision)| Revised {
         revision,
         kvs: vec![kv(key, revision, 7)],
