@@ -5,10 +5,10 @@
 //! is too long for its place goes on in the pages behind it, its overflow.
 //!
 //! [`Writer`] writes a file from front to back, from keys in ascending order, and holds no more than one page of each level of a
-//! tree. [`Reader`] takes nothing in a file for granted: numbers of pages, lengths and the order of keys are checked, and no page is
-//! read twice, so that a damaged or hostile file ends in an [`Error`].
+//! tree. [`Reader`] takes nothing in a file for granted: numbers of pages, lengths and the order of keys are checked, no page is read
+//! twice, and elements of a page share no bytes, so that a damaged or hostile file has no more content than bytes, or ends in an [`Error`].
 
-pub use self::reader::{Entries, ReadAt, Reader};
+pub use self::reader::{Entries, ReadAt, Reader, Visited};
 pub use self::writer::Writer;
 
 mod page;

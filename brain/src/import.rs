@@ -8,6 +8,7 @@ pub(crate) use copy::{Copied, Orders, copy};
 pub(crate) use source::{Compacted, Source};
 
 mod backlog;
+mod bounded;
 mod copy;
 mod dial;
 mod events;

@@ -65,6 +65,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
     fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
+    /// Returns true if no other process can write the rows, whatever the fence says: it need not be written before the first change.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     /// Returns when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
@@ -94,6 +99,11 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Returns the bytes that the rows occupy on their medium, and those in memory that are not there yet; `None` if only the
     /// writers of the rows can count them.
     fn size(&self) -> Option<u64>;
+
+    /// Returns true while merges that are due may give back space that counts against the quota. If they cannot, it returns false.
+    fn is_reclaiming(&self) -> bool {
+        false
+    }
 
     /// Returns the bytes of the medium that the engine will need in addition to those it occupies, even if nothing more is put;
     /// more than that must be free for it to continue.

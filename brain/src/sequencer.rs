@@ -69,8 +69,9 @@ pub struct FlushEnded;
 
 /// The space quota.
 pub trait Space: Send + Sync + 'static {
-    /// Returns true if the quota is used up or the disk is nearly full. `size` is the space that log and rows occupy, in bytes.
-    fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool;
+    /// Returns true if the quota is used up or the disk is nearly full. `size` returns the space that the store occupies, in bytes, with
+    /// what is not flushed yet.
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool;
 }
 
 struct UnderWay {

@@ -14,7 +14,7 @@ use crate::rows::RowsError;
 pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};
 pub(crate) use import::{Importer, LeaseTime, Newest, Revised};
-pub use restore::{Restored, Unfit, restore, resume};
+pub use restore::{RestoreOptions, Restored, Unfit, restore, resume};
 pub use save::{Contents, Saved, save};
 pub use spool::{Spool, SpoolFile};
 

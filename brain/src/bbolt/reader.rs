@@ -12,8 +12,12 @@ use super::page::{BRANCH, BUCKET, ELEMENT, HEADER, Header, IS_BUCKET, LEAF, META
 /// Page sizes that are looked for. Bbolt takes that of the machine.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 9..=16;
 
-/// The longest page with its overflow. Etcd's requests, and so its values, are far shorter.
-const MAX_PAGE: u64 = 1 << 30;
+/// The longest page that is held in memory with its overflow. Of a longer one only the elements are, and keys and values are read one by
+/// one.
+const HELD: u64 = 1 << 20;
+
+/// The longest key with its value. No storage takes a longer one.
+const MAX_PAIR: usize = 257 << 20;
 
 /// The most levels of a tree.
 const MAX_DEPTH: usize = 32;
@@ -52,7 +56,28 @@ struct Page {
     number: u64,
     is_leaf: bool,
     count: usize,
+    /// The header and the elements, and all that follows unless it is long.
     bytes: Bytes,
+    /// Bytes of the page.
+    len: usize,
+    /// Its place in the file.
+    at: u64,
+}
+
+/// A part of a database.
+#[derive(Debug)]
+pub enum Visited<'b> {
+    /// The bucket of this name, whose pairs follow.
+    Bucket(&'b Bytes),
+    /// A key and its value in a bucket.
+    Pair {
+        /// The name of the bucket.
+        bucket: &'b Bytes,
+        /// The key.
+        key: Bytes,
+        /// Its value.
+        value: Bytes,
+    },
 }
 
 /// The root of a bucket.
@@ -89,32 +114,29 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
         self.meta.high_water * u64::from(self.meta.page_size)
     }
 
-    /// Returns the names of the buckets, in ascending order. Fails if the file cannot be read or is damaged.
-    pub fn buckets(&self) -> Result<Vec<Bytes>, Error> {
-        let mut entries = Entries::new(self, Root::Page(self.meta.root))?;
-        let mut names = Vec::new();
-        while let Some((flags, name, _)) = entries.next_element()? {
-            if flags & IS_BUCKET == 0 {
-                return Err(damaged("a pair outside of buckets"));
+    /// Visits all buckets and their pairs, both in ascending order. No page is read twice. Fails if the file cannot be read or is damaged,
+    /// and if `visit` fails.
+    pub fn visit<E: From<Error>>(&self, mut visit: impl FnMut(Visited<'_>) -> Result<(), E>) -> Result<(), E> {
+        let mut buckets = Entries::new(self, Root::Page(self.meta.root))?;
+        while let Some((name, root)) = buckets.next_bucket()? {
+            visit(Visited::Bucket(&name))?;
+            let mut pairs = Entries::beside(self, root, std::mem::take(&mut buckets.seen))?;
+            while let Some((key, value)) = pairs.next()? {
+                let bucket = &name;
+                visit(Visited::Pair { bucket, key, value })?;
             }
-            names.push(name);
+            buckets.seen = pairs.seen;
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Returns the pairs of a bucket; `None` if there is no such bucket. Fails if the file cannot be read or is damaged.
     pub fn bucket(&self, wanted: &[u8]) -> Result<Option<Entries<'_, F>>, Error> {
-        let mut entries = Entries::new(self, Root::Page(self.meta.root))?;
-        while let Some((flags, name, header)) = entries.next_element()? {
-            if name != wanted {
-                continue;
+        let mut buckets = Entries::new(self, Root::Page(self.meta.root))?;
+        while let Some((name, root)) = buckets.next_bucket()? {
+            if name == wanted {
+                return Entries::beside(self, root, buckets.seen).map(Some);
             }
-            let root = u64_at(&header, 0).filter(|_| flags & IS_BUCKET != 0 && header.len() >= BUCKET);
-            let root = match root.ok_or_else(|| damaged("a bucket without a header"))? {
-                0 => Root::Inline(header.slice(BUCKET..)),
-                page => Root::Page(page),
-            };
-            return Entries::new(self, root).map(Some);
         }
         Ok(None)
     }
@@ -147,13 +169,24 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
         if number + pages > self.meta.high_water {
             return Err(damaged(format!("page {number} goes on behind the end of the file")));
         }
-        let len = pages * size;
-        if len > MAX_PAGE {
-            return Err(damaged(format!("page {number} has {len} bytes, more than etcd writes")));
+        let (at, len) = (number * size, pages * size);
+        let elements = (HEADER + usize::from(header.count) * ELEMENT) as u64;
+        let held = if len <= HELD { len } else { elements.min(len) };
+        let too_large = |_| damaged("a page is too large");
+        let mut bytes = vec![0; usize::try_from(held).map_err(too_large)?];
+        self.file.read_at(&mut bytes, at)?;
+        let len = usize::try_from(len).map_err(too_large)?;
+        Page::new(number, bytes.into(), (at, len))
+    }
+
+    /// Returns a part of a page.
+    fn slice(&self, page: &Page, from: usize, len: usize) -> Result<Bytes, Error> {
+        if from + len <= page.bytes.len() {
+            return Ok(page.bytes.slice(from..from + len));
         }
-        let mut bytes = vec![0; usize::try_from(len).map_err(|_| damaged("a page is too large"))?];
-        self.file.read_at(&mut bytes, number * size)?;
-        Page::new(number, bytes.into())
+        let mut bytes = vec![0; len];
+        self.file.read_at(&mut bytes, page.at + from as u64)?;
+        Ok(bytes.into())
     }
 }
 
@@ -180,7 +213,8 @@ fn newest_meta<F: ReadAt + ?Sized>(file: &F, len: u64) -> Result<Option<Meta>, E
 }
 
 impl Page {
-    fn new(number: u64, bytes: Bytes) -> Result<Self, Error> {
+    /// A page of `len` bytes at offset `at`, of which `bytes` are in memory.
+    fn new(number: u64, bytes: Bytes, (at, len): (u64, usize)) -> Result<Self, Error> {
         let header = Header::decode(&bytes).ok_or_else(|| damaged("a page without a header"))?;
         let is_leaf = match header.flags {
             LEAF => true,
@@ -191,22 +225,53 @@ impl Page {
         if HEADER + count * ELEMENT > bytes.len() {
             return Err(damaged(format!("page {number} has more elements than space")));
         }
-        Ok(Self {
+        let page = Self {
             number,
             is_leaf,
             count,
             bytes,
-        })
+            len,
+            at,
+        };
+        page.check_lengths()?;
+        Ok(page)
     }
 
-    /// Returns `len` bytes at `position` from the element `index` on.
-    fn slice(&self, index: usize, position: u32, len: u32) -> Result<Bytes, Error> {
-        let from = HEADER + index * ELEMENT + position as usize;
-        let to = from + len as usize;
-        if to > self.bytes.len() || from < HEADER + self.count * ELEMENT {
+    /// Checks that keys and values are as long together as the page has room for: then a file has no more content than bytes.
+    fn check_lengths(&self) -> Result<(), Error> {
+        let mut room = self.len - HEADER - self.count * ELEMENT;
+        for index in 0..self.count {
+            let len = match self.is_leaf {
+                true => {
+                    let [_, _, key, value] = self.numbers(index)?;
+                    key as usize + value as usize
+                }
+                false => {
+                    let [_, key] = self.numbers(index)?;
+                    key as usize
+                }
+            };
+            if len > MAX_PAIR {
+                let what = format!(
+                    "page {} has a key and a value of {len} bytes, more than any storage takes",
+                    self.number
+                );
+                return Err(damaged(what));
+            }
+            room = room
+                .checked_sub(len)
+                .ok_or_else(|| damaged(format!("elements of page {} overlap", self.number)))?;
+        }
+        Ok(())
+    }
+
+    /// Returns where `len` bytes at `position` from the element `index` on are.
+    fn place(&self, index: usize, position: u32, len: u32) -> Result<(usize, usize), Error> {
+        let (from, len) = (HEADER + index * ELEMENT + position as usize, len as usize);
+        if from + len > self.len || from < HEADER + self.count * ELEMENT {
             return Err(damaged(format!("an element of page {} is outside of it", self.number)));
         }
-        Ok(self.bytes.slice(from..to))
+        Ok((from, len))
     }
 
     fn numbers<const N: usize>(&self, index: usize) -> Result<[u32; N], Error> {
@@ -218,19 +283,30 @@ impl Page {
         Ok(numbers)
     }
 
-    fn leaf_element(&self, index: usize) -> Result<(u32, Bytes, Bytes), Error> {
+    /// Returns the flags of an element, and the places of its key and value.
+    fn leaf_element(&self, index: usize) -> Result<LeafElement, Error> {
         let [flags, position, key_len, value_len] = self.numbers(index)?;
-        let key = self.slice(index, position, key_len)?;
-        let value = self.slice(index, position.saturating_add(key_len), value_len)?;
-        Ok((flags, key, value))
+        Ok(LeafElement {
+            flags,
+            key: self.place(index, position, key_len)?,
+            value: self.place(index, position.saturating_add(key_len), value_len)?,
+        })
     }
 
-    fn branch_element(&self, index: usize) -> Result<(Bytes, u64), Error> {
+    /// Returns the place of the key of an element, and its page.
+    fn branch_element(&self, index: usize) -> Result<((usize, usize), u64), Error> {
         let [position, key_len] = self.numbers(index)?;
         let child = u64_at(&self.bytes, HEADER + index * ELEMENT + 8);
         let child = child.ok_or_else(|| damaged("a page is cut short"))?;
-        Ok((self.slice(index, position, key_len)?, child))
+        Ok((self.place(index, position, key_len)?, child))
     }
+}
+
+/// An element of a leaf: key and value as offset and length in its page.
+struct LeafElement {
+    flags: u32,
+    key: (usize, usize),
+    value: (usize, usize),
 }
 
 /// The pairs of a bucket in ascending order of keys.
@@ -247,17 +323,41 @@ pub struct Entries<'a, F: ?Sized> {
 impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
     fn new(reader: &'a Reader<'a, F>, root: Root) -> Result<Self, Error> {
         let words = usize::try_from(reader.meta.high_water / 64 + 1).map_err(|_| damaged("it has too many pages"))?;
+        Self::beside(reader, root, vec![0; words])
+    }
+
+    /// Entries that reach none of the pages that are seen already.
+    fn beside(reader: &'a Reader<'a, F>, root: Root, seen: Vec<u64>) -> Result<Self, Error> {
         let mut entries = Self {
             reader,
             way: Vec::new(),
             last: None,
-            seen: vec![0; words],
+            seen,
         };
         match root {
             Root::Page(number) => entries.enter(number)?,
-            Root::Inline(bytes) => entries.way.push((Page::new(0, bytes)?, 0)),
+            Root::Inline(bytes) => {
+                let len = bytes.len();
+                entries.way.push((Page::new(0, bytes, (0, len))?, 0));
+            }
         }
         Ok(entries)
+    }
+
+    /// Returns the name and the root of the next bucket; `None` at the end.
+    fn next_bucket(&mut self) -> Result<Option<(Bytes, Root)>, Error> {
+        let Some((flags, name, header)) = self.next_element()? else {
+            return Ok(None);
+        };
+        if flags & IS_BUCKET == 0 {
+            return Err(damaged("a pair outside of buckets"));
+        }
+        let root = u64_at(&header, 0).filter(|_| header.len() >= BUCKET);
+        let root = match root.ok_or_else(|| damaged("a bucket without a header"))? {
+            0 => Root::Inline(header.slice(BUCKET..)),
+            page => Root::Page(page),
+        };
+        Ok(Some((name, root)))
     }
 
     /// Returns the next pair; `None` at the end. Fails if the file cannot be read or is damaged.
@@ -279,11 +379,14 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
             }
             *next += 1;
             if page.is_leaf {
-                let element = page.leaf_element(index)?;
+                let LeafElement { flags, key, value } = page.leaf_element(index)?;
+                let key = self.reader.slice(page, key.0, key.1)?;
+                let value = self.reader.slice(page, value.0, value.1)?;
                 let number = page.number;
-                return self.in_order(&element.1, number).map(|()| Some(element));
+                return self.in_order(&key, number).map(|()| Some((flags, key, value)));
             }
             let (key, child) = page.branch_element(index)?;
+            let key = self.reader.slice(page, key.0, key.1)?;
             if self.last.as_ref().is_some_and(|last| *last >= key) {
                 return Err(damaged(format!("keys below page {} are not in order", page.number)));
             }
@@ -305,7 +408,7 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
             return Err(damaged(format!("more than {MAX_DEPTH} levels of pages")));
         }
         let page = self.reader.page(number)?;
-        let pages = page.bytes.len() as u64 / u64::from(self.reader.meta.page_size);
+        let pages = page.len as u64 / u64::from(self.reader.meta.page_size);
         for number in number..number + pages {
             let (word, bit) = ((number / 64) as usize, 1_u64 << (number % 64));
             // The number is within the file.

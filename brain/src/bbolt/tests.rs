@@ -1,6 +1,7 @@
 use std::io::Cursor;
 
-use super::{Error, Reader, Writer};
+use super::page::{Header, IS_BUCKET, LEAF, META_PAGE, Meta};
+use super::{Error, ReadAt, Reader, Visited, Writer};
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -20,13 +21,20 @@ fn written(buckets: &[(&[u8], Pairs)]) -> Vec<u8> {
 
 fn read(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Pairs)>, Error> {
     let reader = Reader::open(bytes, bytes.len() as u64)?;
-    let mut buckets = Vec::new();
-    for name in reader.buckets()? {
-        let (mut pairs, mut found) = (reader.bucket(&name)?.unwrap(), Vec::new());
+    let mut buckets: Vec<(Vec<u8>, Pairs)> = Vec::new();
+    reader.visit(|visited| {
+        match visited {
+            Visited::Bucket(name) => buckets.push((name.to_vec(), Vec::new())),
+            Visited::Pair { key, value, .. } => buckets.last_mut().unwrap().1.push((key.to_vec(), value.to_vec())),
+        }
+        Ok::<(), Error>(())
+    })?;
+    for (name, expected) in &buckets {
+        let (mut pairs, mut found) = (reader.bucket(name)?.unwrap(), Vec::new());
         while let Some((key, value)) = pairs.next()? {
             found.push((key.to_vec(), value.to_vec()));
         }
-        buckets.push((name.to_vec(), found));
+        assert!(found == *expected);
     }
     Ok(buckets)
 }
@@ -140,4 +148,143 @@ fn pages_that_lead_in_circles_or_out_of_the_file_are_damage() {
         let error = read(&other).unwrap_err().to_string();
         assert!(error.contains(what) || error.contains("order"), "{to}: {error}");
     }
+}
+
+/// Sets a number of four bytes of an element of a page.
+fn set_number(bytes: &mut [u8], page: usize, (element, number): (usize, usize), to: u32) {
+    let at = page * 4096 + 16 + element * 16 + number * 4;
+    bytes[at..at + 4].copy_from_slice(&to.to_le_bytes());
+}
+
+fn pages_of_kind(bytes: &[u8], kind: u8) -> impl Iterator<Item = usize> {
+    (2..bytes.len() / 4096).filter(move |page| bytes[page * 4096 + 8] == kind)
+}
+
+/// Elements whose values are the same bytes: a small file would have the content of a very large one.
+#[test]
+fn elements_that_share_bytes_are_damage() {
+    let bytes = written(&[(b"key", numbered(30, 90))]);
+    let leaf = pages_of_kind(&bytes, 2)
+        .find(|page| bytes[page * 4096 + 10] == 30)
+        .unwrap();
+    let mut other = bytes.clone();
+    for element in 0..30_u32 {
+        // Each value goes on up to the end of the page.
+        let key = u32::from_le_bytes(
+            other[leaf * 4096 + 16 + element as usize * 16 + 4..][..4]
+                .try_into()
+                .unwrap(),
+        );
+        let rest = 4096 - 16 - element * 16 - key - 4;
+        set_number(&mut other, leaf, (element as usize, 3), rest);
+    }
+    let error = read(&other).unwrap_err().to_string();
+    assert!(error.contains("overlap"), "{error}");
+}
+
+#[test]
+fn page_that_two_buckets_share_is_damage() {
+    let mut bytes = written(&[(b"a", numbered(2_000, 10)), (b"b", numbered(2_000, 10))]);
+    let branches: Vec<usize> = pages_of_kind(&bytes, 1).collect();
+    let [first, second] = branches[..] else {
+        panic!("{branches:?}")
+    };
+    let child = first * 4096 + 16 + 8;
+    let child = u64::from_le_bytes(bytes[child..child + 8].try_into().unwrap());
+    redirect(&mut bytes, second, child);
+    let reader = Reader::open(&bytes[..], bytes.len() as u64).unwrap();
+    let error = reader.visit(|_| Ok::<(), Error>(())).unwrap_err().to_string();
+    assert!(error.contains("twice"), "{error}");
+}
+
+/// A file in memory that counts what is read of it.
+struct Counted(Vec<u8>, std::sync::atomic::AtomicUsize, std::sync::atomic::AtomicUsize);
+
+impl ReadAt for Counted {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.1.fetch_add(buffer.len(), Relaxed);
+        self.2.fetch_max(buffer.len(), Relaxed);
+        self.0.read_at(buffer, offset)
+    }
+}
+
+#[test]
+fn visit_of_many_buckets_reads_each_page_once() {
+    let names: Vec<Vec<u8>> = (0..3_000_u32).map(|n| format!("bucket-{n:05}").into_bytes()).collect();
+    let buckets: Vec<(&[u8], Pairs)> = names.iter().map(|name| (&name[..], numbered(2, 8))).collect();
+    let bytes = written(&buckets);
+    let len = bytes.len();
+    let file = Counted(bytes, 0.into(), 0.into());
+    let reader = Reader::open(&file, len as u64).unwrap();
+    let mut found = 0;
+    let counted: Result<(), Error> = reader.visit(|visited| {
+        found += usize::from(matches!(visited, Visited::Bucket(_)));
+        Ok(())
+    });
+    counted.unwrap();
+    let read = file.1.into_inner();
+    assert!(
+        found == names.len() && read < 2 * len,
+        "{found} buckets: {read} bytes are read of {len}"
+    );
+}
+
+/// A leaf page of one page and its overflow.
+fn leaf(id: u64, flags: u32, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut content: Vec<u8> = Vec::new();
+    let mut elements = Vec::new();
+    for (at, (key, value)) in pairs.iter().enumerate() {
+        let position = (pairs.len() - at) * 16 + content.len();
+        for number in [flags as usize, position, key.len(), value.len()] {
+            elements.extend_from_slice(&u32::try_from(number).unwrap().to_le_bytes());
+        }
+        content.extend_from_slice(key);
+        content.extend_from_slice(value);
+    }
+    let len = (16 + elements.len() + content.len()).next_multiple_of(4096);
+    let header = Header {
+        id,
+        flags: LEAF,
+        count: u16::try_from(pairs.len()).unwrap(),
+        overflow: u32::try_from(len / 4096 - 1).unwrap(),
+    };
+    let mut page = [&header.encode()[..], &elements, &content].concat();
+    page.resize(len, 0);
+    page
+}
+
+#[test]
+fn of_a_long_page_one_value_is_held_at_a_time() {
+    const LONG: usize = 8 << 20;
+    let value = vec![7; LONG];
+    let bucket = [3_u64.to_le_bytes(), [0; 8]].concat();
+    let root = leaf(2, IS_BUCKET, &[(b"key", &bucket)]);
+    let long = leaf(3, 0, &[(b"a", &value), (b"b", &value), (b"c", &value)]);
+    let meta = Meta {
+        page_size: 4096,
+        root: 2,
+        high_water: (long.len() / 4096 + 3) as u64,
+        txid: 1,
+    };
+    let header = Header {
+        id: 0,
+        flags: META_PAGE,
+        count: 0,
+        overflow: 0,
+    };
+    let mut first = [&header.encode()[..], &meta.encode()].concat();
+    first.resize(2 * 4096, 0);
+    let bytes = [first, root, long].concat();
+    let len = bytes.len() as u64;
+    let file = Counted(bytes, 0.into(), 0.into());
+    let reader = Reader::open(&file, len).unwrap();
+    let mut entries = reader.bucket(b"key").unwrap().unwrap();
+    let mut found = 0;
+    while let Some((_, read)) = entries.next().unwrap() {
+        assert!(read == value);
+        found += 1;
+    }
+    let longest = file.2.into_inner();
+    assert!(found == 3 && longest <= LONG, "{longest} bytes at once");
 }

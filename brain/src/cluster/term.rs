@@ -85,7 +85,12 @@ impl<E: Engine> Term<E> {
             () = stop.cancelled() => return Ok((self.node, TermEnd::Stopped)),
             opened = self.begin(placed) => opened,
         };
-        let Leadership { writer, manifest, .. } = match opened {
+        let Leadership {
+            writer,
+            manifest,
+            stored,
+            ..
+        } = match opened {
             Ok(leadership) => leadership,
             Err(error) if is_deposed(&error) => return Ok((self.node, TermEnd::Deposed)),
             Err(error) => return Err(error),
@@ -110,6 +115,7 @@ impl<E: Engine> Term<E> {
             flushed,
             (self.node.metrics.clone(), stop.clone()),
         )
+        .over(stored)
         .paced(self.node.options.compaction);
         let publish = {
             let (hub, feed) = (self.node.hub.clone(), self.node.feed.clone());

@@ -14,6 +14,8 @@ pub struct SnapshotCommand {
     pub file: PathBuf,
     /// True if the file is taken without its checksum.
     pub skip_hash_check: bool,
+    /// The number by which the newest revision is raised, all before which counts as compacted; 0 changes nothing.
+    pub bump_revision: u64,
     /// True if a new store is made of it; otherwise its status is printed.
     pub restores: bool,
 }

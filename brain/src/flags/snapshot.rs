@@ -21,7 +21,7 @@ const HELP: &str = "\
 Reads snapshots, as `etcdctl snapshot save` takes them of etcd and of kubebrain
 
 Usage: kubebrain snapshot status  FILE [--skip-hash-check]
-       kubebrain snapshot restore FILE --data-dir DIR [--skip-hash-check] [flags]
+       kubebrain snapshot restore FILE --data-dir DIR [--skip-hash-check] [--bump-revision N --mark-compacted] [flags]
        kubebrain snapshot restore FILE --storage tikv --tikv-pd-endpoints PD --tikv-key-prefix PREFIX [flags]
 
 status prints hash, revision, number of keys, size and version of a snapshot, as `etcdutl snapshot status` does.
@@ -33,6 +33,10 @@ where a restore was interrupted, or killed, the same command goes on. No server 
 times the size of the snapshot on disk.
 
   --skip-hash-check  take a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one
+  --bump-revision    how much to increase the newest revision after the restore: clients that have seen later revisions of the old store
+                     find no revision twice
+  --mark-compacted   make the newest revision after the restore the compacted one, so that watches from earlier revisions end and their
+                     clients list again; required with --bump-revision, and refused without it, as by `etcdutl snapshot restore`
 
 Flags say where the store is, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
 --tikv-cluster-id, --tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs,
@@ -75,15 +79,13 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
         None => return Err(FlagError("snapshot needs one of status, restore, import".to_owned())),
     };
     args.remove(0);
-    let (mut files, mut others, mut skip_hash_check) = (Vec::new(), Vec::new(), false);
+    let (mut files, mut others, mut own) = (Vec::new(), Vec::new(), OwnFlags::default());
     let mut rest = std::mem::take(args).into_iter();
     while let Some(arg) = rest.next() {
         let text = arg.to_string_lossy().into_owned();
         if !text.starts_with('-') {
             files.push(PathBuf::from(arg));
-        } else if text.trim_start_matches('-') == "skip-hash-check" {
-            skip_hash_check = true;
-        } else {
+        } else if !own.take(text.trim_start_matches('-'), restores, &mut rest)? {
             let name = text.trim_start_matches('-');
             let flag = Flag::named(name.split('=').next().unwrap_or(name));
             let flag = flag.ok_or_else(|| FlagError(format!("unknown flag {text}: see kubebrain snapshot --help")))?;
@@ -94,15 +96,72 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
         }
     }
     *args = others;
+    own.check()?;
     let mut files = files.into_iter();
     match (files.next(), files.next()) {
         (Some(file), None) => Ok(Some(Taken::Command(SnapshotCommand {
             file,
-            skip_hash_check,
+            skip_hash_check: own.skip_hash_check,
+            bump_revision: own.bump_revision,
             restores,
         }))),
         (Some(_), Some(other)) => Err(FlagError(format!("snapshot takes one file: what is {other:?}?"))),
         (None, _) => Err(FlagError("snapshot needs a file".to_owned())),
+    }
+}
+
+/// The flags that only the subcommand has.
+#[derive(Default)]
+struct OwnFlags {
+    skip_hash_check: bool,
+    bump_revision: u64,
+    mark_compacted: bool,
+}
+
+impl OwnFlags {
+    /// Takes a flag without its dashes, and its value. Returns false if it is another one.
+    fn take(
+        &mut self,
+        flag: &str,
+        restores: bool,
+        rest: &mut impl Iterator<Item = OsString>,
+    ) -> Result<bool, FlagError> {
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (flag, None),
+        };
+        match name {
+            "skip-hash-check" => self.skip_hash_check = boolean(name, value)?,
+            "mark-compacted" if restores => self.mark_compacted = boolean(name, value)?,
+            "bump-revision" if restores => {
+                let value = value.or_else(|| rest.next().map(|value| value.to_string_lossy().into_owned()));
+                let value = value.ok_or_else(|| FlagError(format!("--{name} needs a number")))?;
+                let number = value.parse();
+                self.bump_revision = number
+                    .map_err(|_| FlagError(format!("--{name} is not valid: {value:?} is no number of revisions")))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Refuses one of two flags that need each other, as etcd does.
+    fn check(&self) -> Result<(), FlagError> {
+        match (self.bump_revision > 0) == self.mark_compacted {
+            true => Ok(()),
+            false => Err(FlagError("--mark-compacted required if --bump-revision > 0".to_owned())),
+        }
+    }
+}
+
+/// The value of a flag that is true without one, in the spellings that Go takes.
+fn boolean(name: &str, value: Option<String>) -> Result<bool, FlagError> {
+    match value.as_deref() {
+        None | Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
+        Some(other) => Err(FlagError(format!(
+            "--{name} is not valid: {other:?} is neither true nor false"
+        ))),
     }
 }
 

@@ -231,8 +231,16 @@ fn databases_never_panic() {
         let Ok(reader) = bbolt::Reader::open(bytes, bytes.len() as u64) else {
             return;
         };
-        for name in reader.buckets().unwrap_or_default() {
-            let Ok(Some(mut pairs)) = reader.bucket(&name) else {
+        let mut content = 0;
+        let visited: Result<(), bbolt::Error> = reader.visit(|visited| {
+            if let bbolt::Visited::Pair { key, value, .. } = visited {
+                content += key.len() + value.len();
+            }
+            Ok(())
+        });
+        assert!(content <= bytes.len(), "{content} bytes, then {visited:?}");
+        for name in [&b"a"[..], b"b", b"c"] {
+            let Ok(Some(mut pairs)) = reader.bucket(name) else {
                 continue;
             };
             while let Ok(Some((key, value))) = pairs.next() {

@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
+use super::bounded::BoundedChannel;
 use crate::flags::url::Url;
 use crate::flags::{SourceOptions, TlsOptions, TlsPolicy};
 use crate::net::serve::Io;
@@ -24,7 +25,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 const WINDOW: (u32, u32) = (32 << 20, 8 << 20);
 
 /// Connects to one endpoint. Fails if it does not answer in time, or if one side refuses the other.
-pub(super) async fn dial(url: &Url, options: &SourceOptions) -> anyhow::Result<Channel> {
+pub(super) async fn dial(url: &Url, options: &SourceOptions) -> anyhow::Result<BoundedChannel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING.0)
@@ -41,7 +42,8 @@ pub(super) async fn dial(url: &Url, options: &SourceOptions) -> anyhow::Result<C
         async move { connector.connect().await.map(TokioIo::new) }
     });
     let dialled = tokio::time::timeout(options.dial_timeout, endpoint.connect_with_connector(connect));
-    Ok(dialled.await.context("no answer within --dial-timeout")??)
+    let channel = dialled.await.context("no answer within --dial-timeout")??;
+    Ok(BoundedChannel(channel))
 }
 
 struct Connector {

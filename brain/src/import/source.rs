@@ -8,10 +8,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 use tracing::{info, warn};
 
+use super::bounded::{BoundedChannel, longest_message};
 use super::dial::dial;
 use crate::errors::Error;
 use crate::flags::SourceOptions;
@@ -37,8 +37,8 @@ const SNAPSHOT_ATTEMPTS: u32 = 5;
 /// Interval between log lines about the progress.
 pub(super) const PROGRESS: Duration = Duration::from_secs(5);
 
-/// The longest message that is accepted: etcd may be configured to take requests as long.
-const MAX_MESSAGE: usize = 1 << 30;
+/// The longest part of a snapshot that is accepted: etcd sends 32 KiB at a time.
+const LONGEST_PART: usize = 16 << 20;
 
 /// Leases whose times are asked for at a time.
 const LEASES_AT_A_TIME: usize = 16;
@@ -51,6 +51,11 @@ const RESTORED: &str =
 #[derive(Debug, thiserror::Error)]
 #[error("the source has compacted its history up to revision {0}, which is more than was copied")]
 pub(crate) struct Compacted(pub(crate) Revision);
+
+/// An answer of the source is longer than one that is accepted.
+#[derive(Debug, thiserror::Error)]
+#[error("an answer of the source is too long: {0}")]
+pub(super) struct TooLong(String);
 
 /// The source.
 pub(crate) struct Source {
@@ -72,8 +77,10 @@ pub(crate) struct Source {
 /// A connection to one endpoint.
 #[derive(Clone)]
 pub(super) struct Connection {
-    channel: Channel,
+    channel: BoundedChannel,
     token: Option<AsciiMetadataValue>,
+    /// The longest answer that is accepted.
+    longest: usize,
 }
 
 /// A watch over all keys.
@@ -94,7 +101,11 @@ impl Connection {
         let url = &options.endpoints[at % options.endpoints.len()];
         let opened = async {
             let channel = dial(url, options).await?;
-            let mut connection = Self { channel, token: None };
+            let mut connection = Self {
+                channel,
+                token: None,
+                longest: longest_message(),
+            };
             if let Some((name, password)) = &options.user {
                 let ask = pb::AuthenticateRequest {
                     name: name.clone(),
@@ -139,16 +150,16 @@ impl Connection {
         request
     }
 
-    fn maintenance(&self) -> pb::maintenance_client::MaintenanceClient<Channel> {
-        pb::maintenance_client::MaintenanceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    fn maintenance(&self) -> pb::maintenance_client::MaintenanceClient<BoundedChannel> {
+        pb::maintenance_client::MaintenanceClient::new(self.channel.clone()).max_decoding_message_size(LONGEST_PART)
     }
 
-    pub(super) fn kv(&self) -> pb::kv_client::KvClient<Channel> {
-        pb::kv_client::KvClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    pub(super) fn kv(&self) -> pb::kv_client::KvClient<BoundedChannel> {
+        pb::kv_client::KvClient::new(self.channel.clone()).max_decoding_message_size(self.longest)
     }
 
-    fn lease(&self) -> pb::lease_client::LeaseClient<Channel> {
-        pb::lease_client::LeaseClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE)
+    fn lease(&self) -> pb::lease_client::LeaseClient<BoundedChannel> {
+        pb::lease_client::LeaseClient::new(self.channel.clone()).max_decoding_message_size(self.longest)
     }
 }
 
@@ -174,6 +185,12 @@ impl Source {
             }
         }
         Err(failed.context("there are no endpoints")?)
+    }
+
+    /// Accepts no longer answers until the next connection.
+    #[cfg(test)]
+    pub(super) fn accept_at_most(&mut self, bytes: usize) {
+        self.connection.longest = bytes;
     }
 
     /// Connects once more. This connection waits for the source however long it cannot be reached.
@@ -353,7 +370,7 @@ impl Source {
                 .await
                 .map_err(|error| Status::internal(error.to_string()))?;
             let client = pb::watch_client::WatchClient::new(connection.channel.clone());
-            let mut client = client.max_decoding_message_size(MAX_MESSAGE);
+            let mut client = client.max_decoding_message_size(connection.longest);
             let responses = client.watch(connection.request(ReceiverStream::new(sent))).await?;
             Ok(Watch {
                 responses: responses.into_inner(),
@@ -404,7 +421,7 @@ impl Source {
         }
     }
 
-    /// Reads keys. Fails with [`Compacted`] if the source has deleted the revision.
+    /// Reads keys. Fails with [`Compacted`] if the source has deleted the revision, and with [`TooLong`] if there are too many bytes of them.
     pub(super) async fn range(
         &mut self,
         what: &'static str,
@@ -412,11 +429,12 @@ impl Source {
     ) -> anyhow::Result<pb::RangeResponse> {
         let answer = self.call(what, async |connection| {
             match connection.kv().range(connection.request(range.clone())).await {
-                Err(status) if status.message() == Error::Compacted.text() => Ok(None),
-                answer => answer.map(|answer| Some(answer.into_inner())),
+                Err(status) if status.message() == Error::Compacted.text() => Ok(Err(Compacted(range.revision).into())),
+                Err(status) if is_too_long(&status) => Ok(Err(TooLong(status.message().to_owned()).into())),
+                answer => answer.map(|answer| Ok(answer.into_inner())),
             }
         });
-        answer.await?.ok_or_else(|| Compacted(range.revision).into())
+        answer.await?
     }
 
     /// Returns the ids of all leases, and the revision of the source behind that. A member lists the leases that it knows: it is read from
@@ -474,6 +492,11 @@ impl Source {
         let answer = answer.await?;
         Ok(answer.map(|answer| (answer.enabled, answer.auth_revision)))
     }
+}
+
+/// Returns true if tonic refuses the length of an answer.
+fn is_too_long(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains("message length too large")
 }
 
 /// A read of all that was written before.

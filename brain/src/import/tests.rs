@@ -20,7 +20,7 @@ use crate::log::MemLog;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
 use crate::rows::mem::MemRows;
-use crate::snapshot::{Importer, Revised};
+use crate::snapshot::{Importer, RestoreOptions, Revised};
 use crate::tasks::Owned;
 use crate::types::Revision;
 
@@ -108,14 +108,17 @@ impl pb::kv_server::Kv for Fake {
         if range.revision > 0 && range.revision < answers.compacted {
             return Err(Error::Compacted.into());
         }
-        let kvs = if range.count_only {
-            Vec::new()
-        } else {
-            answers.kvs.clone()
-        };
+        let kvs = answers.kvs.iter().filter(|kv| kv.key >= range.key && !range.count_only);
+        let mut kvs: Vec<_> = kvs.cloned().collect();
+        let most = usize::try_from(range.limit).unwrap();
+        let more = most > 0 && kvs.len() > most;
+        if more {
+            kvs.truncate(most);
+        }
         Ok(Response::new(pb::RangeResponse {
             header: answers.header(),
             kvs,
+            more,
             ..Default::default()
         }))
     }
@@ -434,7 +437,9 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let fake = Fake::at(3);
     fake.get().kvs = vec![kv("a", 2, 7), kv("b", 3, 7)];
     let (mut source, _served) = fake.source().await;
-    let mut importer = Importer::open(MemLog::new(), MemRows::new(), 1).await.unwrap();
+    let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
+        .await
+        .unwrap();
     let revised = [("a", 2), ("b", 3)].map(|(key, revision)| Revised {
         revision,
         kvs: vec![kv(key, revision, 7)],
@@ -458,4 +463,47 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let error = verify::compare(&mut source, &mut importer).await.map(drop).unwrap_err();
     assert!(error.to_string().contains("the copy has no lease 7 for"), "{error:#}");
     importer.finish().await.unwrap();
+}
+
+#[tokio::test]
+async fn message_of_very_many_empty_elements_is_refused_before_it_is_decoded() {
+    let fake = Fake::at(3);
+    fake.get().kvs = vec![mvccpb::KeyValue::default(); 800_000];
+    let (mut source, _served) = fake.source().await;
+    let refused = source
+        .range("read", pb::RangeRequest::default())
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(format!("{refused:#}").contains("elements"), "{refused:#}");
+    fake.get().kvs.clear();
+    assert_eq!(source.revision().await.unwrap(), 3);
+}
+
+/// However many keys were short before.
+#[tokio::test]
+async fn page_that_is_too_long_is_read_in_smaller_ones() {
+    const KEYS: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+    let fake = Fake::at(10);
+    let long = KEYS.into_iter().zip(2..).map(|(key, revision)| mvccpb::KeyValue {
+        value: vec![7; 100_000].into(),
+        ..kv(key, revision, 0)
+    });
+    fake.get().kvs = long.collect();
+    let (mut source, _served) = fake.source().await;
+    let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
+        .await
+        .unwrap();
+    let kvs = fake.get().kvs.clone();
+    let revised = kvs.into_iter().map(|kv| Revised {
+        revision: kv.mod_revision,
+        kvs: vec![kv],
+    });
+    importer.append(revised.collect()).await.unwrap();
+    source.accept_at_most(250_000);
+    let compared = verify::compare(&mut source, &mut importer).await.unwrap();
+    assert_eq!(compared.versions, 9);
+    source.accept_at_most(50_000);
+    let refused = verify::compare(&mut source, &mut importer).await.map(drop).unwrap_err();
+    assert!(refused.to_string().contains("too long"), "{refused:#}");
 }

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::source::{PROGRESS, Source};
+use super::source::{PROGRESS, Source, TooLong};
 use crate::log::Log;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
@@ -78,7 +78,13 @@ impl Walk {
                 serializable: true,
                 ..pb::RangeRequest::default()
             };
-            let page = source.range("read the keys of the source", range).await?;
+            let page = match source.range("read the keys of the source", range).await {
+                Err(error) if error.is::<TooLong>() && self.limit > 1 => {
+                    self.limit = (self.limit / 8).max(1);
+                    continue;
+                }
+                page => page?,
+            };
             for kv in &page.kvs {
                 self.checksum.add(&Summed {
                     key: &kv.key,

@@ -107,7 +107,9 @@ pub struct Leases {
 impl Leases {
     /// Adds a lease. `remaining` is the time of its last checkpoint, in seconds; 0 gives it its whole time to live.
     pub fn grant(&mut self, id: LeaseId, ttl: i64, remaining: i64, now: Duration) {
-        self.revoke(id);
+        // An import gives a lease that is here another time to live: its keys stay attached.
+        let attached = self.remove(id).map(|lease| lease.attached).unwrap_or_default();
+        self.bytes += attached.iter().map(attached_bytes).sum::<usize>();
         let pace = checkpoint_interval(ttl);
         let mut lease = Lease {
             ttl,
@@ -117,7 +119,7 @@ impl Leases {
             pace,
             checkpointing: false,
             expiring: false,
-            attached: BTreeSet::new(),
+            attached,
         };
         lease.deadline += seconds(lease.noted());
         self.by_deadline.insert((lease.deadline, id));
@@ -128,11 +130,15 @@ impl Leases {
 
     /// Removes a lease. Its keys have been deleted or detached before.
     pub fn revoke(&mut self, id: LeaseId) {
-        if let Some(lease) = self.by_id.remove(&id) {
-            self.by_deadline.remove(&(lease.deadline, id));
-            self.by_checkpoint.remove(&(lease.checkpoint_at, id));
-            self.bytes -= LEASE_BYTES + lease.attached.iter().map(attached_bytes).sum::<usize>();
-        }
+        self.remove(id);
+    }
+
+    fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+        let lease = self.by_id.remove(&id)?;
+        self.by_deadline.remove(&(lease.deadline, id));
+        self.by_checkpoint.remove(&(lease.checkpoint_at, id));
+        self.bytes -= LEASE_BYTES + lease.attached.iter().map(attached_bytes).sum::<usize>();
+        Some(lease)
     }
 
     /// Gives a lease its whole time to live again; `None` if there is no such lease, or it has expired.

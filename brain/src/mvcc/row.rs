@@ -187,6 +187,19 @@ impl Manifest {
         self.revision.max(self.flushing_revision)
     }
 
+    /// Returns this manifest with the leader of `leading`.
+    #[must_use]
+    pub fn taken_by(self, leading: &Self) -> Self {
+        Manifest {
+            epoch: leading.epoch,
+            lock: leading.lock,
+            lease: leading.lease,
+            prior_lease_ms: leading.prior_lease_ms,
+            log_id: leading.log_id.clone(),
+            ..self
+        }
+    }
+
     /// The manifest of an empty store.
     #[must_use]
     pub fn fresh() -> Self {

@@ -30,6 +30,12 @@ pub struct Sizes {
     /// Records that are not needed any more.
     #[prost(int64, tag = "4")]
     pub dropped: i64,
+    /// Those of the records that no revision made: leases, tokens, users. Rows hold little or nothing of them.
+    #[prost(int64, tag = "5")]
+    pub unversioned: i64,
+    /// Those of them that are not needed any more.
+    #[prost(int64, tag = "6")]
+    pub unversioned_dropped: i64,
 }
 
 impl Sizes {
@@ -45,9 +51,16 @@ impl Sizes {
         self.in_use() + u64::try_from(self.logged - self.dropped).unwrap_or(0)
     }
 
+    /// The log of leases, tokens and users that is retained.
+    #[must_use]
+    pub fn unversioned(&self) -> u64 {
+        u64::try_from(self.unversioned - self.unversioned_dropped).unwrap_or(0)
+    }
+
     /// Counts a committed record.
     pub fn count(&mut self, record: &Record) {
         self.logged += signed(record.encoded_len());
+        self.unversioned += unversioned_in(record);
         for entry in &record.entries {
             self.written += match &entry.change {
                 Some(Change::Keys(keys)) => keys.changes.iter().map(written_by).sum(),
@@ -82,6 +95,16 @@ fn written_by(change: &KeyChange) -> i64 {
         object + if is_new { index } else { 0 }
     };
     rows + attached
+}
+
+/// Bytes of the changes of a record that no revision made.
+#[must_use]
+pub fn unversioned_in(record: &Record) -> i64 {
+    let unversioned = record
+        .entries
+        .iter()
+        .filter(|entry| !matches!(entry.change, Some(Change::Keys(_))));
+    unversioned.map(|entry| signed(entry.encoded_len())).sum()
 }
 
 /// Bytes of the versions that compaction deletes behind a change.

@@ -35,6 +35,7 @@ use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
 use self::merge::{LEFT_OVER, Merger, left_over};
 pub use self::open::OpenError;
+use self::quota::Quota;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
 pub use self::stored::StoredRows;
@@ -49,12 +50,16 @@ mod live_bytes;
 mod merge;
 mod open;
 mod pace;
+mod quota;
 mod shape;
 mod snapshot;
 mod stored;
 
 /// The longest row key in bytes: fjall stores lengths in 16 bits, and one byte is ours.
 pub const MAX_KEY_LEN: usize = 65_534;
+
+/// fjall takes no smaller memtables.
+const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 
 /// The longest value of a row in bytes. fjall stores lengths in 32 bits, but copies a value several times.
 pub const MAX_VALUE_LEN: usize = 256 << 20;
@@ -104,6 +109,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Bytes of new rows kept in memory before they become a table; up to three times as much may be in memory under load.
     pub memtable_bytes: u64,
+    /// Bytes that the rows may occupy, if there is a limit: tables are smaller, and merged in time, where it is small.
+    pub quota_bytes: Option<u64>,
     /// Bytes of journals on disk above which old ones are retired early; at least 64 MiB.
     pub journal_bytes: u64,
     /// Files kept open; at least 10.
@@ -118,10 +125,26 @@ impl Default for Options {
         Self {
             cache_bytes: 64 << 20,
             memtable_bytes: 16 << 20,
+            quota_bytes: None,
             journal_bytes: 128 << 20,
             open_files: NonZeroUsize::new(256).unwrap_or(NonZeroUsize::MIN),
             reserve_bytes: 16 << 20,
         }
+    }
+}
+
+impl Options {
+    fn quota(&self) -> Option<Quota> {
+        self.quota_bytes.map(Quota)
+    }
+
+    /// The bytes of new rows of which a table is made.
+    fn table_bytes(&self) -> u64 {
+        let bytes = match self.quota() {
+            Some(quota) => quota.memtable_bytes(self.memtable_bytes),
+            None => self.memtable_bytes,
+        };
+        bytes.max(MIN_MEMTABLE_BYTES)
     }
 }
 
@@ -147,7 +170,7 @@ struct Shared {
     /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
     view: ArcSwap<FjallSnapshot>,
     /// Asks for younger views.
-    renewal: Notify,
+    renewal: Arc<Notify>,
     cut: Option<String>,
 }
 
@@ -315,6 +338,10 @@ impl Rows for FjallRows {
         Ok(()) // the lock on the files shuts other writers out
     }
 
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     async fn sync(&self) -> Result<(), RowsError> {
         self.shared.health.check()?;
         let shared = self.shared.clone();
@@ -397,11 +424,20 @@ impl Rows for FjallRows {
     }
 
     fn size(&self) -> Option<u64> {
-        Some(self.shared.keyspace.disk_space() + self.shared.database.write_buffer_size())
+        Some(self.shared.bytes())
+    }
+
+    fn is_reclaiming(&self) -> bool {
+        self.shared.merger.may_reclaim()
     }
 }
 
 impl Shared {
+    /// Bytes of all rows.
+    fn bytes(&self) -> u64 {
+        self.keyspace.disk_space() + self.database.write_buffer_size()
+    }
+
     /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
     /// Files that merges left over go meanwhile.
     async fn wait_for_room(
@@ -473,6 +509,10 @@ impl Shared {
             && self.merger.is_tight()
             && (under_way > 0 || self.merger.has_work().is_ok_and(|work| work))
         {
+            return Ok(false);
+        }
+        // The merge that gives space back goes first: a quota that is used up by garbage alone is no reason to refuse writes.
+        if self.options.quota().is_some_and(|quota| quota.0 < self.bytes()) && self.merger.may_reclaim() {
             return Ok(false);
         }
         let bytes: usize = changes.iter().map(Change::len).sum();
@@ -565,12 +605,29 @@ impl Shared {
         )));
         let deletions = changes.iter().filter(|change| matches!(change, Change::Delete(_)));
         writer.deleted += deletions.count() as u64;
+        self.table_rows()?;
         self.table_deletions(writer)
     }
 
-    /// Flushes the memtable to a table if it has many deletions: only a merge removes deleted rows, and merges see only tables.
+    /// Flushes the memtable to a table if it has the size that the quota asks for. fjall does so at the size without a quota, which it
+    /// stored when it made the keyspace.
+    fn table_rows(&self) -> Result<(), RowsError> {
+        let bytes = self.options.table_bytes();
+        if bytes < self.options.memtable_bytes && self.keyspace.tree.active_memtable().size() >= bytes {
+            self.write(|| self.keyspace.rotate_memtable())?;
+        }
+        Ok(())
+    }
+
+    /// Flushes the memtable to a table if it has many deletions, or any while the quota is nearly used up: only a merge removes deleted rows,
+    /// and merges see only tables.
     fn table_deletions(&self, writer: &mut Writer) -> Result<(), RowsError> {
-        if writer.deleted > 0 && self.merger.are_many(writer.deleted) {
+        let is_pressed = || {
+            self.options
+                .quota()
+                .is_some_and(|quota| quota.is_nearly_used(self.bytes()))
+        };
+        if writer.deleted > 0 && (self.merger.are_many(writer.deleted) || is_pressed()) {
             writer.deleted = 0;
             self.write(|| self.keyspace.rotate_memtable())?;
         }
@@ -580,7 +637,7 @@ impl Shared {
     /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
     /// Never so many that rows refuse a batch before writes are refused.
     fn tables_to_come(&self) -> u64 {
-        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.memtable_bytes;
+        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.table_bytes();
         in_memory.min(MOST_TO_COME)
     }
 
@@ -631,7 +688,10 @@ impl Shared {
     /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it makes or merges
     /// tables. Those that an older view needs stay.
     fn release(&self, writer: &mut Writer, at_least: u64) -> Result<(), RowsError> {
-        let is_due = || Ok::<_, RowsError>(left_over(&self.keyspace)? >= at_least || self.merger.waits_for_views());
+        let is_due = || {
+            let waits = self.merger.waits_for_views() || self.merger.is_over_quota_by_deleted();
+            Ok::<_, RowsError>(waits || left_over(&self.keyspace)? >= at_least)
+        };
         if writer.fence.is_none() || !is_due()? {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use crate::clock::since_boot;
 use crate::log::Log;
 use crate::rows::Rows;
 use crate::storage::commit_feed::CommitEvent;
-use crate::storage::state::{CORRUPT, NOSPACE};
+use crate::storage::state::{CORRUPT, NOSPACE, State};
 use crate::types::LeaseId;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
@@ -38,7 +38,8 @@ where
         self.unchecked = 0;
         // An append that finds no space is repeated until there is some, and everything behind it waits.
         let is_stuck = self.writer.is_full();
-        let full = is_stuck || self.space.exceeded(self.state.total_size(&self.rows), &self.rows);
+        let size = || occupied(&self.state, &self.rows, self.replica.memtable_bytes());
+        let full = is_stuck || self.space.exceeded(size, &self.rows);
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
@@ -145,6 +146,15 @@ where
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
             self.freeze();
         }
+    }
+}
+
+/// Bytes of the store, and of the memtables that become rows.
+fn occupied<R: Rows>(state: &State<R>, rows: &R, memtable_bytes: usize) -> u64 {
+    let size = state.total_size(rows);
+    match rows.size() {
+        Some(_) => size + memtable_bytes as u64,
+        None => size,
     }
 }
 

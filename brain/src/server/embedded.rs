@@ -108,6 +108,7 @@ pub(crate) async fn open(
     let rows_options = crate::rows::fjall::Options {
         cache_bytes,
         memtable_bytes: store::memtable_bytes(dir)?,
+        quota_bytes: quota,
         ..crate::rows::fjall::Options::default()
     };
     let log_dir = dir.join(LOG);

@@ -54,7 +54,7 @@ use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Elect
 use tokio::sync::{mpsc, watch as watch_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::server::engine::OpenEngine;
+use crate::server::engine::{OpenEngine, quota};
 use crate::server::retry;
 
 /// The time for which clients' requests in flight may continue after SIGTERM. Even if something is stuck, the process ends within
@@ -258,12 +258,23 @@ async fn has_begun(role: &mut watch_channel::Receiver<Role>, leave: &Cancellatio
     }
 }
 
+/// The memtables that a quota has room for, and the size below which none is flushed for it.
+const FLUSHES: u64 = 16;
+const MIN_FLUSH: usize = 64 << 10;
+
 /// Returns the options to open the store with. A single member leads without a lease.
 fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
+    let bounds = bounds(member, lone);
+    // What is not flushed counts against the quota of a data directory, compacted or not.
+    let share = match quota(config) {
+        Some(quota) if lone => usize::try_from(quota / FLUSHES).unwrap_or(usize::MAX).max(MIN_FLUSH),
+        _ => usize::MAX,
+    };
     store::Options {
         sequencer: SequencerOptions {
             compaction: config.compaction,
-            ..bounds(member, lone)
+            flush_bytes: bounds.flush_bytes.min(share),
+            ..bounds
         },
         watch: watch::Options::default(),
         fetches: Fetches::within(memory::available()),

@@ -23,7 +23,7 @@ use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
-use crate::snapshot::{FileError, Restored, SnapshotFile, Unfit, restore, resume};
+use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
 use crate::tikv::{Tikv, TikvRegister};
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
@@ -51,9 +51,14 @@ async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifec
     let file = open(command, life).await?;
     let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
     let (snapshot, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
+    let source = Source {
+        file: &file,
+        digest: snapshot,
+        bump_revision: command.bump_revision,
+    };
     let restored = match &config.storage {
-        Storage::Embedded => into_directory(config, (&file, snapshot), life).await?,
-        Storage::Tikv(options) => into_tikv(config, options, (&file, snapshot), life).await?,
+        Storage::Embedded => into_directory(config, source, life).await?,
+        Storage::Tikv(options) => into_tikv(config, options, source, life).await?,
     };
     Ok(describe(&restored))
 }
@@ -89,6 +94,15 @@ fn describe(restored: &Restored) -> String {
     format!("restored revision {revision}, compacted to {compacted}: {versions} versions, {leases} leases")
 }
 
+/// What is restored.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    file: &'a SnapshotFile,
+    /// SHA-256 of the database.
+    digest: [u8; 32],
+    bump_revision: u64,
+}
+
 /// A data directory with a new store in it, and that store.
 struct Opened {
     target: Restoring,
@@ -98,16 +112,15 @@ struct Opened {
     is_begun: bool,
 }
 
-async fn into_directory(
-    config: &Config,
-    (file, snapshot): (&SnapshotFile, [u8; 32]),
-    life: &Lifecycle,
-) -> anyhow::Result<Restored> {
+async fn into_directory(config: &Config, source: Source<'_>, life: &Lifecycle) -> anyhow::Result<Restored> {
     let opened = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
-        opened = Box::pin(open_directory(config, (file, snapshot))) => opened,
+        opened = Box::pin(open_directory(config, source)) => opened,
     };
+    let Source {
+        file, bump_revision, ..
+    } = source;
     let Opened {
         target,
         from,
@@ -115,10 +128,15 @@ async fn into_directory(
         is_begun,
     } = opened?;
     let fill = async {
+        let options = RestoreOptions {
+            member: from.member_id,
+            bump_revision,
+            spool: Some(Spool::new(target.path())),
+        };
         if is_begun {
-            resume(file, engine, from.member_id).await
+            resume(file, engine, &options).await
         } else {
-            restore(file, engine, from.member_id).await
+            restore(file, engine, &options).await
         }
     };
     let filled = tokio::select! {
@@ -147,9 +165,9 @@ async fn into_directory(
 }
 
 /// Opens what an interrupted restore of this snapshot has left, or a new store.
-async fn open_directory(config: &Config, (file, snapshot): (&SnapshotFile, [u8; 32])) -> anyhow::Result<Opened> {
+async fn open_directory(config: &Config, source: Source<'_>) -> anyhow::Result<Opened> {
     let metrics = Arc::new(Metrics::new(false));
-    if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &snapshot)? {
+    if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &source.digest)? {
         let log = Some(LogId(from.log));
         let engine = embedded::open(config, (target.path(), log), None, &metrics).await;
         let engine = engine.with_context(|| {
@@ -166,7 +184,7 @@ async fn open_directory(config: &Config, (file, snapshot): (&SnapshotFile, [u8; 
         });
     }
     let target = Restoring::begin(&config.data_dir)?;
-    let opened = begin(config, (file, snapshot), &target, &metrics).await;
+    let opened = begin(config, source, &target, &metrics).await;
     match opened {
         Ok((from, engine)) => Ok(Opened {
             target,
@@ -184,16 +202,17 @@ async fn open_directory(config: &Config, (file, snapshot): (&SnapshotFile, [u8; 
 /// Makes a new store in the directory, and notes of which snapshot it will be.
 async fn begin(
     config: &Config,
-    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    source: Source<'_>,
     target: &Restoring,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(RestoringFrom, (FileLog, FjallRows))> {
-    check_space(target.path(), file.size())?;
-    info!(data_dir = %target.path().display(), bytes = file.size(), "restoring a snapshot");
+    let bytes = source.file.size();
+    check_space(target.path(), bytes)?;
+    info!(data_dir = %target.path().display(), bytes, "restoring a snapshot");
     let (log, rows) = embedded::open(config, (target.path(), None), None, metrics).await?;
     let from = RestoringFrom {
         format: data_dir::FORMAT,
-        snapshot,
+        snapshot: source.digest,
         cluster_id: rand::random(),
         member_id: rand::random(),
         log: log.id().context("the log has no id")?.0,
@@ -211,9 +230,10 @@ fn abandon(target: Restoring) {
 /// Refuses a directory whose file system has too little space: the log would wait for more.
 pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
     let stat = rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
+    // The restore leaves the reserve alone.
     let (free, needed) = (
         stat.f_bavail.saturating_mul(stat.f_frsize),
-        size.saturating_mul(SPACE) + (64 << 20),
+        size.saturating_mul(SPACE).saturating_add(Spool::new(path).reserve()?),
     );
     ensure!(
         free >= needed,
@@ -238,7 +258,7 @@ struct Part {
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
-    snapshot: (&SnapshotFile, [u8; 32]),
+    source: Source<'_>,
     life: &mut Lifecycle,
 ) -> anyhow::Result<Restored> {
     let metrics = Metrics::new(false);
@@ -252,7 +272,7 @@ async fn into_tikv(
             Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
         }
         lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, snapshot, &claim)) => restored,
+        restored = Box::pin(into_prefix(&tikv, token, source, &claim)) => restored,
     };
     claim.end().await;
     restored
@@ -261,7 +281,11 @@ async fn into_tikv(
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    Source {
+        file,
+        digest: snapshot,
+        bump_revision,
+    }: Source<'_>,
     claim: &Claim<TikvRegister>,
 ) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
@@ -286,10 +310,15 @@ async fn into_prefix(
     };
     info!(bytes = file.size(), "restoring a snapshot");
     let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
+    let options = RestoreOptions {
+        member: part.member_id,
+        bump_revision,
+        spool: None,
+    };
     let restored = if is_begun {
-        resume(file, engine, part.member_id).await
+        resume(file, engine, &options).await
     } else {
-        restore(file, engine, part.member_id).await
+        restore(file, engine, &options).await
     };
     let restored = restored.map_err(|error| {
         let is_final = error.is::<FileError>() || error.is::<Unfit>();

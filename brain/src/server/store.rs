@@ -170,7 +170,9 @@ pub fn segment_bytes(path: &Path, quota: Option<u64>) -> anyhow::Result<u32> {
 }
 
 impl Space for DiskSpace {
-    fn exceeded(&mut self, size: u64, rows: &impl Rows) -> bool {
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool {
+        // Asked before the size: a merge that ends in between has made that smaller.
+        let is_reclaiming = rows.is_reclaiming();
         let full = match rustix::fs::statvfs(&self.path) {
             Ok(stat) => {
                 let (free, wanted) = (
@@ -184,6 +186,6 @@ impl Space for DiskSpace {
                 false
             }
         };
-        full || self.quota.is_some_and(|quota| size > quota)
+        full || self.quota.is_some_and(|quota| !is_reclaiming && size() > quota)
     }
 }

@@ -256,7 +256,7 @@ async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
 struct QuotaSpace(Option<u64>);
 
 impl Space for QuotaSpace {
-    fn exceeded(&mut self, size: u64, _: &impl crate::rows::Rows) -> bool {
-        self.0.is_some_and(|quota| size > quota)
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl crate::rows::Rows) -> bool {
+        self.0.is_some_and(|quota| size() > quota)
     }
 }

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::FileError;
 use super::schema::{self, VersionKey};
-use crate::bbolt::Reader;
+use crate::bbolt::{Reader, Visited};
 use crate::pb::mvccpb;
 use crate::types::Revision;
 
@@ -101,30 +101,32 @@ impl SnapshotFile {
         let (mut hash, mut revision) = (0, 0);
         // Hashes of keys, which may be long.
         let mut live = HashSet::new();
-        for name in database.buckets()? {
-            hash = crc32c::crc32c_append(hash, &name);
-            let mut pairs = database
-                .bucket(&name)?
-                .ok_or_else(|| schema::content("a bucket has vanished"))?;
-            while let Some((key, value)) = pairs.next()? {
-                hash = crc32c::crc32c_append(hash, &key);
-                hash = crc32c::crc32c_append(hash, &value);
-                if name != schema::KEY {
-                    continue;
+        database.visit(|visited| {
+            let (bucket, key, value) = match visited {
+                Visited::Bucket(name) => {
+                    hash = crc32c::crc32c_append(hash, name);
+                    return Ok(());
                 }
-                let version = VersionKey::decode(&key)?;
-                revision = version.revision;
-                let kv = mvccpb::KeyValue::decode(value).map_err(|error| {
-                    schema::content(format!("a version at revision {revision} does not decode: {error}"))
-                })?;
-                let key = xxhash_rust::xxh3::xxh3_128(&kv.key);
-                if version.is_tombstone {
-                    live.remove(&key);
-                } else {
-                    live.insert(key);
-                }
+                Visited::Pair { bucket, key, value } => (bucket, key, value),
+            };
+            hash = crc32c::crc32c_append(hash, &key);
+            hash = crc32c::crc32c_append(hash, &value);
+            if bucket != schema::KEY {
+                return Ok(());
             }
-        }
+            let version = VersionKey::decode(&key)?;
+            revision = version.revision;
+            let kv = mvccpb::KeyValue::decode(value).map_err(|error| {
+                schema::content(format!("a version at revision {revision} does not decode: {error}"))
+            })?;
+            let key = xxhash_rust::xxh3::xxh3_128(&kv.key);
+            if version.is_tombstone {
+                live.remove(&key);
+            } else {
+                live.insert(key);
+            }
+            Ok::<(), FileError>(())
+        })?;
         let version = database.get(schema::META, schema::STORAGE_VERSION)?;
         Ok(Status {
             hash,

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::restore::{Batch, LEASES, RevisionChanges, Target};
+use super::restore::{Batch, LEASES, RestoreOptions, RevisionChanges, Target};
 use super::{SnapshotFile, schema, users};
 use crate::log::Log;
 use crate::mvcc::auth::{RoleChange, UserChange, longest_value};
@@ -54,9 +54,9 @@ pub(crate) struct Importer<L: Log, R: Rows> {
 }
 
 impl<L: Log, R: Rows> Importer<L, R> {
-    /// Opens a store that was restored, and that may have followed already, as `member`.
-    pub(crate) async fn open(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
-        let target = Target::open(log, rows.clone(), member).await?;
+    /// Opens a store that was restored, and that may have followed already.
+    pub(crate) async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+        let target = Target::open(log, rows.clone(), options).await?;
         Ok(Self { target, rows })
     }
 

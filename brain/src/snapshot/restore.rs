@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::SnapshotFile;
 use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
 use super::users;
+use super::{SnapshotFile, Spool};
 use crate::bbolt::Reader;
 use crate::log::Log;
 use crate::log::frame::Candidate;
@@ -73,15 +73,27 @@ pub struct Restored {
 #[error("{0}")]
 pub struct Unfit(String);
 
-/// Writes the content of `file` to log and rows, both of which are new, as `member`. In the end versions and leases are read back
+/// How a store is made of a snapshot.
+#[derive(Debug, Clone, Default)]
+pub struct RestoreOptions {
+    /// The id of the member that writes it.
+    pub member: u64,
+    /// The number by which the newest revision is raised, which becomes the compacted one then; 0 changes nothing.
+    pub bump_revision: u64,
+    /// The directory whose medium must keep free space, if the store is on local disk.
+    pub spool: Option<Spool>,
+}
+
+/// Writes the content of `file` to log and rows, both of which are new. In the end versions and leases are read back
 /// and compared. Fails if the file is damaged, if it has what cannot be stored here, or if log or rows fail; log and rows are useless
 /// then, except for [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] where another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
-    member: u64,
+    options: &RestoreOptions,
 ) -> anyhow::Result<Restored> {
-    fill(file, Target::begin(log, rows.clone(), member).await?, rows).await
+    let target = Target::begin(log, rows.clone(), options).await?;
+    fill(file, target, (rows, options.bump_revision)).await
 }
 
 /// Goes on with log and rows that a [`restore`] of the same file, by the same member, has begun. Deposes one that is still under way. Fails
@@ -89,25 +101,27 @@ pub async fn restore<L: Log, R: Rows>(
 pub async fn resume<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
-    member: u64,
+    options: &RestoreOptions,
 ) -> anyhow::Result<Restored> {
-    let target = Target::open(log, rows.clone(), member).await?;
+    let target = Target::open(log, rows.clone(), options).await?;
     tracing::info!(
         revision = target.replica.revision(),
         "going on with a restore that was interrupted"
     );
-    fill(file, target, rows).await
+    fill(file, target, (rows, options.bump_revision)).await
 }
 
 /// Writes what the store does not have yet. It has all of the snapshot up to its revision: a record holds whole revisions.
-async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, rows: R) -> anyhow::Result<Restored> {
+async fn fill<L: Log, R: Rows>(
+    file: &SnapshotFile,
+    mut target: Target<L, R>,
+    (rows, bump): (R, u64),
+) -> anyhow::Result<Restored> {
     let database = file.database()?;
     let users = users::read(&database)?;
     let compacted = compacted(&database)?;
     let leases = leases(&database)?;
     let begun = target.replica.revision();
-    // It compacts once all is compared.
-    let is_compared = compacted > 0 && target.replica.compacted() >= compacted;
     let stored = target.replica.state().clone();
     let missing = leases
         .iter()
@@ -119,7 +133,10 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
             .await?;
     }
     let (newest, written) = write_versions(&database, &mut target, compacted).await?;
-    let revision = newest.max(compacted).max(1);
+    let revision = bumped(newest.max(compacted).max(1), bump)?;
+    let compacted = if bump > 0 { revision } else { compacted };
+    // It compacts once all is compared.
+    let is_compared = compacted > 0 && target.replica.compacted() >= compacted;
     ensure!(
         begun <= revision,
         Unfit(format!(
@@ -127,7 +144,7 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
         ))
     );
     if revision > target.replica.revision() {
-        // Etcd has deleted all versions behind it.
+        // Etcd has deleted all versions behind it, or there never were any.
         let nothing = Keys {
             revision,
             changes: Vec::new(),
@@ -170,6 +187,18 @@ async fn fill<L: Log, R: Rows>(file: &SnapshotFile, mut target: Target<L, R>, ro
         compacted: expected.1,
         versions: written.versions,
         leases: leases.len(),
+    })
+}
+
+/// Returns the newest revision, raised by `bump`.
+fn bumped(newest: Revision, bump: u64) -> anyhow::Result<Revision> {
+    let raised = Revision::try_from(bump).ok().and_then(|bump| newest.checked_add(bump));
+    let raised = raised.filter(|raised| *raised <= schema::MOST);
+    raised.ok_or_else(|| {
+        Unfit(format!(
+            "revision {newest} cannot be raised by {bump}: that is more than a store can have"
+        ))
+        .into()
     })
 }
 
@@ -358,11 +387,13 @@ pub(super) struct Target<L: Log, R: Rows> {
     flusher: Owned<anyhow::Result<()>>,
     longest_key: usize,
     longest_value: usize,
+    /// The directory whose medium must keep free space.
+    spool: Option<Spool>,
 }
 
 impl<L: Log, R: Rows> Target<L, R> {
-    async fn begin(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
-        let this = Self::open(log, rows, member).await?;
+    async fn begin(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+        let this = Self::open(log, rows, options).await?;
         let replica = &this.replica;
         let is_new =
             replica.revision() == 1 && replica.compacted() < 0 && replica.state().leases().ids().next().is_none();
@@ -371,10 +402,10 @@ impl<L: Log, R: Rows> Target<L, R> {
     }
 
     /// Becomes the only writer of a store, new or not.
-    pub(super) async fn open(log: L, rows: R, member: u64) -> anyhow::Result<Self> {
+    pub(super) async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
         let mut replica = Replica::load(&log, &rows).await?;
         let candidate = Candidate {
-            member,
+            member: options.member,
             ..Candidate::default()
         };
         let leadership = replica.lead(&log, &rows, (candidate, true)).await?;
@@ -392,7 +423,8 @@ impl<L: Log, R: Rows> Target<L, R> {
             to_flush,
             flushed,
             (Arc::new(Metrics::new(false)), CancellationToken::new()),
-        );
+        )
+        .over(leadership.stored);
         Ok(Self {
             log,
             replica,
@@ -402,6 +434,7 @@ impl<L: Log, R: Rows> Target<L, R> {
             flusher: Owned::start(flusher.run()),
             longest_key,
             longest_value,
+            spool: options.spool.clone(),
         })
     }
 
@@ -499,6 +532,10 @@ impl<L: Log, R: Rows> Target<L, R> {
             entries,
         };
         let first = self.writer.next();
+        if let Some(spool) = &self.spool {
+            // In the log, and in rows.
+            spool.check(2 * record.encoded_len() as u64)?;
+        }
         let mut bytes = self.writer.buffer(record.encoded_len());
         record.encode_raw(&mut bytes);
         let slots = self.writer.take_slots(bytes);
@@ -674,4 +711,55 @@ async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>)
         Unfit("the new store differs from the snapshot: it has other users or roles".to_owned())
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bbolt::Writer as DatabaseWriter;
+    use crate::log::MemLog;
+    use crate::rows::mem::MemRows;
+
+    /// A snapshot of `count` versions of 100 bytes.
+    fn file(count: i64) -> SnapshotFile {
+        let mut database = DatabaseWriter::new(tempfile::tempfile().unwrap()).unwrap();
+        database.begin_bucket(schema::KEY).unwrap();
+        for revision in 2..count + 2 {
+            let kv = mvccpb::KeyValue {
+                key: format!("key-{revision}").into(),
+                create_revision: revision,
+                mod_revision: revision,
+                version: 1,
+                value: vec![7; 100].into(),
+                ..mvccpb::KeyValue::default()
+            };
+            let key = [&revision.to_be_bytes()[..], b"_", &[0; 8]].concat();
+            database.put(&key, &kv.encode_to_vec()).unwrap();
+        }
+        SnapshotFile::of(database.finish().unwrap().0, true).unwrap()
+    }
+
+    #[tokio::test]
+    async fn restore_leaves_the_reserve_of_the_medium_alone() {
+        let mut spool = Spool::new(&std::env::temp_dir());
+        for (kept, is_room) in [(0, true), (u64::MAX, false)] {
+            spool.kept = Some(kept);
+            let options = RestoreOptions {
+                spool: Some(spool.clone()),
+                ..RestoreOptions::default()
+            };
+            let (log, rows) = (MemLog::new(), MemRows::new());
+            let restored = restore(&file(20), (log.clone(), rows.clone()), &options).await;
+            assert_eq!(restored.is_ok(), is_room, "{restored:?}");
+            if let Err(error) = restored {
+                assert!(format!("{error:#}").contains("no space"), "{error:#}");
+                // Once there is space the same command goes on.
+                assert!(!error.is::<Unfit>());
+                let restored = resume(&file(20), (log, rows), &RestoreOptions::default())
+                    .await
+                    .unwrap();
+                assert_eq!(restored.versions, 20);
+            }
+        }
+    }
 }

@@ -18,13 +18,26 @@ const CHECK_EVERY: u64 = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct Spool {
     dir: PathBuf,
+    /// The reserve instead of that of the medium, for tests.
+    #[cfg(test)]
+    pub(super) kept: Option<u64>,
 }
 
 impl Spool {
     /// Files in `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self {
+            dir: dir.to_owned(),
+            #[cfg(test)]
+            kept: None,
+        }
+    }
+
+    /// Returns the free bytes of the medium that are left to others.
+    pub(crate) fn reserve(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.dir).map_err(io::Error::from)?;
+        Ok(reserve_of(stat.f_blocks.saturating_mul(stat.f_frsize)))
     }
 
     /// Fails with [`SaveError::NoSpace`] if `bytes` more would take space that others need.
@@ -34,7 +47,9 @@ impl Spool {
             stat.f_blocks.saturating_mul(stat.f_frsize),
             stat.f_bavail.saturating_mul(stat.f_frsize),
         );
-        let reserve = (size / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        let reserve = reserve_of(size);
+        #[cfg(test)]
+        let reserve = self.kept.unwrap_or(reserve);
         if free >= bytes.saturating_add(reserve) {
             return Ok(());
         }
@@ -68,6 +83,11 @@ impl Spool {
             unchecked: 0,
         })
     }
+}
+
+/// The reserve of a medium of `size` bytes.
+fn reserve_of(size: u64) -> u64 {
+    (size / RESERVE.2).clamp(RESERVE.0, RESERVE.1)
 }
 
 /// A temporary file that stops before the medium is full.

@@ -12,6 +12,9 @@ use crate::bbolt::{Reader, Writer};
 use crate::mvcc::auth::{AuthChange, Permission, Role, RoleChange, User, UserChange};
 use crate::pb::authpb;
 
+/// Bytes of all users, and of all roles: they are read into memory together.
+const MOST_BYTES: usize = 64 << 20;
+
 /// The value of a user.
 #[derive(Clone, PartialEq, Message)]
 struct UserValue {
@@ -125,9 +128,14 @@ fn pairs(database: &Reader<'_, File>, bucket: &[u8]) -> anyhow::Result<Vec<(Byte
     let Some(mut pairs) = database.bucket(bucket)? else {
         return Ok(Vec::new());
     };
-    let mut all = Vec::new();
-    while let Some(pair) = pairs.next()? {
-        all.push(pair);
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    while let Some((key, value)) = pairs.next()? {
+        bytes += key.len() + value.len();
+        if bytes > MOST_BYTES {
+            return Err(content(format!("users or roles of more than {MOST_BYTES} bytes")).into());
+        }
+        // A slice of it would keep all of its page.
+        all.push((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)));
     }
     Ok(all)
 }

@@ -53,7 +53,7 @@ pub struct Flusher<L, R: Rows> {
     rows: R,
     state: Arc<State<R>>,
     manifest: Manifest,
-    /// The manifest as its bytes are stored.
+    /// The fence of the rows: the manifest, or the one before this epoch.
     stored: Bytes,
     /// Sealed before this epoch.
     backlog: VecDeque<Arc<ImmutableMemtable>>,
@@ -128,6 +128,12 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             metrics,
             stop,
         }
+    }
+
+    /// Begins with rows of this fence, where the manifest is not stored yet.
+    #[must_use]
+    pub fn over(self, stored: Bytes) -> Self {
+        Self { stored, ..self }
     }
 
     /// Deletes what compactions made obsolete at this pace.
@@ -232,7 +238,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             );
         }
         // The manifest as it is stored, without the change.
-        self.manifest = Manifest::decode(self.stored.clone()).context("decode the fence")?;
+        let stored = Manifest::decode(self.stored.clone()).context("decode the fence")?;
+        self.manifest = stored.taken_by(&self.manifest);
         self.destroyed = self.destroyed.min(self.manifest.sizes.dropped);
         self.scan = None;
         let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
@@ -363,6 +370,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.manifest.compacted = immutable.compacted;
         self.manifest.sizes.written = immutable.sizes.written;
         self.manifest.sizes.logged = immutable.sizes.logged;
+        self.manifest.sizes.unversioned = immutable.sizes.unversioned;
         self.manifest.alarms = immutable
             .alarms
             .iter()
@@ -444,6 +452,7 @@ async fn own_snapshot<R: Rows>(rows: &R, epoch: u64) -> Result<R::Snapshot, Rows
     let fence = snapshot.fence().await?;
     // While a change is under way, its manifest may be there, or the one before it.
     let is_own = match fence.clone().map(Manifest::decode) {
+        Some(Ok(_)) if rows.is_exclusive() => true,
         Some(Ok(manifest)) => manifest.epoch == epoch,
         Some(Err(error)) => return Err(RowsError::Corrupt(format!("the fence does not decode: {error}"))),
         None => false,

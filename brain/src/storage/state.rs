@@ -320,19 +320,23 @@ impl<R: Rows> State<R> {
     /// Records the bytes that are written up to the view.
     pub fn set_written(&self, sizes: &Sizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        (known.written, known.logged) = (sizes.written, sizes.logged);
+        (known.written, known.logged, known.unversioned) = (sizes.written, sizes.logged, sizes.unversioned);
     }
 
     /// Records the bytes that compaction has deleted.
     pub fn set_deleted(&self, sizes: &Sizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
+        known.unversioned_dropped = sizes.unversioned_dropped;
     }
 
-    /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. A log on local disk is not
-    /// counted, as etcd counts no log: its content is in the rows as well.
+    /// Bytes that the store occupies: those of its rows, or the count of all members if the storage is shared. Of a log on local disk only
+    /// what rows do not hold as well is counted: etcd counts no log, and deletes its own without a compaction.
     pub fn total_size(&self, rows: &R) -> u64 {
-        rows.size().unwrap_or_else(|| self.sizes().total())
+        match rows.size() {
+            Some(size) => size + self.sizes().unversioned(),
+            None => self.sizes().total(),
+        }
     }
 
     /// The epoch of the leader, which takes the place of etcd's raft term.

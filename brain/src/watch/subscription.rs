@@ -133,6 +133,17 @@ impl Subscription {
         self.prev_kv = PrevKv::Included;
     }
 
+    /// Records the compacted revision: previous versions of events up to it are gone, so these events are returned without them.
+    pub fn compacted(&mut self, revision: Revision) {
+        self.prev_kv_floor = self.prev_kv_floor.max(revision);
+    }
+
+    /// Returns true if the ring has all events that the watcher needs next: it needs no history, compacted or not.
+    #[must_use]
+    pub fn is_in_ring(&self) -> bool {
+        self.hub.ring().covers(self.next)
+    }
+
     /// Keeps a charge until the watcher is dropped.
     pub fn hold(&mut self, held: Option<Charge>) {
         self.held = held;
@@ -229,7 +240,7 @@ impl Subscription {
             return Step::Nothing;
         }
         let limit = self.hub.options().batch(through);
-        let (entries, next) = {
+        let (mut entries, mut next) = {
             let ring = self.hub.ring();
             if !ring.covers(self.next) {
                 drop(ring);
@@ -239,10 +250,14 @@ impl Subscription {
             }
             ring.scan(&self.range, self.next, limit)
         };
-        if self.first_lacking(&entries).is_some() {
-            // The events are in the ring, but not all of their previous versions.
-            self.fall_behind(self.next);
-            return Step::Missing(self.next);
+        if let Some(lacking) = self.first_lacking(&entries) {
+            entries.retain(|entry| entry.revision() < lacking);
+            if entries.is_empty() {
+                // The events are in the ring, but not all of their previous versions.
+                self.fall_behind(lacking);
+                return Step::Missing(lacking);
+            }
+            next = lacking;
         }
         if next > through {
             self.enter(Phase::Live);

@@ -49,7 +49,7 @@ pub(crate) struct Engine<L: Log, R: Rows> {
 pub(crate) struct Endless;
 
 impl Space for Endless {
-    fn exceeded(&mut self, _: u64, _: &impl Rows) -> bool {
+    fn exceeded(&mut self, _: impl FnOnce() -> u64, _: &impl Rows) -> bool {
         false
     }
 }

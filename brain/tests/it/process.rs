@@ -291,6 +291,59 @@ fn versions_are_printed_in_etcds_shape() {
     assert!(text.contains("\nkubebrain Version: "), "{text}");
 }
 
+/// As etcd's own test of alarms has it: 13 pages.
+#[tokio::test]
+async fn tiny_quota_stops_puts_at_once_and_compaction_and_defragmentation_end_it() {
+    const QUOTA: u64 = 13 * 4096;
+    let dir = TempDir::new().unwrap();
+    let (mut flags, url) = lone(dir.path());
+    flags.push(format!("--quota-backend-bytes={QUOTA}"));
+    let server = Process::begin(&flags, url);
+    server.says(READY).await;
+    let (mut kv, mut maintenance) = (
+        KvClient::new(server.connect().await),
+        MaintenanceClient::new(server.connect().await),
+    );
+    let put = |key: &str, len: usize| pb::PutRequest {
+        key: key.to_owned().into(),
+        value: vec![b'b'; len].into(),
+        ..Default::default()
+    };
+    kv.put(put("1st_test", 64)).await.unwrap();
+    for _ in 0..3 {
+        let mut puts = 0;
+        let refused = loop {
+            match kv.put(put("2nd_test", 4096)).await {
+                Ok(_) => puts += 1,
+                Err(status) => break status,
+            }
+            assert!(puts < 2_000, "{puts} puts of a page are in {QUOTA} bytes");
+        };
+        assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
+        let raised = maintenance.alarm(pb::AlarmRequest::default()).await.unwrap();
+        let raised = raised.into_inner().alarms;
+        assert_eq!(raised.len(), 1, "{raised:?}");
+        let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+        let compact = pb::CompactionRequest {
+            revision: status.header.unwrap().revision,
+            physical: true,
+        };
+        kv.compact(compact).await.unwrap();
+        maintenance.defragment(pb::DefragmentRequest {}).await.unwrap();
+        let disarm = pb::AlarmRequest {
+            action: 2,
+            member_id: raised[0].member_id,
+            alarm: raised[0].alarm,
+        };
+        maintenance.alarm(disarm).await.unwrap();
+        let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+        let size = u64::try_from(status.db_size).unwrap();
+        assert!(size < QUOTA / 2, "{size} bytes are left");
+        kv.put(put("4th_test", 64)).await.unwrap();
+    }
+    server.stop().await;
+}
+
 /// As etcd does: -1 is no quota, 0 the default one.
 #[tokio::test]
 async fn quota_is_in_status_and_metrics() {

@@ -15,8 +15,9 @@ use brain::pb::mvccpb;
 use brain::rows::Rows;
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
-use brain::snapshot::{Contents, Restored, Saved, SnapshotFile, Spool, restore, save};
+use brain::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
 use brain::types::Event;
+use brain::watch::{History as _, HistoryError, PrevKv};
 use bytes::Bytes;
 use pb::kv_server::Kv as _;
 use pb::maintenance_client::MaintenanceClient;
@@ -90,8 +91,17 @@ fn last_events<'a>(events: impl Iterator<Item = (i64, &'a Bytes, &'a Bytes)>) ->
         .collect()
 }
 
+fn by_member_1() -> RestoreOptions {
+    RestoreOptions {
+        member: 1,
+        ..RestoreOptions::default()
+    }
+}
+
 async fn agrees<L: Log, R: Rows>(log: L, rows: R, file: &SnapshotFile, model: &Model) {
-    let restored = restore(file, (log.clone(), rows.clone()), 1).await.unwrap();
+    let restored = restore(file, (log.clone(), rows.clone()), &by_member_1())
+        .await
+        .unwrap();
     assert_eq!(restored.revision, model.revision());
     let mut engine = Engine::start(log, rows).await.unwrap();
     engine.check_revisions(model).await;
@@ -276,10 +286,53 @@ async fn users_and_roles_are_restored() {
     let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
     engine.stop().await.unwrap();
     let (log, rows) = (MemLog::new(), MemRows::new());
-    restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    restore(&file, (log.clone(), rows.clone()), &by_member_1())
+        .await
+        .unwrap();
     let restored = Engine::start(log, rows).await.unwrap();
     assert_eq!(restored.store.state.auth().load().to_change(), users);
     restored.stop().await.unwrap();
+}
+
+/// As by `etcdutl snapshot restore --bump-revision --mark-compacted`: clients that have seen what came after the snapshot begin anew.
+#[tokio::test]
+async fn bumped_revision_is_the_compacted_one_and_keys_are_as_before() {
+    let temp = TempDir::new().unwrap();
+    let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
+    let before = engine.puts(40).await;
+    let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
+    engine.stop().await.unwrap();
+    let (log, rows) = (MemLog::new(), MemRows::new());
+    let bumping = RestoreOptions {
+        bump_revision: 1_000,
+        ..by_member_1()
+    };
+    let restored = restore(&file, (log.clone(), rows.clone()), &bumping).await.unwrap();
+    let bumped = before + 1_000;
+    assert_eq!((restored.revision, restored.compacted), (bumped, bumped));
+    // Again, as one that was interrupted just before its end.
+    let again = resume(&file, (log.clone(), rows.clone()), &bumping).await.unwrap();
+    assert_eq!(again, restored);
+    let mut engine = Engine::start(log, rows).await.unwrap();
+    assert_eq!(engine.store.state.view().revision, bumped);
+    for seen in [2, before + 1, before + 50] {
+        let refused = engine.store.history.read(seen, 1, PrevKv::Omitted).await;
+        assert!(
+            matches!(refused, Err(HistoryError::Compacted(to)) if to == bumped),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(engine.mod_revision(b"key-5").await, Some(before));
+    assert_eq!(engine.put(b"after", b"").await.unwrap(), bumped + 1);
+    engine.stop().await.unwrap();
+    let too_far = RestoreOptions {
+        bump_revision: u64::MAX,
+        ..by_member_1()
+    };
+    let refused = restore(&file, (MemLog::new(), MemRows::new()), &too_far)
+        .await
+        .unwrap_err();
+    assert!(refused.is::<Unfit>(), "{refused:#}");
 }
 
 #[tokio::test]
@@ -304,7 +357,9 @@ async fn leases_keep_their_keys() {
     engine.stop().await.unwrap();
 
     let (log, rows) = (MemLog::new(), MemRows::new());
-    let restored = restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    let restored = restore(&file, (log.clone(), rows.clone()), &by_member_1())
+        .await
+        .unwrap();
     assert_eq!(
         restored,
         Restored {
@@ -359,7 +414,7 @@ async fn damaged_snapshots_are_refused() {
         SnapshotFile::open(&path, false).unwrap_err();
         // Without the checksum not all of it can be found, but nothing worse comes of it.
         let file = SnapshotFile::open(&path, true).unwrap();
-        let restored = restore(&file, (MemLog::new(), MemRows::new()), 1).await;
+        let restored = restore(&file, (MemLog::new(), MemRows::new()), &by_member_1()).await;
         if let Ok(restored) = restored {
             assert!(restored.versions <= expected.len() as u64);
         }
@@ -445,6 +500,13 @@ async fn program_restores_a_data_directory() {
     );
     let again = refused(&["import", &text("taken"), &into]);
     assert!(again.contains("is not empty: it holds a store"), "{again}");
+    let bumped = format!("--data-dir={}", text("bumped"));
+    let bump = ["--bump-revision=1000", "--mark-compacted"];
+    let output = snapshot(&["restore", &text("taken"), &bumped, bump[0], bump[1]]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "restored revision 1021, compacted to 1021: 20 versions, 0 leases\n"
+    );
     let mut server = Kubebrain::start(&path("second")).await;
     for revision in 2..=21 {
         let range = pb::RangeRequest {
@@ -578,7 +640,9 @@ async fn snapshot_of_etcd_is_read() {
     // As `etcdutl snapshot status` prints it.
     assert_eq!(file.status().unwrap().to_string(), "ea578792, 10, 5, 20 kB, 3.6.0");
     let (log, rows) = (MemLog::new(), MemRows::new());
-    let restored = restore(&file, (log.clone(), rows.clone()), 1).await.unwrap();
+    let restored = restore(&file, (log.clone(), rows.clone()), &by_member_1())
+        .await
+        .unwrap();
     assert_eq!((restored.revision, restored.compacted, restored.leases), (10, 8, 1));
     let mut engine = Engine::start(log, rows).await.unwrap();
     for (key, revision, found) in [

@@ -33,6 +33,13 @@ struct Watcher {
     queued: bool,
 }
 
+impl Watcher {
+    /// Returns true if its next events were not compacted when it began, and are in the ring: a later compaction does not end it.
+    fn needs_no_history(&self) -> bool {
+        self.subscription.next() >= self.floor && self.subscription.is_in_ring()
+    }
+}
+
 /// The action of the next progress tick for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notify {
@@ -262,12 +269,14 @@ impl<H: History> Watchers<H> {
         let subscription = &mut watcher.subscription;
         // It may have been queued again while it waits for history.
         self.waiting.remove(&(subscription.next(), id));
-        if subscription.is_behind() {
+        if subscription.is_behind() || watcher.form.prev_kv == PrevKv::Included {
             let compacted = self.shared.replay.history().compacted();
-            if subscription.next() < compacted {
+            subscription.compacted(compacted);
+            if subscription.is_behind() && subscription.next() < compacted && !watcher.needs_no_history() {
                 return Some(self.end_compacted(id, compacted));
             }
         }
+        let subscription = &mut watcher.subscription;
         let step = match subscription.step(through) {
             Step::Missing(next) => match self.shared.replay.cached(next, watcher.form.prev_kv) {
                 Some(chunk) => subscription.replay(&chunk),
@@ -326,6 +335,11 @@ impl<H: History> Watchers<H> {
             Ok(chunk) => {
                 let step = watcher.subscription.replay(&chunk);
                 self.conclude(id, step)
+            }
+            // A compaction since was faster than the read, for which the ring may not have been enough.
+            Err(_) if watcher.needs_no_history() => {
+                self.enqueue(id);
+                Turn::nothing(id)
             }
             Err(compacted) => self.end_compacted(id, compacted),
         }

@@ -13,6 +13,7 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
     let restore = SnapshotCommand {
         file: "f".into(),
         skip_hash_check: false,
+        bump_revision: 0,
         restores: true,
     };
     for line in [
@@ -31,6 +32,18 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
          --initial-cluster-token t",
     );
     assert!(matches!(config.storage, Storage::Tikv(_)) && found.skip_hash_check);
+    for line in [
+        "snapshot restore f --data-dir d --bump-revision 1000 --mark-compacted",
+        "snapshot restore --mark-compacted=true --bump-revision=1000 f --data-dir d",
+    ] {
+        let bumped = SnapshotCommand {
+            bump_revision: 1000,
+            ..restore.clone()
+        };
+        assert_eq!(command(line).1, bumped);
+    }
+    let unbumped = "snapshot restore f --data-dir d --bump-revision=0 --mark-compacted=false";
+    assert_eq!(command(unbumped).1, restore);
     let (_, found) = command("snapshot status f");
     assert!(!found.restores && !found.skip_hash_check);
 }
@@ -55,6 +68,30 @@ fn snapshot_refuses_what_it_would_ignore() {
         ("snapshot status f --data-dir d", "snapshot status takes no --data-dir"),
         (
             "snapshot restore f --data-dir d --bump-revision 3",
+            "--mark-compacted required if --bump-revision > 0",
+        ),
+        (
+            "snapshot restore f --data-dir d --mark-compacted",
+            "--mark-compacted required if --bump-revision > 0",
+        ),
+        (
+            "snapshot restore f --data-dir d --mark-compacted --bump-revision 0",
+            "--mark-compacted required if --bump-revision > 0",
+        ),
+        (
+            "snapshot restore f --data-dir d --mark-compacted --bump-revision=-3",
+            "--bump-revision is not valid",
+        ),
+        (
+            "snapshot restore f --data-dir d --mark-compacted --bump-revision",
+            "--bump-revision needs a number",
+        ),
+        (
+            "snapshot restore f --data-dir d --mark-compacted=maybe --bump-revision=3",
+            "--mark-compacted is not valid",
+        ),
+        (
+            "snapshot status f --bump-revision 3 --mark-compacted",
             "unknown flag --bump-revision",
         ),
     ] {

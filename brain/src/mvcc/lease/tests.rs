@@ -258,3 +258,21 @@ fn lease_that_has_lost_keys_is_not_renewed_by_another_leader() {
     assert_eq!(leases.renew(A, at(12)), None);
     assert_eq!(leases.expired(at(12), 9), [A]);
 }
+
+#[test]
+fn lease_that_is_granted_again_keeps_its_keys() {
+    let mut leases = one(10);
+    let granted = leases.bytes();
+    leases.attach(A, "key".into());
+    let attached = leases.bytes();
+    leases.grant(A, 60, 0, at(5));
+    assert_eq!((leases.attached_count(A), leases.bytes()), (1, attached));
+    assert_eq!(leases.stored(A), Some((60, 0)));
+    assert!(leases.expired(at(64), 500).is_empty());
+    consistent(&leases);
+    leases.detach(A, &"key".into());
+    assert_eq!(leases.bytes(), granted);
+    leases.revoke(A);
+    assert_eq!(leases.bytes(), 0);
+    consistent(&leases);
+}

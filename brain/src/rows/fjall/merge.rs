@@ -3,20 +3,24 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use ::fjall::compaction::Leveled;
-use ::fjall::{AbstractTree, Keyspace};
+use ::fjall::{AbstractTree, Database, Keyspace};
 use anyhow::anyhow;
 use lsm_tree::compaction::{CompactionStrategy, PullDown};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::guard::{Health, caught, describe};
 use super::inspect;
 use super::live_bytes::{Contents, LiveBytes};
+use super::quota::{Quota, Usage};
 use super::shape::{LAST, Levels, Shape, Table};
 use super::snapshot::Live;
+use super::{RENEWAL, RENEWAL_POLL};
 use crate::kill_points;
 use crate::rows::RowsError;
 
@@ -47,6 +51,9 @@ const MOST_PULLED: u64 = 32;
 /// The size of the tables that a merge of everything makes, in bytes.
 const WHOLE_TABLE: u64 = 64_000_000;
 
+/// Bytes of tables that are merged at once where the quota asks for space: fjall writes no other tables meanwhile.
+const AT_ONCE: u64 = 256 << 20;
+
 /// The limits of merges.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -54,6 +61,20 @@ pub(super) struct Limits {
     pub(super) memtable_bytes: u64,
     /// Bytes that must stay free.
     pub(super) reserve_bytes: u64,
+    /// Bytes that the rows may occupy.
+    pub(super) quota: Option<Quota>,
+}
+
+/// The rows whose tables are merged.
+pub(super) struct Merged {
+    pub(super) dir: PathBuf,
+    pub(super) database: Database,
+    pub(super) keyspace: Keyspace,
+    pub(super) live: Live,
+    pub(super) health: Health,
+    /// Asks for younger views.
+    pub(super) renewal: Arc<Notify>,
+    pub(super) limits: Limits,
 }
 
 /// The thread that merges. It ends with this, after the merge under way.
@@ -64,10 +85,17 @@ pub(super) struct Merger {
 
 struct Work {
     dir: PathBuf,
+    database: Database,
     keyspace: Keyspace,
     live: Live,
     health: Health,
+    renewal: Arc<Notify>,
     limits: Limits,
+    /// True if the last merge that the quota asked for could not be done.
+    is_reclaim_refused: AtomicBool,
+    /// The watermark of views when all tables were merged because of the quota, and when views were last not renewed in time.
+    merged_at: AtomicU64,
+    kept_at: AtomicU64,
     /// Held while a merge runs.
     turn: Mutex<Unfinished>,
     /// Bytes that the merge under way may write.
@@ -92,18 +120,18 @@ struct State {
 
 impl Merger {
     /// Waits to be asked.
-    pub(super) fn start(
-        dir: PathBuf,
-        keyspace: Keyspace,
-        live: Live,
-        (health, limits): (Health, Limits),
-    ) -> std::io::Result<Self> {
+    pub(super) fn start(merged: Merged) -> std::io::Result<Self> {
         let work = Arc::new(Work {
-            dir,
-            keyspace,
-            live,
-            health,
-            limits,
+            dir: merged.dir,
+            database: merged.database,
+            keyspace: merged.keyspace,
+            live: merged.live,
+            health: merged.health,
+            renewal: merged.renewal,
+            limits: merged.limits,
+            is_reclaim_refused: AtomicBool::new(false),
+            merged_at: AtomicU64::new(0),
+            kept_at: AtomicU64::new(0),
             turn: Mutex::default(),
             under_way: AtomicU64::new(0),
             to_come: AtomicU64::new(0),
@@ -142,6 +170,16 @@ impl Merger {
         counts.bytes > LEFT_OVER && deletions * DELETED >= counts.rows
     }
 
+    /// Returns true if merges that the quota asks for may give space back.
+    pub(super) fn may_reclaim(&self) -> bool {
+        !self.work.is_reclaim_refused.load(Ordering::Acquire) && self.work.is_reclaim_due()
+    }
+
+    /// Returns true if the quota is used up and deleted rows go once views are younger.
+    pub(super) fn is_over_quota_by_deleted(&self) -> bool {
+        self.work.is_over_quota_by_deleted()
+    }
+
     /// Returns true if space is so short that merges are small, and L0 must not grow.
     pub(super) fn is_tight(&self) -> bool {
         self.work.is_tight()
@@ -170,6 +208,7 @@ impl Merger {
     /// Merges all tables, to find out why merges fail.
     pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
         let mut unfinished = self.work.turn();
+        self.work.remove_unfinished(&mut unfinished)?;
         let strategy = Leveled::default().with_l0_threshold(1);
         self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
     }
@@ -261,6 +300,9 @@ impl Work {
             if self.state().stop {
                 return Ok(());
             }
+            if self.is_reclaim_due() && self.reclaim()? {
+                continue;
+            }
             let levels = self.levels();
             let merged = match self.next(&levels) {
                 Some((shape, _)) => self.step(shape),
@@ -277,6 +319,91 @@ impl Work {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    fn usage(&self, quota_bytes: u64) -> Option<Usage> {
+        let bytes = self.keyspace.disk_space() + self.database.write_buffer_size();
+        // Nothing is due before; tables are counted one by one.
+        if bytes <= quota_bytes / 2 {
+            return None;
+        }
+        let counts = Counts::of(&self.keyspace);
+        Some(Usage {
+            bytes,
+            above: counts.bytes - counts.last.bytes,
+            last: counts.last.bytes,
+            deleted: counts.deleted,
+            last_deleted: counts.last.deleted,
+        })
+    }
+
+    /// Returns true if tables must be merged because of the quota.
+    fn is_reclaim_due(&self) -> bool {
+        let Some(quota) = self.limits.quota else {
+            return false;
+        };
+        self.usage(quota.0)
+            .is_some_and(|usage| quota.is_merge_due(usage, || self.are_views_younger()))
+    }
+
+    fn is_over_quota_by_deleted(&self) -> bool {
+        let Some(quota) = self.limits.quota else {
+            return false;
+        };
+        self.usage(quota.0)
+            .is_some_and(|usage| usage.bytes > quota.0 && usage.deleted + usage.last_deleted > 0)
+    }
+
+    /// Does a merge that the quota asks for. Returns false if there is no space for it on the disk, or if views keep everything that it would
+    /// remove: writes do not wait for it then.
+    fn reclaim(&self) -> Result<bool, RowsError> {
+        self.wait_for_views();
+        let watermark = self.live.watermark();
+        let merged = match watermark == self.merged_at.load(Ordering::Acquire) {
+            true => Ok(false),
+            false => self.merge_down(),
+        };
+        let done = match merged {
+            Err(RowsError::Full(reason)) => {
+                tracing::debug!(reason = format!("{reason:#}"), "no space to merge because of the quota");
+                false
+            }
+            outcome => outcome?,
+        };
+        if done && !Levels::of(&self.keyspace).is_spread() {
+            self.merged_at.store(watermark, Ordering::Release);
+        }
+        self.is_reclaim_refused.store(!done, Ordering::Release);
+        Ok(done)
+    }
+
+    /// Merges everything at once where it is little, else some tables; and the last level with itself when nothing is above it.
+    fn merge_down(&self) -> Result<bool, RowsError> {
+        if self.keyspace.disk_space() <= AT_ONCE && self.merge_everything()? {
+            return Ok(true);
+        }
+        match Levels::of(&self.keyspace).is_spread() {
+            true => self.push_down(),
+            false => self.rewrite_last(u64::MAX),
+        }
+    }
+
+    /// Waits until views see nothing that newer rows in tables replaced, if it does not take long: a merge keeps what they see.
+    fn wait_for_views(&self) {
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let begun = Instant::now();
+        loop {
+            let watermark = self.live.watermark();
+            if newest <= Some(watermark) || watermark == self.kept_at.load(Ordering::Acquire) || self.state().stop {
+                return;
+            }
+            if begun.elapsed() >= RENEWAL {
+                self.kept_at.store(watermark, Ordering::Release);
+                return;
+            }
+            self.renewal.notify_one();
+            std::thread::sleep(RENEWAL_POLL);
         }
     }
 
@@ -506,6 +633,7 @@ impl Work {
         let Limits {
             memtable_bytes,
             reserve_bytes,
+            ..
         } = self.limits;
         reserve_bytes + 6 * u64::from(Shape::AMPLE_RUNS) * memtable_bytes
     }

@@ -17,9 +17,9 @@ use super::guard::{Health, caught, io, within};
 use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
-use super::merge::{self, Limits, Merger};
+use super::merge::{self, Limits, Merged, Merger};
 use super::snapshot::{FjallSnapshot, Live};
-use super::{Options, Shared, Writer};
+use super::{MIN_MEMTABLE_BYTES, Options, Shared, Writer};
 use crate::kill_points;
 use crate::rows::RowsError;
 
@@ -50,7 +50,6 @@ pub enum OpenError {
 /// fjall's thread pool has a member that spins while another compacts; with one thread there is none.
 const WORKERS: usize = 1;
 const MIN_JOURNAL_BYTES: u64 = 64 << 20;
-const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 const MIN_OPEN_FILES: usize = 10;
 
 /// `covers` refuses a fence behind which the log has not everything.
@@ -102,11 +101,21 @@ pub(super) fn open(
     let (live, health) = (Live::default(), Health::default());
     let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace, &live));
     let limits = Limits {
-        memtable_bytes: options.memtable_bytes.max(MIN_MEMTABLE_BYTES),
+        memtable_bytes: options.table_bytes(),
         reserve_bytes: options.reserve_bytes,
+        quota: options.quota(),
     };
-    let work = (health.clone(), limits);
-    let merger = Merger::start(dir.clone(), keyspace.clone(), live.clone(), work).map_err(io)?;
+    let renewal = Arc::new(Notify::new());
+    let merged = Merged {
+        dir: dir.clone(),
+        database: database.clone(),
+        keyspace: keyspace.clone(),
+        live: live.clone(),
+        health: health.clone(),
+        renewal: renewal.clone(),
+        limits,
+    };
+    let merger = Merger::start(merged).map_err(io)?;
     // Merges that were not done before the last process ended.
     merger.ask();
     Ok(Shared {
@@ -124,7 +133,7 @@ pub(super) fn open(
             fence,
         })),
         view,
-        renewal: Notify::new(),
+        renewal,
         cut: flaw,
     })
 }

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod full;
 mod merges;
+mod quota;
 mod space;
 
 /// Small memory tables, so that little data is enough for tables, compactions and several journals' worth of work.

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::rows::fjall::FjallRows;
 use crate::server::embedded;
 use crate::server::snapshot::check_space;
-use crate::snapshot::{Importer, Spool, restore};
+use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
 
 /// A data directory with a copy in it, and its open store.
 struct Opened {
@@ -45,8 +45,9 @@ pub(super) async fn copy_into(
         Some(resumed) => resume(config, source, resumed).await?,
         None => begin(config, source, is_new).await?,
     };
-    let importer = Importer::open(log, rows, importing.member_id).await?;
-    let copied = copy(source, importer, (orders, collected), &Spool::new(target.path())).await?;
+    let spool = Spool::new(target.path());
+    let importer = Importer::open(log, rows, &as_member(importing.member_id, &spool)).await?;
+    let copied = copy(source, importer, (orders, collected), &spool).await?;
     target.finish(&Identity {
         format: data_dir::FORMAT,
         cluster_id: importing.cluster_id,
@@ -117,7 +118,8 @@ async fn fill(
     let size = source.size().await?;
     check_space(path, size.saturating_add(size / 3))?;
     info!(data_dir = %path.display(), bytes = size, "copying the source");
-    let file = source.snapshot(&Spool::new(path)).await?;
+    let spool = Spool::new(path);
+    let file = source.snapshot(&spool).await?;
     let metrics = Arc::new(Metrics::new(false));
     let (log, rows) = embedded::open(config, (path, None), None, &metrics).await?;
     let importing = Importing {
@@ -126,7 +128,8 @@ async fn fill(
         member_id: rand::random(),
         log: log.id().context("the log has no id")?.0,
     };
-    let restored = restore(&file, (log.clone(), rows.clone()), importing.member_id).await?;
+    let options = as_member(importing.member_id, &spool);
+    let restored = restore(&file, (log.clone(), rows.clone()), &options).await?;
     info!(
         revision = restored.revision,
         versions = restored.versions,
@@ -134,4 +137,12 @@ async fn fill(
     );
     target.set_importing(&importing)?;
     Ok((importing, (log, rows)))
+}
+
+fn as_member(member: u64, spool: &Spool) -> RestoreOptions {
+    RestoreOptions {
+        member,
+        spool: Some(spool.clone()),
+        ..RestoreOptions::default()
+    }
 }

@@ -18,7 +18,7 @@ use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::connection;
 use crate::server::wipe::wipe;
-use crate::snapshot::{Importer, Spool, restore};
+use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
 use crate::tikv::{Reclaim, Tikv, TikvRegister};
 
 /// The name of the register that holds an [`Importing`]. It is part of the format.
@@ -106,7 +106,7 @@ async fn copy_alone(
             (importing, Some(collected))
         }
     };
-    let importer = Importer::open(engine.0, engine.1, importing.member_id).await?;
+    let importer = Importer::open(engine.0, engine.1, &as_member(importing.member_id)).await?;
     let copied = copy(source, importer, (orders, collected), &spool).await?;
     owner::end_restore(&owner, token).await?;
     // It means nothing any more.
@@ -165,7 +165,7 @@ async fn begin(
         source: source.cluster_id(),
         member_id: rand::random(),
     };
-    let restored = restore(&file, engine, importing.member_id).await;
+    let restored = restore(&file, engine, &as_member(importing.member_id)).await;
     let restored = restored.context("the key prefix holds a part of a copy, which --restart deletes")?;
     info!(
         revision = restored.revision,
@@ -175,4 +175,11 @@ async fn begin(
     let noted = cas_register::set(&register, Some(serde_json::to_vec(&importing)?.into())).await;
     noted.context("record what is copied")?;
     Ok(importing)
+}
+
+fn as_member(member: u64) -> RestoreOptions {
+    RestoreOptions {
+        member,
+        ..RestoreOptions::default()
+    }
 }

@@ -15,7 +15,7 @@ use crate::log::{Log, Slot};
 use crate::mvcc::keys;
 use crate::mvcc::memtable::Memtable;
 use crate::mvcc::record::{self, Record};
-use crate::mvcc::sizes::superseded_by;
+use crate::mvcc::sizes::{superseded_by, unversioned_in};
 use crate::rows::{Change, Rows};
 use crate::types::Revision;
 
@@ -28,11 +28,19 @@ const UNNEEDED_LOG: i64 = 256 << 10;
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
 const DESTROY_EVERY: i64 = 16 << 20;
 
+/// Records of the log that are not needed any more.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Unneeded {
+    bytes: usize,
+    /// Those that no revision made.
+    unversioned: i64,
+}
+
 /// The position at which a compaction continues to read the log.
 pub(super) struct CompactionScan<L> {
     reader: Reader<L>,
     /// Bytes of the records that were read from the manifest's `deleted_slot` on.
-    unneeded: usize,
+    unneeded: Unneeded,
     /// The record that was read last, if it is not done.
     pub(super) current: Option<Superseding>,
     began: Instant,
@@ -60,7 +68,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 let reader = retry!(&self.stop, Reader::seek(self.log.clone(), from))?;
                 CompactionScan {
                     reader: reader.in_chunks(READ_AHEAD),
-                    unneeded: 0,
+                    unneeded: Unneeded::default(),
                     current: None,
                     began: Instant::now(),
                 }
@@ -91,7 +99,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 more = true;
                 break;
             }
-            scan.unneeded += superseding.bytes;
+            scan.unneeded.bytes += superseding.bytes;
+            scan.unneeded.unversioned += superseding.unversioned;
             bytes += superseding.bytes;
             // Records that superseded nothing take time, too, and memtables wait meanwhile.
             let is_enough = batch.changes.len() >= (batch.most.rows / 2).max(1) || bytes >= READ_AHEAD;
@@ -150,6 +159,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         manifest.deleted_slot = last;
         manifest.sizes.dropped = manifest.sizes.logged;
+        manifest.sizes.unversioned_dropped = manifest.sizes.unversioned;
         let deleted_up_to = manifest.deleted_up_to;
         let batch = self.batch();
         self.apply(batch).await?;
@@ -162,7 +172,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         &mut self,
         superseding: &mut Superseding,
         target: Revision,
-        unneeded: &mut usize,
+        unneeded: &mut Unneeded,
         batch: &mut WriteBatch,
     ) -> bool {
         let Superseding {
@@ -190,7 +200,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.manifest.sizes.deleted += keys.changes.iter().map(superseded_by).sum::<i64>();
             if slot.0 > self.manifest.deleted_slot {
                 let dropped = std::mem::take(unneeded);
-                self.manifest.sizes.dropped += i64::try_from(dropped).unwrap_or(i64::MAX);
+                self.manifest.sizes.dropped += i64::try_from(dropped.bytes).unwrap_or(i64::MAX);
+                self.manifest.sizes.unversioned_dropped += dropped.unversioned;
                 self.manifest.deleted_slot = slot.0;
             }
             *done = 0;
@@ -237,6 +248,8 @@ pub(super) struct Superseding {
     slot: Slot,
     /// Of the record.
     bytes: usize,
+    /// Of its changes that no revision made.
+    unversioned: i64,
     /// Changes of keys that are not done, each with [`put_again`].
     entries: VecDeque<(record::Keys, HashMap<Bytes, usize>)>,
     /// Changes of the first of them that are in batches.
@@ -245,6 +258,7 @@ pub(super) struct Superseding {
 
 impl Superseding {
     fn new(slot: Slot, bytes: usize, record: Record) -> Self {
+        let unversioned = unversioned_in(&record);
         let keys = record.entries.into_iter().filter_map(|entry| match entry.change {
             Some(record::Change::Keys(keys)) => Some((put_again(&keys.changes), keys)),
             _ => None,
@@ -252,6 +266,7 @@ impl Superseding {
         Self {
             slot,
             bytes,
+            unversioned,
             entries: keys.map(|(put_again, keys)| (keys, put_again)).collect(),
             done: 0,
         }
@@ -321,6 +336,7 @@ mod tests {
                 alarms: Vec::new(),
                 sizes: Sizes {
                     logged,
+                    unversioned: logged,
                     ..manifest.sizes
                 },
             };
@@ -345,6 +361,10 @@ mod tests {
             assert_eq!(log.watermark().await.unwrap(), watermark, "{logged} bytes of log");
             let kept = state.sizes();
             assert!(kept.logged - kept.dropped <= UNNEEDED_LOG, "{kept:?}");
+            // As long as it is there it is counted.
+            let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
+            let counted = if watermark == Slot::FIRST { 100 } else { 0 };
+            assert_eq!(stored.sizes.unversioned(), counted);
         }
     }
 }

@@ -25,8 +25,10 @@ const FAR: u64 = 256;
 pub struct Leadership {
     /// The right to append.
     pub writer: Writer,
-    /// The manifest as it is stored, this epoch in it.
+    /// The manifest with this epoch in it.
     pub manifest: Manifest,
+    /// The fence of the rows: that manifest, or the one before it if there was no space for it. The first change of the rows writes it then.
+    pub stored: Bytes,
     /// Time for which older leaders may still answer reads: nobody is served before it has passed.
     pub wait: Duration,
 }
@@ -34,11 +36,13 @@ pub struct Leadership {
 impl Leadership {
     /// Records in the rows that the leases of older leaders have been waited out. Fails if the rows belong to a later leader.
     pub async fn waited<R: Rows>(&mut self, rows: &R) -> Result<(), RowsError> {
-        let stored = Bytes::from(self.manifest.encode_to_vec());
-        self.manifest.prior_lease_ms = 0;
-        self.manifest.number += 1;
-        rows.apply(Some(stored), self.manifest.encode_to_vec().into(), Vec::new())
-            .await
+        let mut waited = self.manifest.clone();
+        waited.prior_lease_ms = 0;
+        waited.number += 1;
+        let fence = Bytes::from(waited.encode_to_vec());
+        rows.apply(Some(self.stored.clone()), fence.clone(), Vec::new()).await?;
+        (self.manifest, self.stored) = (waited, fence);
+        Ok(())
     }
 }
 
@@ -155,7 +159,7 @@ impl<R: Rows> Replica<R> {
             self.replay(read)?;
         }
         rows.take_over().await?;
-        let manifest = take_over_manifest(rows, (own.epoch, log.id()), (candidate, wait)).await?;
+        let (manifest, stored) = take_over_manifest(rows, (own.epoch, log.id()), (candidate, wait)).await?;
         let snapshot = rows.snapshot().await?;
         let through = read_manifest(snapshot.fence().await?)?;
         self.swap_rows(FlushResult {
@@ -164,16 +168,22 @@ impl<R: Rows> Replica<R> {
         });
         self.state.set_deleted(&manifest.sizes);
         self.state.set_deleted_up_to(manifest.deleted_up_to);
-        Ok(Leadership { writer, manifest, wait })
+        Ok(Leadership {
+            writer,
+            manifest,
+            stored,
+            wait,
+        })
     }
 }
 
-/// Writes a later epoch into the manifest: every pending write of an older leader fails from now on.
+/// Writes a later epoch into the manifest: every pending write of an older leader fails from now on. Returns the manifest, and the fence
+/// that is stored. Without space for it, rows that no other process can write are led all the same: they can be read.
 async fn take_over_manifest<R: Rows>(
     rows: &R,
     (epoch, log): (u64, Option<LogId>),
     (candidate, wait): (Candidate, Duration),
-) -> Result<Manifest, OpenError> {
+) -> Result<(Manifest, Bytes), OpenError> {
     loop {
         let stored: Option<Bytes> = rows.fence().await?;
         let mut manifest = read_manifest(stored.clone())?;
@@ -186,20 +196,173 @@ async fn take_over_manifest<R: Rows>(
         manifest.lease = to_millis(candidate.lease);
         manifest.prior_lease_ms = to_millis(wait);
         manifest.log_id = log.map(|LogId(id)| id.to_vec()).unwrap_or_default();
-        match rows.apply(stored, manifest.encode_to_vec().into(), Vec::new()).await {
-            Ok(()) => return Ok(manifest),
+        let fence = Bytes::from(manifest.encode_to_vec());
+        match rows.apply(stored.clone(), fence.clone(), Vec::new()).await {
+            Ok(()) => return Ok((manifest, fence)),
             Err(RowsError::Fenced(_)) => {} // an older leader was faster, once more
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                return match (error, stored) {
+                    (RowsError::Full(reason), Some(stored)) if rows.is_exclusive() => {
+                        tracing::warn!(
+                            reason = format!("{reason:#}"),
+                            "no space left for rows: what is stored is served, and writes wait for space"
+                        );
+                        Ok((manifest, stored))
+                    }
+                    (error, _) => Err(error.into()),
+                };
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::{ErrorKind, Write as _};
+    use std::path::Path;
+
     use super::*;
-    use crate::log::MemLog;
     use crate::log::frame::is_barrier;
+    use crate::log::{FileLog, MemLog, Options as LogOptions};
+    use crate::rows::fjall::{FjallRows, Options as RowsOptions};
     use crate::rows::mem::MemRows;
+    use crate::rows::{Change, Step};
+    use crate::small_disk;
+
+    /// Rows without space, which no other process can write.
+    #[derive(Clone)]
+    struct FullRows(MemRows);
+
+    impl Rows for FullRows {
+        type Snapshot = <MemRows as Rows>::Snapshot;
+
+        async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
+            self.0.snapshot().await
+        }
+
+        async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+            self.0.fence().await
+        }
+
+        async fn apply(&self, _: Option<Bytes>, _: Bytes, _: Vec<Change>) -> Result<(), RowsError> {
+            Err(RowsError::Full(anyhow::anyhow!("there is none")))
+        }
+
+        async fn take_over(&self) -> Result<(), RowsError> {
+            Ok(())
+        }
+
+        async fn sync(&self) -> Result<(), RowsError> {
+            Ok(())
+        }
+
+        fn is_exclusive(&self) -> bool {
+            true
+        }
+
+        fn renew_after(&self) -> Option<Duration> {
+            None
+        }
+
+        fn step(&self) -> Step {
+            self.0.step()
+        }
+
+        fn max_key_len(&self) -> usize {
+            self.0.max_key_len()
+        }
+
+        fn max_value_len(&self) -> usize {
+            self.0.max_value_len()
+        }
+
+        fn size(&self) -> Option<u64> {
+            self.0.size()
+        }
+    }
+
+    #[tokio::test]
+    async fn store_without_space_is_led_and_its_first_change_writes_the_epoch() {
+        let (log, rows) = (MemLog::keeping(is_barrier), MemRows::new());
+        let stored = Bytes::from(
+            Manifest {
+                revision: 4,
+                epoch: 3,
+                ..Manifest::fresh()
+            }
+            .encode_to_vec(),
+        );
+        rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
+        let full = FullRows(rows.clone());
+        let mut replica = Replica::load(&log, &full).await.unwrap();
+        let leadership = replica.lead(&log, &full, (Candidate::default(), true)).await.unwrap();
+        assert_eq!((leadership.stored.clone(), replica.revision()), (stored, 4));
+        assert_eq!((leadership.manifest.epoch, leadership.writer.epoch()), (4, 4));
+        // There is space again.
+        let manifest = leadership.manifest.encode_to_vec().into();
+        rows.apply(Some(leadership.stored), manifest, Vec::new()).await.unwrap();
+        let mut later = Replica::load(&log, &rows).await.unwrap();
+        let leadership = later.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        assert_eq!(leadership.manifest.epoch, 5);
+    }
+
+    /// Writes a file until nothing more fits, not even one byte.
+    fn fill(disk: &Path) {
+        let mut file = File::create(disk.join("filler")).unwrap();
+        for len in [1 << 20, 4096, 1] {
+            let part = vec![1; len];
+            loop {
+                match file.write_all(&part) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn store_on_a_full_disk_is_opened_and_led() {
+        const TEST: &str = "storage::replica::lead::tests::store_on_a_full_disk_is_opened_and_led";
+        let Some(disk) = small_disk::mounted_for(TEST, 128) else {
+            return;
+        };
+        let open = || {
+            let log = FileLog::open(&disk.join("log"), LogOptions::default()).unwrap();
+            (
+                log,
+                FjallRows::open(&disk.join("rows"), RowsOptions::default()).unwrap(),
+            )
+        };
+        {
+            let (log, rows) = open();
+            let mut replica = Replica::load(&log, &rows).await.unwrap();
+            let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+            let manifest = Manifest {
+                revision: 4,
+                ..leadership.manifest
+            };
+            let row = Change::Put("x".into(), vec![7; 100_000].into());
+            let fence = manifest.encode_to_vec().into();
+            rows.apply(Some(leadership.stored), fence, vec![row]).await.unwrap();
+            rows.sync().await.unwrap();
+        }
+        fill(&disk);
+        for _ in 0..3 {
+            let (log, rows) = open();
+            let mut replica = Replica::load(&log, &rows).await.unwrap();
+            replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+            assert_eq!(replica.revision(), 4);
+            let view = replica.state().view();
+            assert_eq!(view.rows.get(b"x").await.unwrap().unwrap().len(), 100_000);
+        }
+        std::fs::remove_file(disk.join("filler")).unwrap();
+        let (log, rows) = open();
+        let mut replica = Replica::load(&log, &rows).await.unwrap();
+        let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        assert_eq!(leadership.stored, leadership.manifest.encode_to_vec());
+    }
 
     #[tokio::test]
     async fn records_that_are_in_rows_are_not_read_again() {

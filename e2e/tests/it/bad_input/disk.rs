@@ -163,3 +163,70 @@ async fn a_quota_stops_writes_until_there_is_room_and_the_alarm_is_lowered() {
     kv.put(put("one", "more")).await.unwrap();
     server.stop().unwrap();
 }
+
+/// Half of the quota is alive; what is overwritten is compacted as often as API servers do it for their size.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_holds_half_of_it_for_ever_while_that_is_overwritten_and_compacted() {
+    const ALIVE: usize = 320;
+    let _deadline = deadline();
+    let server = brain(&["--quota-backend-bytes=67108864"]);
+    let mut kv = kv(&server).await;
+    for n in 0..ALIVE * 12 {
+        // It does not compress.
+        let value: Vec<u8> = (0..100_000_u64)
+            .map(|at| ((n as u64 + 1).wrapping_mul(at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+            .collect();
+        let answer = kv.put(put(format!("churn/{:04}", n % ALIVE), value)).await;
+        let answer = answer.unwrap_or_else(|status| panic!("put {n}: {status}: {}", server.last_lines()));
+        if n % 100 == 99 {
+            let compact = pb::CompactionRequest {
+                revision: answer.into_inner().header.unwrap().revision,
+                physical: false,
+            };
+            kv.compact(compact).await.unwrap();
+        }
+    }
+    server.stop().unwrap();
+}
+
+/// Another program fills the disk while the brain does not run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_on_a_disk_without_a_free_byte_is_served() {
+    let _deadline = deadline();
+    let small = Small::mount(400);
+    let program = Program::kubebrain().unwrap();
+    let data = small.0.path().join("data");
+    let server = Server::start_in(&program, &data, &[]).unwrap();
+    for n in 0..300 {
+        let value = vec![b'v'; 10_000];
+        kv(&server).await.put(put(format!("full/{n:04}"), value)).await.unwrap();
+    }
+    server.stop().unwrap();
+    let filler = small.0.path().join("filler");
+    let filled = Command::new("dd")
+        .args(["if=/dev/zero", "bs=4k"])
+        .arg(format!("of={}", filler.display()))
+        .output()
+        .unwrap();
+    assert!(!filled.status.success(), "the disk is not full");
+    let server = full(Server::start_in(&program, &data, &[]).unwrap()).expected_logs("storage is unreachable or full");
+    let mut client = kv(&server).await;
+    check(&mut client, 300).await;
+    refused(client.put(put("one", "more")).await, Code::ResourceExhausted, NO_SPACE);
+    std::fs::remove_file(filler).unwrap();
+    let mut maintenance = pb::maintenance_client::MaintenanceClient::new(server.connect().await.unwrap());
+    let raised = maintenance
+        .alarm(pb::AlarmRequest::default())
+        .await
+        .unwrap()
+        .into_inner()
+        .alarms;
+    let lower = pb::AlarmRequest {
+        action: 2,
+        member_id: raised[0].member_id,
+        alarm: raised[0].alarm,
+    };
+    maintenance.alarm(lower).await.unwrap();
+    client.put(put("one", "more")).await.unwrap();
+    server.stop().unwrap();
+}

@@ -233,6 +233,68 @@ async fn previous_values_that_cannot_be_read_end_the_watches_that_ask_for_them()
     }
 }
 
+/// As in etcd, where they were read from the store of the revision before.
+#[tokio::test]
+async fn compaction_ends_no_watch_whose_events_are_in_memory() {
+    let with_prev_kv = |create| WatchCreateRequest {
+        prev_kv: true,
+        ..create
+    };
+    for start in [0, 2] {
+        let mut member = Member::bounded().await;
+        member.put("a", b"1");
+        let mut stream = member.stream().await;
+        let watched = with_prev_kv(from(start, span("a", "c")));
+        stream.create(watched).await;
+        if start > 0 {
+            assert_eq!(brief(&stream.response().await), "a@2");
+        }
+        // No task of the stream runs before the compaction.
+        member.delete_unread("a");
+        member.put("b", b"1");
+        member.put("b", b"2");
+        member.history.compact(4);
+        let mut received = Vec::new();
+        while received.len() < 3 {
+            let response = stream.response().await;
+            assert!(!response.canceled, "{response:?}");
+            received.extend(events(&response));
+        }
+        let brief = |event: &mvccpb::Event| (event.kv.as_ref().unwrap().mod_revision, event.prev_kv.is_some());
+        let received: Vec<_> = received.iter().map(brief).collect();
+        assert_eq!(received, [(3, false), (4, false), (5, true)]);
+    }
+}
+
+/// The read of history that it waits for ends with the compaction.
+#[tokio::test]
+async fn compaction_during_a_read_of_history_ends_no_watch_whose_events_are_in_memory() {
+    let mut member = Member::bounded().await;
+    member.put("a", b"1");
+    let mut stream = member.stream().await;
+    stream
+        .create(WatchCreateRequest {
+            prev_kv: true,
+            ..span("a", "c")
+        })
+        .await;
+    member.history.fail(usize::MAX);
+    member.delete_unread("a");
+    member.put("b", b"1");
+    while member.history.reads() == 0 {
+        tokio::task::yield_now().await;
+    }
+    member.history.compact(4);
+    member.history.fail(0);
+    let mut received = String::new();
+    while received.len() < "-a@3b@4".len() {
+        let response = stream.response().await;
+        assert!(!response.canceled, "{response:?}");
+        received += &super::brief(&response).replace(' ', "");
+    }
+    assert_eq!(received, "-a@3b@4");
+}
+
 #[tokio::test]
 async fn an_empty_range_is_refused() {
     let member = Member::bounded().await;

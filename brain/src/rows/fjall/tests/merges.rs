@@ -222,6 +222,31 @@ async fn tables_that_were_made_beside_a_merge_that_failed_stay_as_long_as_views_
     drop(view);
 }
 
+/// Else a table that it merges away might have one of their numbers, and views may need it.
+#[tokio::test]
+async fn merge_that_looks_for_a_cause_removes_unfinished_tables_first() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    for batch in 1..=3 {
+        write(&rows, batch).await;
+    }
+    let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
+    let view = rows.snapshot().await.unwrap();
+    let files: Vec<_> = tables(&rows).into_keys().collect();
+    let file = |number: &u64| keyspace.path().join(inspect::TABLES).join(number.to_string());
+    let unfinished = keyspace.tree.get_next_table_id();
+    std::fs::write(file(&unfinished), "half a table").unwrap();
+    merger.leave_unfinished(0..unfinished + 1);
+    merger.try_to_merge().unwrap();
+    assert!(!file(&unfinished).exists());
+    // Nothing is left to be removed by the next merge.
+    write(&rows, 4).await;
+    merger.try_to_merge().unwrap();
+    assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
+    drop(view);
+}
+
 #[tokio::test]
 async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
     let root = tempfile::tempdir().unwrap();
