@@ -22,9 +22,10 @@ use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
-use crate::server::tikv::connection;
+use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::snapshot::{FileError, Restored, SnapshotFile, Unfit, restore, resume};
 use crate::tikv::{Tikv, TikvRegister};
+use crate::types::Revision;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
 const SPACE: u64 = 3;
@@ -48,14 +49,22 @@ async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Re
 }
 
 async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
+    let restored = match &config.storage {
+        Storage::Embedded => {
+            let (file, snapshot) = open_and_hash(command, life).await?;
+            into_directory(config, (&file, snapshot), life).await?
+        }
+        Storage::Tikv(options) => into_tikv(config, options, command, life).await?,
+    };
+    Ok(describe(&restored))
+}
+
+/// Opens the snapshot, and returns the SHA-256 of its database as well.
+async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<(SnapshotFile, [u8; 32])> {
     let file = open(command, life).await?;
     let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
     let (snapshot, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
-    let restored = match &config.storage {
-        Storage::Embedded => into_directory(config, (&file, snapshot), life).await?,
-        Storage::Tikv(options) => into_tikv(config, options, (&file, snapshot), life).await?,
-    };
-    Ok(describe(&restored))
+    Ok((file, snapshot))
 }
 
 /// Opens the snapshot, all of which is read for its checksum.
@@ -86,7 +95,16 @@ fn describe(restored: &Restored) -> String {
         versions,
         leases,
     } = restored;
-    format!("restored revision {revision}, compacted to {compacted}: {versions} versions, {leases} leases")
+    let compacted = describe_compaction(*compacted);
+    format!("restored revision {revision}, {compacted}: {versions} versions, {leases} leases")
+}
+
+/// Says up to where a store is compacted; it is not if the revision is not positive.
+pub(crate) fn describe_compaction(compacted: Revision) -> String {
+    match compacted {
+        1.. => format!("compacted to {compacted}"),
+        _ => "not compacted".to_owned(),
+    }
 }
 
 /// A data directory with a new store in it, and that store.
@@ -238,11 +256,11 @@ struct Part {
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
-    snapshot: (&SnapshotFile, [u8; 32]),
+    command: &SnapshotCommand,
     life: &mut Lifecycle,
 ) -> anyhow::Result<Restored> {
     let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let claim = Claim::new(tikv.register(IMPORTER));
     let token = &config.initial_cluster_token;
@@ -252,20 +270,46 @@ async fn into_tikv(
             Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
         }
         lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, snapshot, &claim)) => restored,
+        restored = Box::pin(into_prefix(&tikv, token, (command, life), &claim)) => restored,
     };
     claim.end().await;
     restored
 }
 
+/// Claims the prefix before the file is read, which may take minutes: until then a member could begin a store there. A claim of an empty
+/// prefix is taken back if the file is of no use.
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    (command, life): (&SnapshotCommand, &Lifecycle),
     claim: &Claim<TikvRegister>,
 ) -> anyhow::Result<Restored> {
+    let found = claimed(tikv, token, claim).await?;
+    match open_and_hash(command, life).await {
+        Ok((file, snapshot)) => fill_prefix(tikv, token, (&file, snapshot), found).await,
+        Err(error) => {
+            if found.is_none()
+                && let Err(left) = owner::abandon_restore(&tikv.register(OWNER), token).await
+            {
+                warn!(
+                    error = &left as &dyn std::error::Error,
+                    "the key prefix stays claimed for a restore: `kubebrain wipe` it"
+                );
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Restores the snapshot into a prefix that is claimed, or goes on with what was found there.
+async fn fill_prefix(
+    tikv: &Tikv,
+    token: &str,
+    (file, snapshot): (&SnapshotFile, [u8; 32]),
+    found: Option<Part>,
+) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
-    let (part, is_begun) = match claimed(tikv, token, claim).await? {
+    let (part, is_begun) = match found {
         Some(part) => {
             ensure!(
                 part.snapshot == snapshot,
