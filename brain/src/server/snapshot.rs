@@ -270,7 +270,7 @@ async fn into_tikv(
             Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
         }
         lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, (command, life), &claim)) => restored,
+        restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
     };
     claim.end().await;
     restored
@@ -281,8 +281,9 @@ async fn into_tikv(
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    (command, life): (&SnapshotCommand, &Lifecycle),
     claim: &Claim<TikvRegister>,
+    command: &SnapshotCommand,
+    life: &Lifecycle,
 ) -> anyhow::Result<Restored> {
     let found = claimed(tikv, token, claim).await?;
     match open_and_hash(command, life).await {

@@ -143,7 +143,7 @@ impl Tikv {
                 let range = range(&from, to);
                 async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
             };
-            let mut locks = self.patiently(("scan_locks", ROUND_TRIPS), scan).await?;
+            let mut locks = self.patiently("scan_locks", ROUND_TRIPS, scan).await?;
             // Each region answers with so many: up to the key of the last of as many in all, none is missing.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
             let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
@@ -177,7 +177,7 @@ impl Tikv {
                     }
                 }
             };
-            let begun = match self.patiently(("resolve_locks", requests), resolve).await? {
+            let begun = match self.patiently("resolve_locks", requests, resolve).await? {
                 Ok(alive) => {
                     tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
                     return Ok(oldest(&alive, until));
@@ -204,7 +204,8 @@ impl Tikv {
     /// cluster is not ours: a failure there does not count against the client.
     async fn patiently<T, F>(
         &self,
-        (op, requests): (&'static str, u32),
+        op: &'static str,
+        requests: u32,
         call: impl Fn(TransactionClient) -> F,
     ) -> Result<T, Error>
     where

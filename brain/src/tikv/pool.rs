@@ -47,6 +47,16 @@ pub(crate) struct Limits {
     pub(crate) total: Duration,
 }
 
+impl Limits {
+    /// A call that is given up after one attempt.
+    pub(super) fn once(limit: Duration) -> Limits {
+        Limits {
+            attempt: limit,
+            total: limit,
+        }
+    }
+}
+
 /// The time that short calls have taken lately, about the longest.
 ///
 /// Only answers count. A cluster that is slow stretches the time limits of attempts, so that a slow answer is waited for; a cluster that
@@ -127,12 +137,16 @@ impl Pool {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let overdue = self.stretched(limits.attempt, 2);
-            attempts.push(Box::pin(self.attempt(op, (overdue, left), &call)));
+            let limits = Limits {
+                attempt: overdue,
+                total: left,
+            };
+            attempts.push(Box::pin(self.attempt(op, limits, &call)));
             let ended = tokio::select! {
-                ended = first_final(&mut attempts, message) => Some(ended),
+                ended = attempts.next() => ended,
                 () = tokio::time::sleep(overdue), if attempts.len() < AT_ONCE => None,
             };
-            match ended {
+            match ended.map(|outcome| outcome.map_err(|error| error.of(message))) {
                 None => {} // it may be stuck
                 Some(Err(error)) if error.is_transient() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
@@ -164,14 +178,14 @@ impl Pool {
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.attempt(op, (limit, limit), call).await
+        self.attempt(op, Limits::once(limit), call).await
     }
 
     /// Calls once.
     async fn attempt<T, F>(
         &self,
         op: &'static str,
-        limits: (Duration, Duration),
+        limits: Limits,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
@@ -180,13 +194,13 @@ impl Pool {
         self.attempt_by(&self.pick()?, op, limits, call).await
     }
 
-    /// Calls once, by a client that was picked before: calls that belong together use one client. After the first limit the client
-    /// counts as stuck until it answers; after the second one the call is given up.
+    /// Calls once, by a client that was picked before: calls that belong together use one client. It counts as stuck while the attempt is
+    /// overdue.
     pub(super) async fn attempt_by<T, F>(
         &self,
         PooledClient { member, client }: &PooledClient<'_>,
         op: &'static str,
-        (overdue, limit): (Duration, Duration),
+        limits: Limits,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
@@ -199,19 +213,12 @@ impl Pool {
             is_overdue: false,
             health: None,
         };
-        let measured = self.measured(op, limit, Box::pin(call(client.0.clone())));
+        let measured = self.measured(op, limits.total, Box::pin(call(client.0.clone())));
         tokio::pin!(measured);
-        let early = if overdue < limit {
-            tokio::time::timeout(overdue, &mut measured).await.ok()
-        } else {
-            None
-        };
-        let (outcome, health) = match early {
-            Some(ended) => ended,
-            None => {
-                if overdue < limit {
-                    attempt.note_overdue();
-                }
+        let (outcome, health) = tokio::select! {
+            ended = &mut measured => ended,
+            () = tokio::time::sleep(limits.attempt), if limits.attempt < limits.total => {
+                attempt.note_overdue();
                 measured.await
             }
         };
@@ -334,21 +341,6 @@ async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Res
         Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
         Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
     }
-}
-
-/// Returns the first success, or the first failure that does not pass; the last failure if all attempts fail.
-async fn first_final<T>(
-    attempts: &mut FuturesUnordered<impl Future<Output = Result<T, Error>>>,
-    message: Message,
-) -> Result<T, Error> {
-    let mut failed = None;
-    while let Some(outcome) = attempts.next().await {
-        match outcome.map_err(|error| error.of(message)) {
-            Err(error) if error.is_transient() => failed = Some(error),
-            outcome => return outcome,
-        }
-    }
-    Err(failed.unwrap_or_else(|| Error::unreachable("nothing was tried")))
 }
 
 /// A call under way; dropped it tells the client's health.

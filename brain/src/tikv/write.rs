@@ -143,7 +143,10 @@ impl Tikv {
             async move {
                 let picked = pool.pick().ok()?;
                 let begin = |client: TransactionClient| async move { begin(&client, frees_space).await };
-                let txn = pool.attempt_by(&picked, "begin", (limit, limit), begin).await.ok()?;
+                let txn = pool
+                    .attempt_by(&picked, "begin", Limits::once(limit), begin)
+                    .await
+                    .ok()?;
                 Some((picked, txn))
             }
         });
@@ -160,7 +163,7 @@ impl Tikv {
                     let at = Ts::of(&txn.start_timestamp());
                     let commit = |_| commit(txn, *behind, changes);
                     let limit = pool.stretched(limits.attempt, ROUND_TRIPS);
-                    match pool.attempt_by(&picked, "write", (limit, limit), commit).await {
+                    match pool.attempt_by(&picked, "write", Limits::once(limit), commit).await {
                         Ok(()) => return Ok(Written::Done),
                         Err(error) => self.end_failed(at, behind.primary, &error).await,
                     }
