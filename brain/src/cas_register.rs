@@ -12,11 +12,17 @@ use bytes::Bytes;
 /// 3. `Swapped` and `Mismatch` are final. `Unknown` promises nothing: the value may have been set, or may yet be set as long as the
 ///    register holds `expected`; only `get` can resolve it, and only a value other than `expected` does.
 pub trait CasRegister: Clone + Send + Sync + 'static {
-    /// The value; `None` while there is none.
     /// Returns the value; `None` if there is none.
     /// # Errors
     /// The register cannot be reached.
     fn get(&self) -> impl Future<Output = anyhow::Result<Option<Bytes>>> + Send;
+
+    /// Makes the next [`CasRegister::compare_and_set`] that expects `expected` quick, if it can: what it would do before it sends
+    /// the new value is done now. Does not fail; the register is not changed.
+    fn prepare(&self, expected: Option<&Bytes>) -> impl Future<Output = ()> + Send {
+        let _ = expected;
+        std::future::ready(())
+    }
 
     /// Sets the value to `new`, or removes it, if the register holds `expected`.
     fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> impl Future<Output = Cas> + Send;

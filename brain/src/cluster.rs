@@ -12,6 +12,7 @@ pub mod forward;
 pub mod leadership;
 pub mod liveness;
 pub mod lock;
+pub mod lock_latency;
 pub mod members;
 pub mod membership;
 pub mod node;

@@ -177,6 +177,8 @@ pub struct ServerMetrics {
     pub read_indexes_failed: IntCounter,
     /// Renewals of the leader's lock that were not answered, or not in time: they take the place of a leader's heartbeats.
     pub heartbeat_failures: IntCounter,
+    /// Requests to the election's lock, in seconds, by `op`: `read` and `write`.
+    pub election_requests: HistogramVec,
     /// Committed slots that this member knows of but has not applied yet.
     pub follower_lag: IntGauge,
     /// 1 while the cluster has an alarm, else 0, by `alarm`.

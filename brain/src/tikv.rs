@@ -17,7 +17,8 @@ use bytes::Bytes;
 
 pub use cas_register::TikvRegister;
 pub use options::{Gc, Options, Tls};
-pub use reconnect::{ConnectionSupervisor, connect_timeout};
+pub use reconnect::ConnectionSupervisor;
+use reconnect::connect_timeout;
 pub use wipe::{Part, Reclaim};
 
 pub(crate) use error::Error;
@@ -44,13 +45,13 @@ mod tests;
 mod wipe;
 mod write;
 
-use crate::cas_register::{Cas, CasRegister};
+use crate::cas_register::{Cas, CasRegister as _};
 
 /// The register with the id of the TiKV cluster on which the store was begun.
 const CLUSTER: &str = "cluster";
 
-/// The timeout of a request to an election's register.
-const CELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Short calls that take as long as the longest call that is made of a few requests, about: a transaction in two phases.
+const ROUND_TRIPS: u32 = 6;
 
 /// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
 #[derive(Clone)]
@@ -136,27 +137,32 @@ impl Tikv {
         self.shared.cluster_id
     }
 
-    /// Returns a register of this store, with the time limits of an election. Its name is part of the format.
+    /// Returns a register of this store. Its name is part of the format. A request takes as long as a read or an append may.
     #[must_use]
     pub fn register(&self, name: &str) -> TikvRegister {
-        TikvRegister::new(self.clone(), self.keys().register(name), CELL_TIMEOUT)
+        TikvRegister::new(self.clone(), self.keys().register(name))
     }
 
-    /// Returns the same register for data, for which no election waits: a request may take as long as a read or an append.
-    pub(crate) fn data_register(&self, name: &str) -> TikvRegister {
-        TikvRegister::new(self.clone(), self.keys().register(name), self.shared.options.timeout)
+    /// Returns the same register for an election: a leader loses its lead if it does not renew its record within `renew_deadline`.
+    #[must_use]
+    pub fn election_register(&self, name: &str, renew_deadline: Duration) -> TikvRegister {
+        TikvRegister::reading_ahead(self.clone(), self.keys().register(name), renew_deadline)
     }
 
     pub(crate) fn keys(&self) -> &Keys {
         &self.shared.keys
     }
 
-    /// Returns the limits of reads and appends.
+    /// Returns the limits of reads and appends at this moment: a cluster that is slow stretches them.
     fn limits(&self) -> Limits {
-        let options = &self.shared.options;
+        let Shared { options, pool, .. } = &*self.shared;
+        let total = match pool.has_answered() {
+            true => pool.stretched(options.timeout, ROUND_TRIPS),
+            false => options.timeout * options.patience,
+        };
         Limits {
-            attempt: options.rpc_timeout + options.rpc_timeout / 4,
-            total: options.timeout,
+            attempt: (options.rpc_timeout + options.rpc_timeout / 4).min(total),
+            total,
         }
     }
 
@@ -192,7 +198,7 @@ impl Tikv {
     }
 
     fn pinned(&self) -> TikvRegister {
-        self.data_register(CLUSTER)
+        self.register(CLUSTER)
     }
 }
 

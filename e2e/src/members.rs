@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
 
 /// Messages that members may log about an election that was due.
-pub const ELECTED: [&str; 7] = [
+pub const ELECTED: [&str; 8] = [
     // a caller of /health meanwhile
     "RAFT NO LEADER",
     "lost the lead",
@@ -31,6 +31,7 @@ pub const ELECTED: [&str; 7] = [
     "the lead was not handed over",
     "could not renew the lease in time",
     "no answer from the lock",
+    "the lock of the election answers slowly",
     // storage stood still for as long
     "cannot lead: giving up the lock",
     "the writer does not end in time",

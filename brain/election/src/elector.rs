@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::call::{Call, CallKind, Observer};
 use crate::config::JITTER;
 use crate::handle::{Command, Shared, TransferError};
 use crate::{
@@ -43,6 +44,9 @@ pub struct Elector<L: Lock, C: Clock = BootClock> {
     rng: StdRng,
     /// True if the last call failed: only the first of consecutive failures is logged as a warning.
     failing: bool,
+    observer: Observer,
+    /// The time that the last write took, or the time after which it was given up.
+    last_write: Duration,
 }
 
 /// The reasons why [`Elector::run`] ends without having been stopped.
@@ -94,8 +98,17 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             _commands: sender,
             rng: StdRng::seed_from_u64(seed),
             failing: false,
+            observer: Observer::default(),
+            last_write: Duration::ZERO,
         };
         Ok((elector, handle))
+    }
+
+    /// Calls `observe` after each call to the lock.
+    #[must_use]
+    pub fn observed(mut self, observe: impl Fn(&Call) + Send + Sync + 'static) -> Self {
+        self.observer = Observer(Arc::new(observe));
+        self
     }
 
     /// Campaigns and leads until `stop`, then releases the lock if it holds it. May be dropped at any time: the term then ends at
@@ -142,7 +155,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         loop {
             let now = self.clock.now();
             if self.state.expire(now) {
-                warn!(lock = self.lock.describe(), "could not renew the lease in time");
+                let (deadline, last) = (self.config.renew_deadline, self.last_write);
+                warn!(lock = self.lock.describe(), ?deadline, last_renewal_took = ?last, "could not renew the lease in time");
             }
             if led && self.state.held().is_none() {
                 return Duration::ZERO;
@@ -184,7 +198,8 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     }
 
     async fn read(&mut self) -> Result<Done, LockError> {
-        let seen = limited(self.limit(), self.lock.get()).await?;
+        let timer = self.timer(CallKind::Read);
+        let seen = timer.limited(self.limit(), self.lock.get()).await.0?;
         self.state.read(seen, self.clock.now());
         Ok(Done::Read)
     }
@@ -196,17 +211,22 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         over: Option<L::Version>,
         claim: Option<Predecessor>,
     ) -> Result<Done, LockError> {
-        let limit = self.limit();
+        if let Some(version) = &over {
+            // The update does again what was not done in time.
+            drop(timeout(self.limit(), self.lock.prepare(version)).await);
+        }
+        let (limit, timer) = (self.limit(), self.timer(CallKind::Write));
         if let Some(predecessor) = claim {
             self.state.claiming(predecessor);
         }
         // The state is in doubt until the answer arrives, also if this future is dropped.
         self.state.doubt();
         let sent = self.clock.now();
-        let outcome = match &over {
-            Some(version) => limited(limit, self.lock.update(&record, version)).await,
-            None => limited(limit, self.lock.create(&record)).await,
+        let (outcome, took) = match &over {
+            Some(version) => timer.limited(limit, self.lock.update(&record, version)).await,
+            None => timer.limited(limit, self.lock.create(&record)).await,
         };
+        self.last_write = took;
         match outcome {
             Ok(version) => {
                 self.state.wrote(record, version, sent, self.clock.now());
@@ -292,9 +312,10 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         };
         self.state.doubt();
         self.publish();
-        limited(self.config.call_timeout, self.lock.update(&record, &version))
-            .await
-            .map_err(TransferError::Lock)?;
+        let timer = self.timer(CallKind::Write);
+        let update = self.lock.update(&record, &version);
+        let (outcome, _) = timer.limited(self.config.call_timeout, update).await;
+        outcome.map_err(TransferError::Lock)?;
         info!(lock = self.lock.describe(), to, "gave the lock away");
         Ok(())
     }
@@ -323,6 +344,16 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     fn limit(&self) -> Duration {
         let left = self.state.valid_until().map(|until| until.since(self.clock.now()));
         self.config.call_timeout.min(left.unwrap_or(Duration::MAX))
+    }
+
+    /// Measures a call that begins now.
+    fn timer(&self, kind: CallKind) -> Timer<C> {
+        Timer {
+            clock: self.clock.clone(),
+            observer: self.observer.clone(),
+            kind,
+            leads: self.state.held().is_some(),
+        }
     }
 
     fn retry_jittered(&mut self) -> Duration {
@@ -381,9 +412,33 @@ enum Done {
     Wrote,
 }
 
-async fn limited<T>(limit: Duration, call: impl Future<Output = Result<T, LockError>>) -> Result<T, LockError> {
-    let late = |_| Err(LockError::Failed(anyhow::anyhow!("no answer within {limit:?}")));
-    timeout(limit, call).await.unwrap_or_else(late)
+/// Measures one call.
+struct Timer<C> {
+    clock: C,
+    observer: Observer,
+    kind: CallKind,
+    leads: bool,
+}
+
+impl<C: Clock> Timer<C> {
+    /// Waits for the answer to a call, at most `limit`, and returns the time that it took as well.
+    async fn limited<T>(
+        self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, LockError>>,
+    ) -> (Result<T, LockError>, Duration) {
+        let sent = self.clock.now();
+        let answer = timeout(limit, call).await;
+        let took = self.clock.now().since(sent);
+        (self.observer.0)(&Call {
+            kind: self.kind,
+            took,
+            is_answered: answer.is_ok(),
+            leads: self.leads,
+        });
+        let late = |_| Err(LockError::Failed(anyhow::anyhow!("no answer within {limit:?}")));
+        (answer.unwrap_or_else(late), took)
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //!
 //! Modules in reading order: the record and the lock, the clock, the algorithm, the loop, the handle.
 
+mod call;
 mod clock;
 mod config;
 mod elector;
@@ -22,6 +23,7 @@ pub mod memory;
 mod record;
 mod state;
 
+pub use call::{Call, CallKind};
 pub use clock::{BootClock, Clock, Moment};
 pub use config::{AfterLoss, Config, ConfigError};
 pub use elector::{Elector, RunError};

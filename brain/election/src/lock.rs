@@ -32,6 +32,13 @@ pub trait Lock: Send + Sync + 'static {
         expected: &Self::Version,
     ) -> impl Future<Output = Result<Self::Version, LockError>> + Send;
 
+    /// Does what an update of the record that `expected` names can do before it is sent, so that the lease, which counts from when
+    /// it is sent, loses no time to that. Changes nothing, and does not fail: the update does again what is missing.
+    fn prepare(&self, expected: &Self::Version) -> impl Future<Output = ()> + Send {
+        let _ = expected;
+        std::future::ready(())
+    }
+
     /// Returns the lock's name for log lines.
     fn describe(&self) -> String;
 }

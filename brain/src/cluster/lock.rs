@@ -120,6 +120,10 @@ impl<C: CasRegister> Lock for StorageLock<C> {
         self.write(record, Some(expected.clone())).await
     }
 
+    async fn prepare(&self, expected: &Bytes) {
+        self.register.prepare(Some(expected)).await;
+    }
+
     fn describe(&self) -> String {
         self.name.to_string()
     }

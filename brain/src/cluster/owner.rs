@@ -138,6 +138,23 @@ pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<
     }
 }
 
+/// Takes the mark of a restore back that has not written anything: the prefix has no owner again.
+pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
+    loop {
+        let Some(stored) = get(register).await? else {
+            return Ok(());
+        };
+        let owner = Owner::parse(&stored)?;
+        owner.check(token)?;
+        if owner.mark != Mark::Restoring {
+            return Ok(());
+        }
+        if let Cas::Unknown(error) = register.compare_and_set(Some(stored), None).await {
+            return Err(OwnerError::Unreachable(error.context("give the key prefix up")));
+        }
+    }
+}
+
 /// Says why a key prefix that is not empty cannot be restored into. Writes nothing: it may be of another program.
 pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerError> {
     let stored = get(register).await?;

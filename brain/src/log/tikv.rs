@@ -83,7 +83,7 @@ impl TikvLog {
     #[must_use]
     pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
         let inner = Inner {
-            watermark: tikv.data_register("watermark"),
+            watermark: tikv.register("watermark"),
             tikv,
             keep,
             index: Mutex::default(),

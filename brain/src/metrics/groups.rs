@@ -176,6 +176,13 @@ impl ServerMetrics {
                 "etcd_server_heartbeat_send_failures_total",
                 "Renewals of the leader's lock that were not answered in time.",
             ),
+            election_requests: r.histograms(
+                "kubebrain_election_request_duration_seconds",
+                "Durations of requests to the lock of the election; a write has to be answered within the renew deadline.",
+                &["op"],
+                0.001,
+                16,
+            ),
             follower_lag: r.gauge(
                 "kubebrain_server_follower_lag_slots",
                 "Committed slots of the log that this member has heard of and does not show yet.",

@@ -14,7 +14,7 @@ use crate::tikv::Tikv;
 use anyhow::Context as _;
 
 use crate::server::run::Lifecycle;
-use crate::server::tikv::connection;
+use crate::server::tikv::{ONE_ATTEMPT, connection};
 
 /// Prints the dump, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> anyhow::Result<()> {
@@ -64,7 +64,7 @@ async fn tikv<W: Write>(
     lines: &mut Lines<W>,
 ) -> anyhow::Result<()> {
     let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let is_begun = tikv.check_pin().await?;
     anyhow::ensure!(

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 use crate::flags::{Config, ImportCommand, Storage};
 use crate::import::{Compacted, Copied, Orders, Source};
 use crate::server::run::Lifecycle;
+use crate::server::snapshot::describe_compaction;
 
 mod directory;
 mod tikv;
@@ -53,8 +54,9 @@ fn describe(copied: &Copied) -> String {
         leases,
         checksum,
     } = copied;
+    let compacted = describe_compaction(*compacted);
     format!(
-        "imported revision {revision}, compacted to {compacted}: {keys} keys, {leases} leases, equal to the source: checksum {checksum:032x}"
+        "imported revision {revision}, {compacted}: {keys} keys, {leases} leases, equal to the source: checksum {checksum:032x}"
     )
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::refusal::Refusal;
 use crate::server::not_ready::NotReady;
 use crate::storage::retry;
@@ -10,21 +12,36 @@ use crate::tikv::ConnectError;
 /// The first and the longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Repeats `attempt` until it succeeds or fails permanently; its argument is the number of failures so far. The reason of each
-/// failure is logged and served by `/readyz`.
+/// An attempt that failed after this time was too slow: the next one gets more time. A refused connection fails sooner.
+const SLOW: Duration = Duration::from_millis(1500);
+
+/// Repeats `attempt` until it succeeds or fails permanently, however long that takes; its argument is the number of attempts so far
+/// that were too slow. The reason of each failure is logged and served by `/readyz`.
 pub(crate) async fn until_reached<T>(
     waiting: &NotReady,
     attempt: impl AsyncFn(u32) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let (mut pause, mut failures) = (PAUSE.0, 0);
+    let (mut pause, mut slow, started) = (PAUSE.0, 0, Instant::now());
     loop {
-        match attempt(failures).await {
+        let begun = Instant::now();
+        match attempt(slow).await {
             Err(error) if is_transient(&error) => {
                 waiting.because(Refusal::of(&error));
-                tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "TiKV cannot be reached");
+                let (took, waited) = (begun.elapsed(), started.elapsed());
+                if took >= SLOW {
+                    slow += 1;
+                    tracing::warn!(
+                        error = format!("{error:#}"),
+                        again_in = ?pause,
+                        ?took,
+                        ?waited,
+                        "TiKV does not answer, or too slowly: the start goes on with longer timeouts"
+                    );
+                } else {
+                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, ?waited, "TiKV cannot be reached");
+                }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
-                failures += 1;
             }
             outcome => return outcome,
         }

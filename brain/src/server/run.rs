@@ -20,6 +20,7 @@ use crate::cluster::leadership::{Cluster, LeadershipLoop, Rest, TransferLeader};
 use crate::cluster::liveness;
 use crate::cluster::liveness::Liveness;
 use crate::cluster::lock::ElectionLock;
+use crate::cluster::lock_latency::LockLatency;
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
 use crate::cluster::peers::name_of;
@@ -436,7 +437,9 @@ fn compete<C: CasRegister>(
     (lock, timing): (ElectionLock<C>, ElectionConfig),
     (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
 ) -> anyhow::Result<Election> {
+    let latency = LockLatency::new(&metrics.server, timing.clone());
     let (elector, election) = Elector::new(lock, timing)?;
+    let elector = elector.observed(move |call| latency.observe(call));
     let renewing = election.clone();
     metrics.before_render(move |metrics| {
         let failures = &metrics.server.heartbeat_failures;

@@ -22,9 +22,10 @@ use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
-use crate::server::tikv::connection;
+use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
 use crate::tikv::{Tikv, TikvRegister};
+use crate::types::Revision;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
 const SPACE: u64 = 3;
@@ -48,19 +49,26 @@ async fn print_status(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Re
 }
 
 async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifecycle) -> anyhow::Result<String> {
-    let file = open(command, life).await?;
-    let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
-    let (snapshot, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
-    let source = Source {
-        file: &file,
-        digest: snapshot,
-        bump_revision: command.bump_revision,
-    };
     let restored = match &config.storage {
-        Storage::Embedded => into_directory(config, source, life).await?,
-        Storage::Tikv(options) => into_tikv(config, options, source, life).await?,
+        Storage::Embedded => {
+            let source = open_and_hash(command, life).await?;
+            into_directory(config, &source, life).await?
+        }
+        Storage::Tikv(options) => into_tikv(config, options, command, life).await?,
     };
     Ok(describe(&restored))
+}
+
+/// Opens the snapshot, and returns the SHA-256 of its database as well.
+async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<Source> {
+    let file = open(command, life).await?;
+    let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
+    let (digest, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
+    Ok(Source {
+        file,
+        digest,
+        bump_revision: command.bump_revision,
+    })
 }
 
 /// Opens the snapshot, all of which is read for its checksum.
@@ -91,13 +99,21 @@ fn describe(restored: &Restored) -> String {
         versions,
         leases,
     } = restored;
-    format!("restored revision {revision}, compacted to {compacted}: {versions} versions, {leases} leases")
+    let compacted = describe_compaction(*compacted);
+    format!("restored revision {revision}, {compacted}: {versions} versions, {leases} leases")
+}
+
+/// Says up to where a store is compacted; it is not if the revision is not positive.
+pub(crate) fn describe_compaction(compacted: Revision) -> String {
+    match compacted {
+        1.. => format!("compacted to {compacted}"),
+        _ => "not compacted".to_owned(),
+    }
 }
 
 /// What is restored.
-#[derive(Clone, Copy)]
-struct Source<'a> {
-    file: &'a SnapshotFile,
+struct Source {
+    file: SnapshotFile,
     /// SHA-256 of the database.
     digest: [u8; 32],
     bump_revision: u64,
@@ -112,7 +128,7 @@ struct Opened {
     is_begun: bool,
 }
 
-async fn into_directory(config: &Config, source: Source<'_>, life: &Lifecycle) -> anyhow::Result<Restored> {
+async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> anyhow::Result<Restored> {
     let opened = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -130,7 +146,7 @@ async fn into_directory(config: &Config, source: Source<'_>, life: &Lifecycle) -
     let fill = async {
         let options = RestoreOptions {
             member: from.member_id,
-            bump_revision,
+            bump_revision: *bump_revision,
             spool: Some(Spool::new(target.path())),
         };
         if is_begun {
@@ -165,7 +181,7 @@ async fn into_directory(config: &Config, source: Source<'_>, life: &Lifecycle) -
 }
 
 /// Opens what an interrupted restore of this snapshot has left, or a new store.
-async fn open_directory(config: &Config, source: Source<'_>) -> anyhow::Result<Opened> {
+async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Opened> {
     let metrics = Arc::new(Metrics::new(false));
     if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &source.digest)? {
         let log = Some(LogId(from.log));
@@ -202,7 +218,7 @@ async fn open_directory(config: &Config, source: Source<'_>) -> anyhow::Result<O
 /// Makes a new store in the directory, and notes of which snapshot it will be.
 async fn begin(
     config: &Config,
-    source: Source<'_>,
+    source: &Source,
     target: &Restoring,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(RestoringFrom, (FileLog, FjallRows))> {
@@ -258,11 +274,11 @@ struct Part {
 async fn into_tikv(
     config: &Config,
     options: &TikvOptions,
-    source: Source<'_>,
+    command: &SnapshotCommand,
     life: &mut Lifecycle,
 ) -> anyhow::Result<Restored> {
     let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let claim = Claim::new(tikv.register(IMPORTER));
     let token = &config.initial_cluster_token;
@@ -272,27 +288,55 @@ async fn into_tikv(
             Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
         }
         lost = claim.keep() => Err(lost),
-        restored = Box::pin(into_prefix(&tikv, token, source, &claim)) => restored,
+        restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
     };
     claim.end().await;
     restored
 }
 
+/// Claims the prefix before the file is read, which may take minutes: until then a member could begin a store there. A claim of an empty
+/// prefix is taken back if the file is of no use.
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    Source {
-        file,
-        digest: snapshot,
-        bump_revision,
-    }: Source<'_>,
     claim: &Claim<TikvRegister>,
+    command: &SnapshotCommand,
+    life: &Lifecycle,
+) -> anyhow::Result<Restored> {
+    let found = claimed(tikv, token, claim).await?;
+    match open_and_hash(command, life).await {
+        Ok(source) => fill_prefix(tikv, token, &source, found).await,
+        Err(error) => {
+            if found.is_none()
+                && let Err(left) = owner::abandon_restore(&tikv.register(OWNER), token).await
+            {
+                warn!(
+                    error = &left as &dyn std::error::Error,
+                    "the key prefix stays claimed for a restore: `kubebrain wipe` it"
+                );
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Restores the snapshot into a prefix that is claimed, or goes on with what was found there.
+async fn fill_prefix(
+    tikv: &Tikv,
+    token: &str,
+    source: &Source,
+    found: Option<Part>,
 ) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
-    let (part, is_begun) = match claimed(tikv, token, claim).await? {
+    let Source {
+        file,
+        digest,
+        bump_revision,
+    } = source;
+    let (part, is_begun) = match found {
         Some(part) => {
             ensure!(
-                part.snapshot == snapshot,
+                part.snapshot == *digest,
                 "the key prefix holds a part of another snapshot: `kubebrain wipe` it"
             );
             (part, true)
@@ -300,7 +344,7 @@ async fn into_prefix(
         None => {
             tikv.pin().await?;
             let part = Part {
-                snapshot,
+                snapshot: *digest,
                 member_id: rand::random(),
             };
             let noted = cas_register::set(&register, Some(serde_json::to_vec(&part)?.into())).await;
@@ -312,7 +356,7 @@ async fn into_prefix(
     let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
     let options = RestoreOptions {
         member: part.member_id,
-        bump_revision,
+        bump_revision: *bump_revision,
         spool: None,
     };
     let restored = if is_begun {

@@ -24,7 +24,7 @@ use crate::rows::TikvRows;
 use crate::sequencer::Space;
 use crate::server::not_ready::NotReady;
 use crate::server::store;
-use crate::tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvRegister, connect_timeout};
+use crate::tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvRegister};
 use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
 use tokio::sync::watch;
@@ -151,10 +151,14 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
         lease_duration: options.lease_duration,
         renew_deadline: options.renew_deadline,
         retry_period: options.retry_period,
-        call_timeout: defaults.call_timeout.min(options.renew_deadline / 2),
+        call_timeout: match options.lock {
+            // The register itself asks another connection when one is silent.
+            ElectionLockKind::Storage => options.renew_deadline,
+            ElectionLockKind::Lease(_) => options.renew_deadline / 2,
+        },
         ..defaults
     };
-    let record = StorageLock::new(tikv.register(LEADER), "TiKV");
+    let record = StorageLock::new(tikv.election_register(LEADER, options.renew_deadline), "TiKV");
     let LeaseOptions {
         kubeconfig,
         namespace,
@@ -188,7 +192,13 @@ pub(crate) const LEADER: &str = "leader";
 /// The register with the rows of members.
 const MEMBERS: &str = "members";
 
-/// Connects, with a timeout that grows with the number of failures, and takes this member's place in the cluster that owns the key
+/// The timeouts of a start double with each attempt that was too slow, at most so many times: single requests may take a minute then.
+const DOUBLINGS: u32 = 5;
+
+/// The same for a program that tries to connect only once: a slow cluster is waited for.
+pub(crate) const ONE_ATTEMPT: u32 = 2;
+
+/// Connects, with timeouts that grow with the number of attempts that were too slow, and takes this member's place in the cluster that owns the key
 /// prefix.
 async fn reach(
     config: &Config,
@@ -196,7 +206,10 @@ async fn reach(
     (request, metrics): (&JoinRequest, &Metrics),
     failures: u32,
 ) -> anyhow::Result<Reached> {
-    let (tikv, supervisor) = Tikv::connect(connection(options, metrics, failures)).await?;
+    let mut connection = connection(options, metrics, failures);
+    // Two renewals fit into the renew deadline if each is answered in half of it.
+    connection.slowest_answer = config.election.renew_deadline / 2;
+    let (tikv, supervisor) = Tikv::connect(connection).await?;
     let cluster = owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
     let cluster = cluster.map_err(|error| match error {
         OwnerError::Unreachable(error) => ConnectError::Unreachable(error).into(),
@@ -217,13 +230,13 @@ async fn reach(
     })
 }
 
-/// Returns the options of the connection to TiKV, given the number of failures so far.
+/// Returns the options of the connection to TiKV, given the number of attempts so far that were too slow.
 pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> crate::tikv::Options {
     let mut connection = crate::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.metrics = metrics.tikv();
     connection.cluster_id = options.cluster_id;
     connection.gc_window = options.gc_window;
-    connection.connect_timeout = connect_timeout(failures);
+    connection.patience = 2u32.pow(failures.min(DOUBLINGS));
     connection.tls = options
         .tls
         .clone()

@@ -18,7 +18,7 @@ use tracing::info;
 use crate::server::claim;
 use crate::server::claim::IMPORTER;
 use crate::server::run::Lifecycle;
-use crate::server::tikv::{LEADER, connection};
+use crate::server::tikv::{LEADER, ONE_ATTEMPT, connection};
 
 /// The least time for which a leader's record must stay unchanged to prove that it is not renewed; its lease duration applies if
 /// longer.
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
     let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, 0)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let wiped = tokio::select! {
         biased;

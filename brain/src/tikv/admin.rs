@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::error::Message;
 use super::read::Ts;
-use super::{Error, Limits, Tikv};
+use super::{Error, Limits, ROUND_TRIPS, Tikv};
 
 /// Delay before locks are requested again.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -29,7 +29,9 @@ impl Tikv {
             let range = from.to_vec()..to.to_vec();
             async move { client.unsafe_destroy_range(range).await }
         };
-        self.shared.pool.call_untracked("destroy", limit, destroy).await
+        let pool = &self.shared.pool;
+        let limit = pool.stretched(limit, ROUND_TRIPS);
+        pool.call_untracked("destroy", limit, destroy).await
     }
 
     /// Ends every transaction that was begun at `until` or before and has a lock in the range: it is rolled back unless it

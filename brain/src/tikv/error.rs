@@ -56,6 +56,9 @@ pub(super) enum Message {
 /// TiKV's error for a key without its value, which has no field of its own: its name, and its text.
 const DEFAULT_NOT_FOUND: [&str; 2] = ["DefaultNotFound", "default not found"];
 
+/// The reason of a conflict with no other writer: the transaction was rolled back before. It has no effect; begin another one.
+const SELF_ROLLED_BACK: i32 = 3;
+
 /// Bytes from which on a message is a long one.
 const LONG: usize = 1 << 20;
 
@@ -185,7 +188,11 @@ impl Verdict {
 }
 
 fn of_key(error: &ProtoKeyError) -> Kind {
-    if error.conflict.is_some() || error.already_exist.is_some() {
+    let rolled_back = error
+        .conflict
+        .as_ref()
+        .is_some_and(|conflict| conflict.reason == SELF_ROLLED_BACK);
+    if (error.conflict.is_some() && !rolled_back) || error.already_exist.is_some() {
         Kind::Conflict
     } else if error.locked.is_some() || error.txn_not_found.is_some() {
         // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::options::Gc;
 use super::pd::{Collected, Permitted};
 use super::read::Ts;
-use super::{Error, Tikv};
+use super::{Error, ROUND_TRIPS, Tikv};
 
 /// Regions that are looked through at once.
 const REGIONS: i32 = 32;
@@ -143,7 +143,7 @@ impl Tikv {
                 let range = range(&from, to);
                 async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
             };
-            let mut locks = self.patiently("scan_locks", scan).await?;
+            let mut locks = self.patiently("scan_locks", ROUND_TRIPS, scan).await?;
             // Each region answers with so many: up to the key of the last of as many in all, none is missing.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
             let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
@@ -164,6 +164,8 @@ impl Tikv {
     /// A transaction with a lock that names a wrong primary key counts as one that is not over, because nothing tells its fate.
     async fn end(&self, mut locks: Vec<ProtoLockInfo>, mut until: Ts) -> Result<Ts, Error> {
         while !locks.is_empty() {
+            // Each lock may be of a transaction of its own, which is asked for and ended one after the other.
+            let requests = u32::try_from(2 * locks.len()).unwrap_or(u32::MAX);
             let resolve = |client: TransactionClient| {
                 let locks = locks.clone();
                 // The caller's timestamp is older than all others, so no commit is delayed for it.
@@ -175,7 +177,7 @@ impl Tikv {
                     }
                 }
             };
-            let begun = match self.patiently("resolve_locks", resolve).await? {
+            let begun = match self.patiently("resolve_locks", requests, resolve).await? {
                 Ok(alive) => {
                     tracing::info!(locks = locks.len(), alive = alive.len(), "ended old transactions");
                     return Ok(oldest(&alive, until));
@@ -198,14 +200,22 @@ impl Tikv {
         Ok(until)
     }
 
-    /// Most of the cluster is not ours: a failure there does not count against the client.
-    async fn patiently<T, F>(&self, op: &'static str, call: impl Fn(TransactionClient) -> F) -> Result<T, Error>
+    /// Calls until it succeeds, for a minute. An attempt has the time of so many short calls as the cluster takes them. Most of the
+    /// cluster is not ours: a failure there does not count against the client.
+    async fn patiently<T, F>(
+        &self,
+        op: &'static str,
+        requests: u32,
+        call: impl Fn(TransactionClient) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        let deadline = Instant::now() + RESOLVE_LOCKS_TIMEOUT;
+        let pool = &self.shared.pool;
+        let attempt = pool.stretched(ATTEMPT, requests);
+        let deadline = Instant::now() + RESOLVE_LOCKS_TIMEOUT.max(2 * attempt);
         loop {
-            match self.shared.pool.call_untracked(op, ATTEMPT, &call).await {
+            match pool.call_untracked(op, attempt, &call).await {
                 Err(error) if error.is_transient() && Instant::now() + PAUSE < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(PAUSE).await;

@@ -19,10 +19,14 @@ pub struct Options {
     pub cluster_id: Option<u64>,
     /// Connections to each TiKV server.
     pub connections: usize,
-    /// Timeout of one request; it is sent again after that.
+    /// Timeout of one request, at least; it is sent again after that. See [`Options::slowest_answer`].
     pub rpc_timeout: Duration,
-    /// Timeout of a read or an append, retries included.
+    /// Timeout of a read or an append, retries included, while the cluster answers quickly or not at all.
     pub timeout: Duration,
+    /// Factor of the timeouts before the cluster has answered for the first time: a start waits as long as it takes.
+    pub patience: u32,
+    /// The slowest answer to one request that is waited for, if that takes longer than [`Options::rpc_timeout`].
+    pub slowest_answer: Duration,
     /// Timeout of connecting: see [`super::connect_timeout`].
     pub connect_timeout: Duration,
     /// Age at which the cluster's garbage collection removes old versions. A snapshot is used for half of it.
@@ -67,12 +71,19 @@ impl Options {
             connections: 4,
             rpc_timeout: Duration::from_secs(2),
             timeout: Duration::from_secs(5),
+            patience: 1,
+            slowest_answer: Duration::ZERO,
             connect_timeout: super::connect_timeout(0),
             gc_window: Duration::from_secs(600),
             gc: Gc::Foreign,
             tls_interval: Duration::from_secs(10),
             metrics: TikvMetrics::default(),
         }
+    }
+
+    /// The timeout of one request of a client, and of one to PD.
+    pub(super) fn answer_timeout(&self) -> Duration {
+        self.slowest_answer.max(self.rpc_timeout * self.patience)
     }
 
     /// A fault of the options.

@@ -3,12 +3,12 @@
 //! A connection of our own, made when it is needed, used with a timeout, and dropped after a failure.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::uri::PathAndQuery;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -26,6 +26,7 @@ pub(super) use safe_point::Calls;
 pub(super) use safe_point::{Collected, Permitted};
 
 mod safe_point;
+mod tls_probe;
 mod wire;
 
 /// A key range that one region of TiKV holds; an empty end is the end of everything.
@@ -52,6 +53,7 @@ pub(super) struct Pd {
     endpoints: Vec<String>,
     tls: Option<Tls>,
     timeout: Duration,
+    /// The leader that was found last; another one may lead by now.
     leader: Mutex<Option<Leader>>,
 }
 
@@ -66,12 +68,13 @@ impl Pd {
         Pd {
             endpoints: options.pd_endpoints.clone(),
             tls: options.tls.clone(),
-            timeout: options.rpc_timeout,
+            timeout: options.answer_timeout(),
             leader: Mutex::new(None),
         }
     }
 
-    /// The members of PD that answer, asked anew: all at once. The first one decides which cluster it is; the others have a moment more.
+    /// The members of PD that answer, asked anew: all at once. The first one that names a leader decides which cluster it is; the others
+    /// have a moment more. One that names none is of no use: after an election it may be the only one that does not know.
     pub(super) async fn reach(&self) -> anyhow::Result<Reached> {
         let asked = self.endpoints.iter();
         let mut answers: FuturesUnordered<_> = asked
@@ -89,9 +92,9 @@ impl Pd {
                 },
                 () = &mut last, if reached.is_some() => break,
             };
-            match (answer, &mut reached) {
+            match (answer.and_then(naming_a_leader), &mut reached) {
                 (Ok(_), Some(reached)) => reached.endpoints.push(url.clone()),
-                (Ok((members, _)), None) => {
+                (Ok((members, _, _)), None) => {
                     last.as_mut().reset(Instant::now() + MOMENT);
                     reached = Some(Reached {
                         cluster_id: members.cluster_id(),
@@ -137,36 +140,64 @@ impl Pd {
         Ok(found)
     }
 
+    /// Asks the leader. One that was found before may lead no longer: then it is looked for once more.
     async fn ask_leader<Q, A>(&self, path: &'static str, ask: impl FnOnce(u64) -> Q) -> anyhow::Result<A>
     where
-        Q: prost::Message + Default + 'static,
+        Q: prost::Message + Default + Clone + 'static,
         A: prost::Message + Default + Header + 'static,
     {
-        let mut kept = self.leader.lock().await;
-        let leader = match kept.take() {
-            Some(leader) => leader,
+        let known = self.leader().clone();
+        let found = match known.clone() {
+            Some(known) => known,
             None => self.find_leader().await?,
         };
-        let answer = self.unary(leader.channel.clone(), path, ask(leader.cluster_id)).await?;
-        *kept = Some(leader);
+        let request = ask(found.cluster_id);
+        let failed = match self.unary(found.channel.clone(), path, request.clone()).await {
+            Err(error) if !is_answer(&error) => error,
+            answer => {
+                *self.leader() = Some(found);
+                return answer;
+            }
+        };
+        *self.leader() = None;
+        if known.is_none() {
+            return Err(failed);
+        }
+        let found = self.find_leader().await?;
+        let answer = self.unary(found.channel.clone(), path, request).await?;
+        *self.leader() = Some(found);
         Ok(answer)
     }
 
-    async fn find_leader(&self) -> anyhow::Result<Leader> {
-        let (members, _) = self.members().await?;
-        let cluster_id = members.cluster_id();
-        let leader = members
-            .leader
-            .ok_or_else(|| anyhow::anyhow!("PD has no leader at the moment"))?;
-        let attempts = leader.client_urls.iter().map(|url| Box::pin(self.members_of(url)));
-        let ((_, channel), _) = futures::future::select_ok(attempts.collect::<Vec<_>>()).await?;
-        Ok(Leader { cluster_id, channel })
+    fn leader(&self) -> MutexGuard<'_, Option<Leader>> {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn members(&self) -> anyhow::Result<(GetMembersResponse, Channel)> {
-        let attempts = self.endpoints.iter().map(|url| Box::pin(self.members_of(url)));
-        let (found, _) = futures::future::select_ok(attempts.collect::<Vec<_>>()).await?;
-        Ok(found)
+    /// Asks all members at once for the leader, until one that is named says so itself.
+    async fn find_leader(&self) -> anyhow::Result<Leader> {
+        let asked = self.endpoints.iter();
+        let mut answers: FuturesUnordered<_> = asked.map(|url| self.members_of(url)).collect();
+        let mut failed = anyhow::anyhow!("PD has no address");
+        while let Some(answer) = answers.next().await {
+            let leader = match answer.and_then(naming_a_leader) {
+                Ok((_, _, leader)) => leader,
+                Err(error) => {
+                    failed = error;
+                    continue;
+                }
+            };
+            for url in &leader.client_urls {
+                match self.members_of(url).await.and_then(naming_a_leader) {
+                    Ok((members, channel, own)) if own.member_id == leader.member_id => {
+                        let cluster_id = members.cluster_id();
+                        return Ok(Leader { cluster_id, channel });
+                    }
+                    Ok(_) => failed = anyhow::anyhow!("PD at {url} leads no longer"),
+                    Err(error) => failed = error,
+                }
+            }
+        }
+        Err(failed)
     }
 
     async fn members_of(&self, url: &str) -> anyhow::Result<(GetMembersResponse, Channel)> {
@@ -176,10 +207,16 @@ impl Pd {
             let members = self.unary(channel.clone(), "/pdpb.PD/GetMembers", request).await?;
             Ok((members, channel))
         };
-        tokio::time::timeout(self.timeout, connect)
+        let answer = tokio::time::timeout(self.timeout, connect)
             .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {:?}", self.timeout)))
-            .map_err(|error| error.context(format!("ask PD at {url}")))
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {:?}", self.timeout)));
+        match answer {
+            Err(_) if self.tls.is_none() && tls_probe::speaks_tls(url, self.timeout).await => Err(anyhow::anyhow!(
+                "PD at {url} speaks TLS: --tikv-ca, --tikv-cert and --tikv-key are needed"
+            )),
+            Err(error) => Err(error.context(format!("ask PD at {url}"))),
+            answer => answer,
+        }
     }
 
     async fn unary<Q, A>(&self, channel: Channel, path: &'static str, ask: Q) -> anyhow::Result<A>
@@ -220,6 +257,20 @@ impl Pd {
             .identity(Identity::from_pem(read(&tls.cert)?, read(&tls.key)?));
         Ok(Endpoint::from_shared(format!("https://{host}"))?.tls_config(config)?)
     }
+}
+
+/// Returns the leader that a member names as well. Fails if it names none.
+fn naming_a_leader(
+    (members, channel): (GetMembersResponse, Channel),
+) -> anyhow::Result<(GetMembersResponse, Channel, wire::Member)> {
+    let leader = members.leader.clone().filter(|leader| !leader.client_urls.is_empty());
+    let leader = leader.ok_or_else(|| anyhow::anyhow!("PD has no leader at the moment"))?;
+    Ok((members, channel, leader))
+}
+
+/// Returns true if an error is an answer of a leader that another one would give as well.
+fn is_answer(error: &anyhow::Error) -> bool {
+    safe_point::is_decreasing(error) || safe_point::is_unknown(error)
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -5,11 +5,12 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures::FutureExt;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use tikv_client::{Config, TransactionClient};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use crate::metrics::TikvMetrics;
 /// Calls in a row without an answer after which a client is replaced.
 const MAX_FAILURES: u32 = 2;
 
-/// A call that its caller gave up counts as unanswered after this long.
+/// A call that its caller gave up counts as unanswered after this long, at least.
 const GIVEN_UP: Duration = Duration::from_millis(500);
 
 /// Initial and maximum delay before a call is repeated.
@@ -30,11 +31,50 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 /// The longest reply that is accepted.
 const MAX_REPLY: usize = 256 << 20;
 
+/// Attempts at one call that wait for an answer at the same time.
+const AT_ONCE: usize = 3;
+
+/// Short calls, of one or two round trips: their durations say how slow the cluster is.
+const SHORT: [&str; 5] = ["timestamp", "get", "get_now", "swap", "begin"];
+
 /// Time limits of one attempt and of a whole call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
+    /// An attempt that is not answered within this time may be stuck: another client is asked as well. A call that must not happen
+    /// twice is given up instead. A slow cluster stretches it: see [`Pace`].
     pub(crate) attempt: Duration,
+    /// The call is given up after this time.
     pub(crate) total: Duration,
+}
+
+impl Limits {
+    /// A call that is given up after one attempt.
+    pub(super) fn once(limit: Duration) -> Limits {
+        Limits {
+            attempt: limit,
+            total: limit,
+        }
+    }
+}
+
+/// The time that short calls have taken lately, about the longest.
+///
+/// Only answers count. A cluster that is slow stretches the time limits of attempts, so that a slow answer is waited for; a cluster that
+/// does not answer at all stretches nothing, so that a stuck client is noticed as soon as ever.
+#[derive(Debug, Default)]
+struct Pace(AtomicU64);
+
+impl Pace {
+    fn observe(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let next = |lately: u64| Some(took.max(lately - lately / 8));
+        // The closure never declines.
+        let _lately = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// The clients.
@@ -42,6 +82,7 @@ pub(super) struct Pool {
     members: Vec<Member>,
     next: AtomicUsize,
     unhealthy: Notify,
+    pace: Pace,
     metrics: TikvMetrics,
 }
 
@@ -66,9 +107,10 @@ impl Pool {
             members: (0..options.connections).map(|_| Member::default()).collect(),
             next: AtomicUsize::new(0),
             unhealthy: Notify::new(),
+            pace: Pace::default(),
             metrics: options.metrics.clone(),
         };
-        let limit = options.connect_timeout;
+        let limit = options.connect_timeout * options.patience;
         let all = pool
             .members
             .iter()
@@ -77,7 +119,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice.
+    /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice: an attempt
+    /// that is not answered for long is waited for, and another client is asked as well.
     /// `op` is the name under which they are counted, and the size of their message. Here as below.
     pub(super) async fn call<T, F>(
         &self,
@@ -90,22 +133,43 @@ impl Pool {
     {
         let deadline = Instant::now() + limits.total;
         let mut pause = PAUSE.0;
+        let mut attempts = FuturesUnordered::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = self.attempt(op, limits.attempt.min(left), &call).await;
-            match outcome.map_err(|error| error.of(message)) {
-                Err(error) if error.is_transient() && Instant::now() + pause < deadline => {
+            let overdue = self.stretched(limits.attempt, 2);
+            let limits = Limits {
+                attempt: overdue,
+                total: left,
+            };
+            attempts.push(Box::pin(self.attempt(op, limits, &call)));
+            let ended = tokio::select! {
+                ended = attempts.next() => ended,
+                () = tokio::time::sleep(overdue), if attempts.len() < AT_ONCE => None,
+            };
+            match ended.map(|outcome| outcome.map_err(|error| error.of(message))) {
+                None => {} // it may be stuck
+                Some(Err(error)) if error.is_transient() && Instant::now() + pause < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }
-                outcome => return outcome,
+                Some(outcome) => return outcome,
             }
         }
     }
 
-    /// Calls once.
-    pub(super) async fn attempt<T, F>(
+    /// Returns true if any short call has succeeded.
+    pub(super) fn has_answered(&self) -> bool {
+        !self.pace.get().is_zero()
+    }
+
+    /// Returns `limit`, or, if that is longer, the time of so many short calls as they have taken lately.
+    pub(super) fn stretched(&self, limit: Duration, calls: u32) -> Duration {
+        limit.max(self.pace.get().saturating_mul(calls))
+    }
+
+    /// Calls once, and gives the call up after `limit`.
+    pub(super) async fn attempt_once<T, F>(
         &self,
         op: &'static str,
         limit: Duration,
@@ -114,15 +178,29 @@ impl Pool {
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.attempt_by(&self.pick()?, op, limit, call).await
+        self.attempt(op, Limits::once(limit), call).await
     }
 
-    /// Calls once, by a client that was picked before: calls that belong together use one client.
+    /// Calls once.
+    async fn attempt<T, F>(
+        &self,
+        op: &'static str,
+        limits: Limits,
+        call: impl FnOnce(TransactionClient) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        self.attempt_by(&self.pick()?, op, limits, call).await
+    }
+
+    /// Calls once, by a client that was picked before: calls that belong together use one client. It counts as stuck while the attempt is
+    /// overdue.
     pub(super) async fn attempt_by<T, F>(
         &self,
         PooledClient { member, client }: &PooledClient<'_>,
         op: &'static str,
-        limit: Duration,
+        limits: Limits,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
@@ -132,9 +210,21 @@ impl Pool {
             pool: self,
             member,
             begun: Instant::now(),
+            is_overdue: false,
             health: None,
         };
-        let (outcome, health) = self.measured(op, limit, Box::pin(call(client.0.clone()))).await;
+        let measured = self.measured(op, limits.total, Box::pin(call(client.0.clone())));
+        tokio::pin!(measured);
+        let (outcome, health) = tokio::select! {
+            ended = &mut measured => ended,
+            () = tokio::time::sleep(limits.attempt), if limits.attempt < limits.total => {
+                attempt.note_overdue();
+                measured.await
+            }
+        };
+        if outcome.is_ok() && SHORT.contains(&op) {
+            self.pace.observe(attempt.begun.elapsed());
+        }
         attempt.health = Some(health);
         outcome
     }
@@ -220,7 +310,7 @@ impl Member {
 
     async fn replace(&self, options: &Options, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
         let mut config = Config::default()
-            .with_timeout(options.rpc_timeout)
+            .with_timeout(options.answer_timeout())
             .with_grpc_max_decoding_message_size(MAX_REPLY);
         if let Some(tls) = &options.tls {
             config = config.with_security(&tls.ca, &tls.cert, &tls.key);
@@ -258,22 +348,51 @@ struct Attempt<'a> {
     pool: &'a Pool,
     member: &'a Member,
     begun: Instant,
+    /// True if it was counted as a failure because it takes too long.
+    is_overdue: bool,
     /// `None` when the caller went away.
     health: Option<Health>,
 }
 
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let failures = &self.member.failures;
-        match self.health {
-            Some(Health::Fine) => return failures.store(0, Ordering::Relaxed),
-            Some(Health::Broken) => failures.fetch_add(MAX_FAILURES, Ordering::Relaxed),
-            Some(Health::Doubtful) => failures.fetch_add(1, Ordering::Relaxed),
-            None if self.begun.elapsed() < GIVEN_UP => return,
-            None => failures.fetch_add(1, Ordering::Relaxed),
-        };
+impl Attempt<'_> {
+    fn note_overdue(&mut self) {
+        self.is_overdue = true;
+        self.fail(1);
+    }
+
+    fn fail(&self, failures: u32) {
+        self.member.failures.fetch_add(failures, Ordering::Relaxed);
         if self.member.is_struck() {
             self.pool.unhealthy.notify_one();
         }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let given_up = || self.begun.elapsed() >= self.pool.stretched(GIVEN_UP, 2);
+        match self.health {
+            Some(Health::Fine) => self.member.failures.store(0, Ordering::Relaxed),
+            Some(Health::Broken) => self.fail(MAX_FAILURES),
+            Some(Health::Doubtful) if !self.is_overdue => self.fail(1),
+            None if !self.is_overdue && given_up() => self.fail(1),
+            Some(Health::Doubtful) | None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_answers_stretch_the_limits_of_attempts_until_answers_are_quick_again() {
+        let pace = Pace::default();
+        pace.observe(Duration::from_secs(4));
+        assert_eq!(pace.get(), Duration::from_secs(4));
+        for _ in 0..100 {
+            pace.observe(Duration::from_millis(5));
+        }
+        assert!(pace.get() < Duration::from_millis(6), "{:?}", pace.get());
     }
 }

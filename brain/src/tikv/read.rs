@@ -5,6 +5,8 @@ use tikv_client::{
     Backoff, Key, KvPair, RetryOptions, Snapshot, Timestamp, TimestampExt, TransactionClient, TransactionOptions,
 };
 
+use tokio::time::Instant;
+
 use super::error::Message;
 use super::{Error, Limits, Tikv};
 
@@ -25,6 +27,15 @@ impl Ts {
     pub(super) fn timestamp(self) -> Timestamp {
         Timestamp::from_version(self.0)
     }
+}
+
+/// The value that a key had at a timestamp, which no other transaction begins at.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadAt {
+    pub(super) at: Ts,
+    pub(super) value: Option<Bytes>,
+    /// Before the timestamp was taken.
+    pub(super) begun: Instant,
 }
 
 /// A range of keys to scan.
@@ -75,15 +86,21 @@ impl Tikv {
 
     /// The newest value of one key.
     pub(crate) async fn get_now(&self, key: &Bytes, limits: Limits) -> Result<Option<Bytes>, Error> {
+        Ok(self.read_now(key, limits).await?.value)
+    }
+
+    /// The newest value of one key, and when it was read.
+    pub(crate) async fn read_now(&self, key: &Bytes, limits: Limits) -> Result<ReadAt, Error> {
+        let begun = Instant::now();
         let get = |client: TransactionClient| {
             let key = key.to_vec();
             async move {
-                let now = Ts::of(&client.current_timestamp().await?);
-                snapshot(&client, now).get(key).await
+                let at = Ts::of(&client.current_timestamp().await?);
+                let value = snapshot(&client, at).get(key).await?.map(Bytes::from);
+                Ok(ReadAt { at, value, begun })
             }
         };
-        let value = self.shared.pool.call(("get_now", Message::Short), limits, get).await?;
-        Ok(value.map(Bytes::from))
+        self.shared.pool.call(("get_now", Message::Short), limits, get).await
     }
 
     /// The values of those of the keys that are there, in no order.

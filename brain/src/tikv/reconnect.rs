@@ -20,12 +20,15 @@ const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 /// the time of one request.
 const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(16));
 
+/// Timeouts of single requests that a connection may take at least: it needs a few answers of PD.
+const ANSWERS: u32 = 2;
+
 /// Clients that lived this long begin with the first pause again.
 const CALM: Duration = Duration::from_secs(60);
 
 /// Returns the timeout of connecting after this many failures.
 #[must_use]
-pub fn connect_timeout(failures: u32) -> Duration {
+pub(super) fn connect_timeout(failures: u32) -> Duration {
     let grown = CONNECT.0.saturating_mul(2u32.saturating_pow(failures));
     grown.min(CONNECT.1)
 }
@@ -87,6 +90,7 @@ impl ConnectionSupervisor {
     /// Replaces clients.
     async fn replace(&self, all: bool, limit: Duration) -> Result<(), Trouble> {
         let shared = &self.shared;
+        let limit = limit.max(ANSWERS * shared.options.answer_timeout());
         let reached = shared.pd.reach().await.map_err(Trouble::NoPd)?;
         if reached.cluster_id != shared.cluster_id {
             return Err(Trouble::OtherCluster(reached.cluster_id));

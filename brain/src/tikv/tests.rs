@@ -376,3 +376,159 @@ async fn transactions_are_ended_while_others_are_just_being_committed() {
     let now = tikv.timestamp().await.unwrap();
     assert_eq!(tikv.get(now, &slot).await.unwrap(), Some(value));
 }
+
+/// Silence towards every client, once a request of this kind arrives.
+const SILENT: Action = Action::LoseRequest { silent: true };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_renewal_needs_one_request_only() {
+    let here = on_mock(|_| {}).await;
+    let register = here.tikv.election_register("test", Duration::from_secs(30));
+    assert!(won(&register, None, "0").await);
+    let mut before = "0";
+    for new in ["1", "2", "3"] {
+        let expected = Bytes::from(before);
+        register.prepare(Some(&expected)).await;
+        let faults = here.mock_tikv().faults();
+        for rpc in [Rpc::Get, Rpc::Tso] {
+            faults.add(Fault::new(rpc, SILENT)).unwrap();
+        }
+        assert!(won(&register, Some(before), new).await);
+        faults.clear();
+        before = new;
+    }
+    // What was read ahead is no reason to overwrite what somebody else has set since.
+    register.prepare(Some(&Bytes::from("3"))).await;
+    assert!(won(&here.tikv.register("test"), Some("3"), "other").await);
+    assert!(!won(&register, Some("3"), "4").await);
+    assert_eq!(register.get().await.unwrap(), Some(Bytes::from("other")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connection_is_helped_out_by_another_one() {
+    let here = on_mock(|_| {}).await;
+    let register = here.tikv.election_register("test", Duration::from_secs(6));
+    assert!(won(&register, None, "0").await);
+    let faults = here.mock_tikv().faults();
+    for (rpc, new, before) in [(Rpc::Get, "1", "0"), (Rpc::Prewrite, "2", "1")] {
+        let id = faults.add(Fault::new(rpc, SILENT).times(1)).unwrap();
+        assert_eq!(register.get().await.unwrap(), Some(Bytes::from(before)));
+        assert!(won(&register, Some(before), new).await);
+        assert_eq!(faults.happened(id), Some(1));
+        faults.clear();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_answer_is_waited_for_beyond_the_time_of_an_attempt() {
+    let (here, register) = impatient().await;
+    // Each request alone takes less than its timeout, the two of a read together more than an attempt.
+    here.mock_tikv()
+        .delays()
+        .set([mock_tikv::Delay::of(Duration::from_millis(300))]);
+    for _ in 0..8 {
+        assert_eq!(register.get().await.unwrap(), Some(Bytes::from("before")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pd_member_that_names_no_leader_is_not_the_last_word() {
+    let setup = mock_tikv::Options::default().with_pd_members(3);
+    let mock_tikv = MockTikv::start(setup.with_stores(3)).await.unwrap();
+    let options = Options::new(mock_tikv.pd_members(), prefix());
+    // It answers first, and does not know of an election.
+    mock_tikv.set_pd_aware(0, false);
+    mock_tikv.lead_pd(2);
+    let late = |member| mock_tikv::Delay::of(Duration::from_millis(600)).at(MockTikv::pd_process(member));
+    mock_tikv.delays().set([late(1), late(2)]);
+    let (tikv, supervisor) = Tikv::connect(options).await.unwrap();
+    let mut supervisors = JoinSet::new();
+    supervisors.spawn(supervisor.run(CancellationToken::new()));
+    let register = tikv.register("test");
+    assert!(won(&register, None, "before").await);
+    let key = tikv.keys().register("test");
+    tikv.shared.pd.region(&key).await.unwrap();
+    mock_tikv.delays().set([]);
+    // The leader that was found leads no longer, and one of the others has not heard of it.
+    for leader in [1, 2, 0] {
+        mock_tikv.lead_pd(leader);
+        mock_tikv.set_pd_aware((leader + 1) % 3, false);
+        mock_tikv.set_pd_aware(leader, true);
+        tikv.shared.pd.region(&key).await.unwrap();
+        assert!(won(&register, Some("before"), "before").await);
+        comes_back(&register).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pd_that_speaks_tls_is_reported_with_the_flag_that_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let ca = Ca::new("tikv");
+    let server = ca.leaf("localhost", true, 0, 10);
+    for (name, text) in [("ca", &ca.pem), ("cert", &server.cert), ("key", &server.key)] {
+        std::fs::write(file(name), text).unwrap();
+    }
+    let setup = mock_tikv::Options {
+        tls: Some(mock_tikv::Tls {
+            ca: file("ca"),
+            cert: file("cert"),
+            key: file("key"),
+        }),
+        advertised_host: Some("localhost".into()),
+        ..mock_tikv::Options::default()
+    };
+    let mock_tikv = MockTikv::start(setup).await.unwrap();
+    for scheme in ["", "http://", "https://"] {
+        let pd = format!("{scheme}{}", mock_tikv.pd());
+        let error = Tikv::connect(Options::new(vec![pd], prefix())).await.unwrap_err();
+        let error = format!("{:#}", anyhow::Error::from(error));
+        assert!(
+            error.contains("speaks TLS: --tikv-ca, --tikv-cert and --tikv-key are needed"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_disk_and_busy_servers_are_told_apart_from_an_outage() {
+    let here = on_mock(|_| {}).await;
+    let (tikv, faults) = (&here.tikv, here.mock_tikv().faults());
+    let value = Bytes::from("record");
+    tikv.insert(&tikv.keys().slot(1), &value).await.unwrap();
+    // Each write is refused until there is space, and says so at once.
+    let disk_full = Action::Region {
+        error: RegionFault::DiskFull,
+    };
+    faults.add(Fault::new(Rpc::Prewrite, disk_full)).unwrap();
+    let full = tikv.insert(&tikv.keys().slot(2), &value).await;
+    assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+    faults.clear();
+    tikv.insert(&tikv.keys().slot(2), &value).await.unwrap();
+    // Where a disk is only almost full, what leads and what deletes goes on.
+    let almost_full = Action::Region {
+        error: RegionFault::DiskAlmostFull,
+    };
+    faults.add(Fault::new(Rpc::Prewrite, almost_full)).unwrap();
+    let full = tikv.insert(&tikv.keys().slot(3), &value).await;
+    assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+    assert!(won(&tikv.election_register("test", Duration::from_secs(3)), None, "leader").await);
+    let fence = tikv.keys().fence();
+    let behind = FencedWrite {
+        fence: &fence,
+        expected: None,
+        primary: &fence,
+        new: &value,
+    };
+    let deletes = [Mutation::Delete(tikv.keys().row(b"key"))];
+    let deleted = tikv.write(behind, &deletes, tikv.limits()).await;
+    assert!(matches!(deleted, Ok(Written::Done)), "{deleted:?}");
+    faults.clear();
+    // A busy server is asked again until it is not.
+    let busy = Action::Region {
+        error: RegionFault::ServerIsBusy,
+    };
+    let id = faults.add(Fault::new(Rpc::Prewrite, busy).times(12)).unwrap();
+    tikv.insert(&tikv.keys().slot(3), &value).await.unwrap();
+    assert_eq!(faults.happened(id), Some(12));
+}

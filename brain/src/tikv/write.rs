@@ -8,9 +8,8 @@ use tikv_client::{Error as ClientError, Mutation as ClientMutation, Timestamp, T
 use tokio::time::Instant;
 
 use super::error::Message;
-use super::read::{Ts, options};
-use super::{Error, Limits, Tikv};
-use crate::cas_register::Cas;
+use super::read::{ReadAt, Ts, options};
+use super::{Error, Limits, ROUND_TRIPS, Tikv};
 
 /// One change of a fenced write.
 #[derive(Debug, Clone)]
@@ -72,26 +71,23 @@ impl Tikv {
         self.shared.pool.call(("insert", message), self.limits(), insert).await
     }
 
-    /// Sets the value of one key, or removes it, if it is `expected`.
-    pub(crate) async fn swap(&self, key: &Bytes, expected: Option<&Bytes>, new: Option<&Bytes>, limits: Limits) -> Cas {
-        let deadline = Instant::now() + limits.total;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let committing = AtomicBool::new(false);
-            let swap = |client| swap_once(client, key, expected, new, &committing);
-            let error = match self.shared.pool.attempt("swap", limits.attempt.min(left), swap).await {
-                Ok(Attempted::Won) | Err(Error::Committed) => return Cas::Swapped,
-                Ok(Attempted::Lost) | Err(Error::Conflict) => return Cas::Mismatch,
-                Ok(Attempted::Nothing(error)) => anyhow::Error::new(error),
-                Err(error) if committing.into_inner() => return Cas::Unknown(error.into()),
-                Err(error) => error.into(),
-            };
-            // It had no effect, and can have none any more.
-            let pause = limits.attempt / 50;
-            if Instant::now() + pause >= deadline {
-                return Cas::Unknown(error);
-            }
-            tokio::time::sleep(pause).await;
+    /// Sets the value of one key, or removes it, in the transaction that read it: nothing is written if the key has changed since.
+    /// All attempts are one transaction, by several clients at once if TiKV is silent, and TiKV commits it once.
+    pub(crate) async fn set_read(&self, key: &Bytes, read: &ReadAt, new: Option<&Bytes>, limits: Limits) -> SetRead {
+        if read.value.is_none() && new.is_none() {
+            return SetRead::Done;
+        }
+        let sent = AtomicBool::new(false);
+        let set = |client| {
+            sent.store(true, Ordering::Relaxed);
+            set_once(client, key, read, new)
+        };
+        match self.shared.pool.call(("swap", Message::Short), limits, set).await {
+            Ok(Attempted::Won) | Err(Error::Committed) => SetRead::Done,
+            Err(Error::Conflict) => SetRead::Changed,
+            Ok(Attempted::Nothing(error)) => SetRead::Nothing(error.into()),
+            Err(error) if sent.into_inner() => SetRead::Unknown(error.into()),
+            Err(error) => SetRead::Nothing(error.into()),
         }
     }
 
@@ -103,15 +99,17 @@ impl Tikv {
         changes: &[Mutation],
         limits: Limits,
     ) -> Result<Written, Error> {
-        let deadline = Instant::now() + limits.total;
+        let pool = &self.shared.pool;
         let mut pause = limits.attempt / 1000;
+        let attempt = pool.stretched(limits.attempt, ROUND_TRIPS);
+        let deadline = Instant::now() + limits.total.max(attempt);
         // The client sends a long change by itself.
         let message = Message::of(changes.iter().map(Mutation::len).max().unwrap_or(0));
         loop {
             let begun = AtomicU64::new(0);
             let left = deadline.saturating_duration_since(Instant::now());
             let write = |client| write_once(client, behind, changes, &begun);
-            let error = match self.shared.pool.attempt("write", limits.attempt.min(left), write).await {
+            let error = match pool.attempt_once("write", attempt.min(left), write).await {
                 Ok(None) => return Ok(Written::Done),
                 Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(Written::Done),
                 Ok(Some(found)) => return Ok(Written::Other(found)),
@@ -140,11 +138,15 @@ impl Tikv {
         };
         let pool = &self.shared.pool;
         let begin = writes.iter().map(|(_, changes)| {
-            let limit = limits(changes).attempt;
+            let limit = pool.stretched(limits(changes).attempt, ROUND_TRIPS);
+            let frees_space = frees_space(changes);
             async move {
                 let picked = pool.pick().ok()?;
-                let begin = |client: TransactionClient| async move { begin(&client).await };
-                let txn = pool.attempt_by(&picked, "begin", limit, begin).await.ok()?;
+                let begin = |client: TransactionClient| async move { begin(&client, frees_space).await };
+                let txn = pool
+                    .attempt_by(&picked, "begin", Limits::once(limit), begin)
+                    .await
+                    .ok()?;
                 Some((picked, txn))
             }
         });
@@ -160,7 +162,8 @@ impl Tikv {
                 if let Some((picked, txn)) = begun.filter(|_| expected) {
                     let at = Ts::of(&txn.start_timestamp());
                     let commit = |_| commit(txn, *behind, changes);
-                    match pool.attempt_by(&picked, "write", limits.attempt, commit).await {
+                    let limit = pool.stretched(limits.attempt, ROUND_TRIPS);
+                    match pool.attempt_by(&picked, "write", Limits::once(limit), commit).await {
                         Ok(()) => return Ok(Written::Done),
                         Err(error) => self.end_failed(at, behind.primary, &error).await,
                     }
@@ -189,35 +192,42 @@ impl Tikv {
     }
 }
 
-/// The outcome of one attempt to swap.
+/// The outcome of [`Tikv::set_read`].
+#[derive(Debug)]
+pub(crate) enum SetRead {
+    /// It is set.
+    Done,
+    /// It is not: somebody has set or removed it since it was read.
+    Changed,
+    /// It is not, and cannot come to be any more: read it again.
+    Nothing(anyhow::Error),
+    /// It may be set, or may yet be.
+    Unknown(anyhow::Error),
+}
+
+/// The outcome of one attempt to set what was read.
 enum Attempted {
     Won,
-    Lost,
     /// It failed and can have no effect any more.
     Nothing(ClientError),
 }
 
-async fn swap_once(
+async fn set_once(
     client: TransactionClient,
     key: &Bytes,
-    expected: Option<&Bytes>,
+    read: &ReadAt,
     new: Option<&Bytes>,
-    committing: &AtomicBool,
 ) -> Result<Attempted, ClientError> {
-    let mut txn = client.begin_with_options(options().try_one_pc()).await?;
+    // Every later commit of the key than the read conflicts with this one, in one phase, too.
+    // It is tiny, and without it nobody leads and nothing is deleted.
+    let options = options().try_one_pc().on_almost_full_disk();
+    let mut txn = client.begin_at(read.at.timestamp(), options);
     let key = key.to_vec();
-    // The read makes every later commit of the key conflict with this one, in one phase, too.
-    let found = txn.get(key.clone()).await?;
-    if found.as_deref() != expected.map(|expected| expected.as_ref()) {
-        return Ok(Attempted::Lost);
-    }
-    match (expected, new) {
-        (None, None) => return Ok(Attempted::Won),
+    match (&read.value, new) {
         (None, Some(new)) => txn.insert(key, new.to_vec()).await?,
         (Some(_), Some(new)) => txn.put(key, new.to_vec()).await?,
-        (Some(_), None) => txn.delete(key).await?,
+        (_, None) => txn.delete(key).await?,
     }
-    committing.store(true, Ordering::Relaxed);
     match txn.commit().await {
         Ok(_) => Ok(Attempted::Won),
         Err(error) if super::error::is_final(&error) => Err(error),
@@ -234,7 +244,7 @@ async fn write_once(
     begun: &AtomicU64,
 ) -> Result<Option<Option<Bytes>>, ClientError> {
     // As in a swap, the read makes whatever changes the fence or a fence shard later conflict with this one.
-    let mut txn = begin(&client).await?;
+    let mut txn = begin(&client, frees_space(changes)).await?;
     let found = txn.get(behind.fence.to_vec()).await?.map(Bytes::from);
     if found.as_ref() != behind.expected {
         return Ok(Some(found));
@@ -244,8 +254,19 @@ async fn write_once(
 }
 
 /// Begins a transaction that commits in one phase if it is one piece in one region, and in two phases otherwise.
-async fn begin(client: &TransactionClient) -> Result<Transaction, ClientError> {
-    client.begin_with_options(options().try_one_pc()).await
+/// One that frees space commits on a disk that is almost full, too.
+async fn begin(client: &TransactionClient, frees_space: bool) -> Result<Transaction, ClientError> {
+    let options = options().try_one_pc();
+    let options = if frees_space {
+        options.on_almost_full_disk()
+    } else {
+        options
+    };
+    client.begin_with_options(options).await
+}
+
+fn frees_space(changes: &[Mutation]) -> bool {
+    changes.iter().all(|change| matches!(change, Mutation::Delete(_)))
 }
 
 async fn commit(mut txn: Transaction, behind: FencedWrite<'_>, changes: &[Mutation]) -> Result<(), ClientError> {

@@ -16,6 +16,7 @@ mod metrics;
 mod outage;
 mod refusals;
 mod shared_prefix;
+mod slow;
 mod starting;
 mod streams;
 mod transfer;

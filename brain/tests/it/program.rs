@@ -72,9 +72,14 @@ impl Process {
 
     /// Waits until so many lines of its log hold the text.
     pub(crate) async fn says_often(&self, text: &str, times: usize) {
+        self.says_within(text, times, STEP_TIMEOUT).await;
+    }
+
+    /// The same with another timeout.
+    pub(crate) async fn says_within(&self, text: &str, times: usize, limit: Duration) {
         let mut said = self.said.clone();
         let has_said = said.wait_for(|lines| lines.iter().filter(|line| line.contains(text)).count() >= times);
-        let heard = timeout(STEP_TIMEOUT, has_said).await.map(|heard| heard.is_ok());
+        let heard = timeout(limit, has_said).await.map(|heard| heard.is_ok());
         assert_eq!(heard, Ok(true), "it never said {text:?}");
     }
 

@@ -494,7 +494,7 @@ async fn program_restores_a_data_directory() {
     let output = snapshot(&["restore", &text("taken"), &into]);
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "restored revision 21, compacted to -1: 20 versions, 0 leases\n",
+        "restored revision 21, not compacted: 20 versions, 0 leases\n",
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
@@ -615,7 +615,7 @@ async fn program_restores_a_key_prefix() {
     let output = restore(prefix).await.unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "restored revision 31, compacted to -1: 30 versions, 0 leases\n",
+        "restored revision 31, not compacted: 30 versions, 0 leases\n",
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
@@ -630,6 +630,46 @@ async fn program_restores_a_key_prefix() {
         let found = kv.range(range).await.unwrap().into_inner();
         assert_eq!(found.kvs[0].mod_revision, revision);
     }
+}
+
+/// A file that is long to read does not give a member the time to begin a store where it is restored to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
+    let temp = TempDir::new().unwrap();
+    let (pipe, text) = (temp.path().join("pipe"), temp.path().join("text"));
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    fs::write(&text, "no snapshot").unwrap();
+    let site = Site::new(1).await;
+    let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
+    let restore = |file: &Path| {
+        let args = ["snapshot", "restore", file.to_str().unwrap(), "--storage=tikv", &pd].map(str::to_owned);
+        Process::begin(&args, String::new())
+    };
+    // Nobody writes into the pipe, so it is never read to its end.
+    let reading = restore(&pipe);
+    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
+    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    let owner = tikv.register(owner::OWNER);
+    let is_claimed = async {
+        while !owner::is_restoring(&owner, "etcd-cluster").await.unwrap() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(STEP_TIMEOUT, is_claimed).await.expect("it claims the prefix");
+    let (code, said) = site.begin(0, 1, &[]).ended().await;
+    assert!(
+        code == Some(1) && said.contains("a snapshot is being restored into the key prefix"),
+        "{said}"
+    );
+    reading.kill().await;
+    let wipe = ["wipe", "--storage=tikv", &pd, "--yes"].map(str::to_owned);
+    let (code, said) = Process::begin(&wipe, String::new()).ended().await;
+    assert!(code == Some(0), "{said}");
+    // Of a file that is no snapshot nothing is left.
+    let (code, said) = restore(&text).ended().await;
+    assert!(code == Some(1) && tikv.is_empty().await.unwrap(), "{said}");
+    site.start(0, 1, &[]).await.stop().await;
 }
 
 /// Reads a file of etcd that was compacted, deletes and leases in it, so that the format is not only what is written here.

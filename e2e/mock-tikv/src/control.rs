@@ -7,6 +7,8 @@
 //! | `GET`, `DELETE` | `/requests` | how many of each kind came; from zero again |
 //! | `GET`, `POST`, `DELETE` | `/faults` | those that are set; set one, answers its id; take all away |
 //! | `DELETE` | `/faults/{id}` | take one away |
+//! | `GET`, `POST` | `/delays` | how late answers are; `[{"process", "ms", "jitter_ms", "stall_every_ms", "stall_ms"}]` |
+//! | `POST` | `/pd-leader` | `{"member"}`: which member of PD leads, from 0 |
 //! | `POST` | `/deliver` | deliver the messages that are held back, answers how many |
 //! | `POST` | `/split`, `/merge` | `{"key"}` |
 //! | `POST` | `/move` | `{"key", "store"}` |
@@ -29,6 +31,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::delays::Delay;
 use crate::faults::{Fault, FaultError, FaultId, FaultState};
 use crate::hex;
 use crate::mock_tikv::{CommandError, MockTikv};
@@ -45,6 +48,8 @@ pub fn router(mock_tikv: Arc<MockTikv>) -> Router {
         .route("/requests", get(requests).delete(reset_requests))
         .route("/faults", get(faults).post(add_fault).delete(clear_faults))
         .route("/faults/{id}", delete(remove_fault))
+        .route("/delays", get(delays).post(set_delays))
+        .route("/pd-leader", post(lead_pd))
         .route("/deliver", post(deliver))
         .route("/split", post(split))
         .route("/merge", post(merge))
@@ -139,6 +144,12 @@ struct Process {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct PdLeader {
+    member: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Sync {
     hold: bool,
 }
@@ -211,6 +222,23 @@ async fn remove_fault(State(mock_tikv): Served, Path(id): Path<u64>) -> Result<J
     removed
         .map(Json)
         .ok_or_else(|| Refused(StatusCode::NOT_FOUND, format!("there is no fault {id}")))
+}
+
+async fn delays(State(mock_tikv): Served) -> Json<Vec<Delay>> {
+    Json(mock_tikv.delays().list())
+}
+
+async fn set_delays(State(mock_tikv): Served, Body(delays): Body<Vec<Delay>>) -> Done {
+    mock_tikv.delays().set(delays);
+    done()
+}
+
+async fn lead_pd(State(mock_tikv): Served, Body(PdLeader { member }): Body<PdLeader>) -> Done {
+    if member >= mock_tikv.pd_members().len() {
+        return Err(Refused(StatusCode::NOT_FOUND, format!("PD has no member {member}")));
+    }
+    mock_tikv.lead_pd(member);
+    done()
 }
 
 async fn deliver(State(mock_tikv): Served) -> Done {

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+pub(crate) use rules::millis;
 pub use rules::{Action, Fault, FaultError, FaultId, FaultState, RefusalCode, RegionFault};
 
 use crate::rpc::Rpc;

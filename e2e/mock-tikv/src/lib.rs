@@ -10,6 +10,7 @@
 mod change;
 mod codec;
 pub mod control;
+mod delays;
 mod engine;
 mod faults;
 mod gate;
@@ -26,6 +27,7 @@ mod rpc;
 mod server;
 mod tso;
 
+pub use delays::{Delay, Delays};
 pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, RefusalCode, RegionFault};
 pub use journal::JournalError;
 pub use mock_tikv::{CommandError, MockTikv, Sizes, StartError};

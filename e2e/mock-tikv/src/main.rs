@@ -22,6 +22,9 @@ struct Flags {
     /// Where PD listens; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     pd_listen: SocketAddr,
+    /// How many members PD has; those beside the first one are on free ports of its address
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pd_members: u16,
     /// Where a store listens; once for each store
     #[arg(long, conflicts_with = "stores")]
     store_listen: Vec<SocketAddr>,
@@ -87,6 +90,7 @@ impl Flags {
         let files = self.ca.clone().zip(self.cert.clone()).zip(self.key.clone());
         Options {
             pd: self.pd_listen,
+            pd_members: usize::from(self.pd_members),
             stores,
             advertised_host: self.advertise_host.clone(),
             data_file: self.data_file.clone(),
@@ -124,7 +128,7 @@ async fn main() -> anyhow::Result<()> {
         .transpose()
         .context("the control port")?;
     let mock_tikv = Arc::new(MockTikv::start(flags.options()).await.context("start")?);
-    let ready = serde_json::json!({ "pd": mock_tikv.pd(), "stores": mock_tikv.stores(), "control": control });
+    let ready = serde_json::json!({ "pd": mock_tikv.pd(), "pd_members": mock_tikv.pd_members(), "stores": mock_tikv.stores(), "control": control });
     writeln!(std::io::stdout(), "{ready}").context("say that it is ready")?;
     let commands = async {
         match listener {

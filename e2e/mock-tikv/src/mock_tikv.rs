@@ -13,6 +13,7 @@ use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use crate::change::What;
+use crate::delays::Delays;
 use crate::engine::Engine;
 use crate::faults::Faults;
 use crate::gate::Gate;
@@ -23,7 +24,9 @@ use crate::proto::tikvpb::tikv_server::TikvServer;
 use crate::regions::{Region, Regions, RegionsError};
 use crate::replication::Tail;
 use crate::rpc::{Counters, Rpc};
-use crate::server::{Endpoint, EndpointError, GcStates, PD, PdServer, Process, Shared, StoreServer};
+use crate::server::{
+    Endpoint, EndpointError, GcStates, PD, PdMembers, PdServer, Process, Shared, StoreServer, is_pd, pd_process,
+};
 use crate::tso::Tso;
 
 use errors::describe;
@@ -66,10 +69,13 @@ impl MockTikv {
             engine,
             tso: Tso::new(window),
             faults: Faults::new(options.seed),
+            delays: Delays::new(options.seed),
+            pd_members: PdMembers::new(options.pd_members),
             counters: Counters::default(),
             late: Default::default(),
             gc: GcStates::new(options.gc),
-            gates: std::iter::once(PD)
+            gates: (0..options.pd_members)
+                .map(pd_process)
                 .chain(ids.clone())
                 .map(|id| (id, Gate::default()))
                 .collect(),
@@ -77,18 +83,18 @@ impl MockTikv {
             addresses: OnceLock::new(),
         });
         let mut endpoints = BTreeMap::new();
-        for (id, address) in std::iter::once(PD)
-            .chain(ids)
-            .zip(std::iter::once(options.pd).chain(options.stores))
-        {
+        let any = SocketAddr::new(options.pd.ip(), 0);
+        let pd = std::iter::once(options.pd).chain(std::iter::repeat(any));
+        let pd = (0..options.pd_members).map(pd_process).zip(pd);
+        for (id, address) in pd.chain(ids.into_iter().zip(options.stores)) {
             endpoints.insert(id, Endpoint::bind(address).await?);
         }
         let host = options.advertised_host.as_deref();
         let scheme = if tls.is_some() { "https" } else { "http" };
         shared.addresses.get_or_init(|| {
-            let told = |(&id, endpoint): (&u64, &Endpoint)| match id {
-                PD => (id, format!("{scheme}://{}", advertised(host, endpoint.address))),
-                _ => (id, advertised(host, endpoint.address)),
+            let told = |(&id, endpoint): (&u64, &Endpoint)| match is_pd(id) {
+                true => (id, format!("{scheme}://{}", advertised(host, endpoint.address))),
+                false => (id, advertised(host, endpoint.address)),
             };
             endpoints.iter().map(told).collect()
         });
@@ -108,16 +114,49 @@ impl MockTikv {
     /// `host:port` of PD, as clients are configured with it.
     #[must_use]
     pub fn pd(&self) -> String {
-        let url = self.shared.address(PD);
+        self.pd_address(PD)
+    }
+
+    /// `host:port` of every member of PD.
+    #[must_use]
+    pub fn pd_members(&self) -> Vec<String> {
+        let members = (0..self.shared.pd_members.number).map(pd_process);
+        members.map(|process| self.pd_address(process)).collect()
+    }
+
+    fn pd_address(&self, process: u64) -> String {
+        let url = self.shared.address(process);
         url.split_once("://")
             .map_or(url.clone(), |(_, address)| address.to_owned())
+    }
+
+    /// Returns the number of a member of PD, which count from 0, among the processes.
+    #[must_use]
+    pub fn pd_process(member: usize) -> u64 {
+        pd_process(member)
+    }
+
+    /// A member of PD leads from now on, and the others do not.
+    pub fn lead_pd(&self, member: usize) {
+        self.shared.pd_members.lead(pd_process(member));
+    }
+
+    /// A member of PD names no leader from now on, or does again.
+    pub fn set_pd_aware(&self, member: usize, aware: bool) {
+        self.shared.pd_members.set_aware(pd_process(member), aware);
+    }
+
+    /// Returns the delays of answers.
+    #[must_use]
+    pub fn delays(&self) -> &Delays {
+        &self.shared.delays
     }
 
     /// `host:port` of every store, by its number.
     #[must_use]
     pub fn stores(&self) -> BTreeMap<u64, String> {
         let all = self.shared.addresses.get().cloned().unwrap_or_default();
-        all.into_iter().filter(|&(id, _)| id != PD).collect()
+        all.into_iter().filter(|&(id, _)| !is_pd(id)).collect()
     }
 
     #[must_use]
@@ -303,7 +342,7 @@ impl MockTikv {
                 .tls_config(tls.clone())
                 .expect("the certificates were tried at the start");
         }
-        if id == PD {
+        if is_pd(id) {
             let pd = PdServer(process);
             return server
                 .add_service(PdService::new(pd.clone()))

@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct Options {
     /// Port 0 takes a free one.
     pub pd: SocketAddr,
+    /// Members of PD; those beside the first one take free ports.
+    pub pd_members: usize,
     /// One address for each store; stores are numbered from 1 in this order.
     pub stores: Vec<SocketAddr>,
     /// The host that clients get, if it is not the one that is listened on.
@@ -50,6 +52,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             pd: ANY,
+            pd_members: 1,
             stores: vec![ANY],
             advertised_host: None,
             data_file: None,
@@ -64,6 +67,13 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The same with `count` members of PD.
+    #[must_use]
+    pub fn with_pd_members(mut self, count: usize) -> Self {
+        self.pd_members = count;
+        self
+    }
+
     /// The same with `count` stores on free ports.
     #[must_use]
     pub fn with_stores(mut self, count: usize) -> Self {

@@ -13,5 +13,5 @@ pub(crate) use endpoint::Endpoint;
 pub use endpoint::EndpointError;
 pub(crate) use gc::GcStates;
 pub(crate) use pd::PdServer;
-pub(crate) use shared::{PD, Process, Shared};
+pub(crate) use shared::{PD, PdMembers, Process, Shared, is_pd, pd_process};
 pub(crate) use store::StoreServer;

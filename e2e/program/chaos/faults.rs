@@ -79,16 +79,19 @@ pub(crate) enum Named {
     LargeRefused,
     /// Tiny ones as well.
     TinyRefused,
+    /// PD and TiKV answer late, by as much as a leader has to bear.
+    Slow,
 }
 
 impl Named {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::LogStore,
         Self::SilentRegion,
         Self::StoreCrash,
         Self::OneStore,
         Self::LargeRefused,
         Self::TinyRefused,
+        Self::Slow,
     ];
 
     /// Such a fault.
@@ -105,6 +108,7 @@ impl Named {
             ),
             Self::LargeRefused => Fault::Tikv(TikvFault::Faults(too_large(chance.random_range(4_000..1_000_000)))),
             Self::TinyRefused => Fault::Tikv(TikvFault::Faults(too_large(0).with_probability(0.3))),
+            Self::Slow => Fault::Tikv(TikvFault::slow(chance)),
         }
     }
 }
@@ -165,6 +169,7 @@ impl Fault {
         let most = match self {
             Self::Kill(_) | Self::Terminate(_) => 1_500,
             Self::Tikv(TikvFault::Pause(_) | TikvFault::Kill(_) | TikvFault::Crash(_)) => 2_500,
+            Self::Tikv(TikvFault::Slow(_)) => 8_000,
             _ => 4_000,
         };
         Duration::from_millis(chance.random_range(50..most))

@@ -32,6 +32,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
         "cut the newest journal of the rows",
         "a watch was interrupted",
         "no answer from the lock",
+        "the lock of the election answers slowly",
         "could not renew the lease",
     ] {
         it.cluster.expect_log(text).unwrap();

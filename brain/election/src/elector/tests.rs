@@ -5,6 +5,7 @@
 
 mod heard;
 mod sim;
+mod slow;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -104,6 +104,14 @@ impl<C: CasRegister> Lock for ElectionLock<C> {
         }
     }
 
+    async fn prepare(&self, expected: &Version) {
+        match (self, expected) {
+            (ElectionLock::Storage(lock), Version::Storage(expected)) => lock.prepare(expected).await,
+            (ElectionLock::Lease(lock, _), Version::Lease(expected)) => lock.prepare(expected).await,
+            _ => {}
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             ElectionLock::Storage(lock) => lock.describe(),

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::rows::TikvRows;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
-use crate::server::tikv::connection;
+use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
 use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
 use crate::tikv::{Reclaim, Tikv, TikvRegister};
@@ -35,7 +35,7 @@ struct Importing {
 
 /// Connects to TiKV.
 pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyhow::Result<Tikv> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, &Metrics::new(false), 0)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, &Metrics::new(false), ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     Ok(tikv)
 }

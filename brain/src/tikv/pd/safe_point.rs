@@ -122,11 +122,11 @@ impl Pd {
     }
 }
 
-fn is_decreasing(error: &anyhow::Error) -> bool {
+pub(super) fn is_decreasing(error: &anyhow::Error) -> bool {
     error.to_string().contains(DECREASING)
 }
 
 /// PD is too old to know the call.
-fn is_unknown(error: &anyhow::Error) -> bool {
+pub(super) fn is_unknown(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<Status>(), Some(status) if status.code() == Code::Unimplemented)
 }

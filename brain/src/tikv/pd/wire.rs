@@ -43,6 +43,8 @@ pub(super) struct GetMembersRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Member {
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
     #[prost(string, repeated, tag = "4")]
     pub(super) client_urls: Vec<String>,
 }

@@ -266,7 +266,10 @@ impl Connection {
                     continue;
                 }
                 if let Ok((client, members)) = self.try_connect(ep.as_str(), cluster_id, timeout).await {
-                    return Ok((client, members));
+                    // Who is named may lead no longer, and knows it.
+                    if members.leader.as_ref().map(|own| own.member_id) == Some(leader.member_id) {
+                        return Ok((client, members));
+                    }
                 }
             }
         }

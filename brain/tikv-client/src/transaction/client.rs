@@ -82,6 +82,13 @@ impl Client {
         Ok(self.new_transaction(timestamp, options))
     }
 
+    /// Create a new customized [`Transaction`] at a [`Timestamp`] that PD gave to the caller. A timestamp may begin one
+    /// transaction only; several clients may commit it, if all of them write the same.
+    pub fn begin_at(&self, timestamp: Timestamp, options: TransactionOptions) -> Transaction {
+        debug!("creating new customized transaction at a given timestamp");
+        self.new_transaction(timestamp, options)
+    }
+
     /// Create a new [`Snapshot`](Snapshot) at the given [`Timestamp`](Timestamp).
     pub fn snapshot(&self, timestamp: Timestamp, options: TransactionOptions) -> Snapshot {
         debug!("creating new snapshot");

@@ -99,6 +99,7 @@ impl<PdC: PdClient> Committer<PdC> {
             ),
         };
 
+        self.allow_on_almost_full_disk(&mut request.context);
         request.use_async_commit = self.options.async_commit;
         request.try_one_pc = self.options.try_one_pc;
         request.secondaries = self
@@ -147,12 +148,20 @@ impl<PdC: PdClient> Committer<PdC> {
         })
     }
 
+    fn allow_on_almost_full_disk(&self, context: &mut Option<kvrpcpb::Context>) {
+        if self.options.on_almost_full_disk {
+            let context = context.get_or_insert_with(Default::default);
+            context.disk_full_opt = kvrpcpb::DiskFullOpt::AllowedOnAlmostFull.into();
+        }
+    }
+
     /// Commits the primary key and returns the commit version
     async fn commit_primary(&mut self) -> Result<Timestamp> {
         debug!("committing primary");
         let primary_key = iter::once(self.primary_key.clone());
         let commit_version = self.rpc.clone().get_timestamp().await?;
-        let req = new_commit_request(primary_key, self.start_version, commit_version);
+        let mut req = new_commit_request(primary_key, self.start_version, commit_version);
+        self.allow_on_almost_full_disk(&mut req.context);
         let plan = PlanBuilder::new(self.rpc.clone(), req)
             .resolve_lock(self.start_version, self.options.retry_options.lock_backoff.clone())
             .retry_multi_region(self.options.retry_options.region_backoff.clone())
@@ -216,11 +225,13 @@ impl<PdC: PdClient> Committer<PdC> {
     async fn commit_secondary(self, commit_version: Timestamp) -> Result<()> {
         debug!("committing secondary");
         let start_version = self.start_version;
+        let mut context = None;
+        self.allow_on_almost_full_disk(&mut context);
         let mutations_len = self.mutations.len();
         let primary_only = mutations_len == 1;
         let mutations = self.mutations.into_iter();
 
-        let req = if self.options.async_commit {
+        let mut req = if self.options.async_commit {
             let keys = mutations.map(|m| m.key.into());
             new_commit_request(keys, start_version, commit_version)
         } else if primary_only {
@@ -230,6 +241,7 @@ impl<PdC: PdClient> Committer<PdC> {
             let keys = mutations.map(|m| m.key.into()).filter(|key| &primary_key != key);
             new_commit_request(keys, start_version, commit_version)
         };
+        req.context = context;
         let plan = PlanBuilder::new(self.rpc, req)
             .resolve_lock(start_version, self.options.retry_options.lock_backoff)
             .retry_multi_region(self.options.retry_options.region_backoff)

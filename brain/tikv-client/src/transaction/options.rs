@@ -27,6 +27,8 @@ pub struct TransactionOptions {
     pub(super) async_commit: bool,
     /// Is the transaction read only? (Default is no).
     pub(super) read_only: bool,
+    /// Commit on a disk that is almost full, too? (Default is no).
+    pub(super) on_almost_full_disk: bool,
     /// How to retry in the event of certain errors.
     pub(super) retry_options: RetryOptions,
 }
@@ -39,6 +41,7 @@ impl TransactionOptions {
             try_one_pc: false,
             async_commit: false,
             read_only: false,
+            on_almost_full_disk: false,
             retry_options: RetryOptions::default(),
         }
     }
@@ -50,6 +53,7 @@ impl TransactionOptions {
             try_one_pc: false,
             async_commit: false,
             read_only: false,
+            on_almost_full_disk: false,
             retry_options: RetryOptions::default(),
         }
     }
@@ -65,6 +69,13 @@ impl TransactionOptions {
     #[must_use]
     pub fn try_one_pc(mut self) -> TransactionOptions {
         self.try_one_pc = true;
+        self
+    }
+
+    /// Commit also where TiKV's disk is almost full: for what is tiny, or frees space.
+    #[must_use]
+    pub fn on_almost_full_disk(mut self) -> TransactionOptions {
+        self.on_almost_full_disk = true;
         self
     }
 

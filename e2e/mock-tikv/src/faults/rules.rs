@@ -92,6 +92,8 @@ pub enum RegionFault {
     MaxTimestampNotSynced,
     ReadIndexNotReady,
     DiskFull,
+    /// Requests that say that they may are done all the same.
+    DiskAlmostFull,
 }
 
 /// A fault: to which requests, what, how often.
@@ -218,16 +220,16 @@ pub struct FaultState {
     pub happened: u64,
 }
 
-mod millis {
+pub(crate) mod millis {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(by: &Duration, out: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(by: &Duration, out: S) -> Result<S::Ok, S::Error> {
         by.as_millis().serialize(out)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         u64::deserialize(from).map(Duration::from_millis)
     }
 }

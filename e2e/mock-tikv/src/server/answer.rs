@@ -48,11 +48,19 @@ pub(super) async fn answer<C: Command>(at: &Process, request: Request<C>) -> Res
     at.answering(region).await;
     let touches = |prefix: &[u8]| command.touches(prefix);
     let fault = at.shared.faults.draw(C::RPC, at.id, touches, || command.encoded_len());
+    let may_on_full = command.context().is_some_and(|context| context.disk_full_opt > 0);
+    let fault = fault.filter(|action| {
+        let almost_full = Action::Region {
+            error: RegionFault::DiskAlmostFull,
+        };
+        !may_on_full || *action != almost_full
+    });
     let reply = match fault {
         None => command.run(at.clone()).await,
         // Rare and large: boxed, so that calls without faults do not pay for it.
         Some(action) => suffer(at, command, action).boxed().await,
     };
+    at.late().await;
     // A stopped process does not answer either.
     at.answering(region).await;
     reply.map(Response::new)
@@ -150,7 +158,7 @@ fn region_error(at: &Process, context: Option<&Context>, fault: RegionFault) -> 
                 ..Default::default()
             });
         }),
-        RegionFault::DiskFull => refusal("disk full", |error| {
+        RegionFault::DiskFull | RegionFault::DiskAlmostFull => refusal("disk full", |error| {
             error.disk_full = Some(errorpb::DiskFull {
                 store_id: vec![at.id],
                 reason: "by command".to_owned(),

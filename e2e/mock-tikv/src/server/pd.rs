@@ -1,12 +1,13 @@
 //! The gRPC services of PD, as far as clients call them: members, timestamps, regions, stores, safe points,
 //! keyspaces.
 
-use futures::stream::{BoxStream, StreamExt, try_unfold};
+use futures::stream::{BoxStream, StreamExt, TryStreamExt, try_unfold};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::answer::{Command, answer};
 use super::gc;
-use super::shared::{PD, Process};
+use super::shared::{Process, pd_process};
 use crate::faults::Action;
 use crate::proto::keyspacepb::keyspace_server::Keyspace;
 use crate::proto::keyspacepb::{LoadKeyspaceRequest, LoadKeyspaceResponse};
@@ -17,6 +18,9 @@ use crate::proto::{errorpb, metapb};
 use crate::regions::Region;
 use crate::rpc::Rpc;
 use crate::tso;
+
+/// Answers on a stream of timestamps that are late at the same time.
+const TSO_UNDER_WAY: usize = 1024;
 
 /// The version that the stores claim.
 const TIKV_VERSION: &str = "8.5.0";
@@ -44,8 +48,11 @@ fn failed(at: &Process, r#type: ErrorType, message: String) -> Option<pdpb::Resp
     })
 }
 
-/// PD refuses clients that mean another cluster.
+/// PD refuses clients that mean another cluster, and only its leader answers.
 fn check_cluster(at: &Process, header: Option<&pdpb::RequestHeader>) -> Result<(), Status> {
+    if !at.shared.pd_members.leads(at.id) {
+        return Err(Status::unavailable("not leader"));
+    }
     let meant = header.map_or(0, |header| header.cluster_id);
     let ours = at.shared.cluster_id;
     if meant == ours {
@@ -102,13 +109,19 @@ macro_rules! pd_command {
 }
 
 pd_command!(GetMembers, pdpb::GetMembersRequest => pdpb::GetMembersResponse, |_request, at| {
-    let client_urls = vec![at.shared.address(PD)];
-    let member = pdpb::Member { name: "mock".to_owned(), member_id: 1, client_urls, ..Default::default() };
+    let all: Vec<u64> = (0..at.shared.pd_members.number).map(pd_process).collect();
+    let member = |&process: &u64| pdpb::Member {
+        name: format!("mock-{process}"),
+        member_id: process + 1,
+        client_urls: vec![at.shared.address(process)],
+        ..Default::default()
+    };
+    let leader = at.shared.pd_members.leader_by(at.id).as_ref().map(member);
     Ok(pdpb::GetMembersResponse {
         header: header(at),
-        members: vec![member.clone()],
-        leader: Some(member.clone()),
-        etcd_leader: Some(member),
+        members: all.iter().map(member).collect(),
+        leader: leader.clone(),
+        etcd_leader: leader,
         ..Default::default()
     })
 });
@@ -226,7 +239,7 @@ async fn timestamps(at: &Process, request: &pdpb::TsoRequest) -> Result<Option<p
         true => Ok(None),
         false => Err(Status::unavailable("the message was lost, by command")),
     };
-    let reply = match at.shared.faults.draw(Rpc::Tso, PD, |_| false, || 0) {
+    let reply = match at.shared.faults.draw(Rpc::Tso, at.id, |_| false, || 0) {
         None => give().await?,
         Some(Action::LoseRequest { silent }) => lost(silent)?,
         Some(Action::LoseReply { silent }) => {
@@ -268,9 +281,17 @@ impl Pd for PdServer {
     }
 
     async fn tso(&self, request: Request<Inbound>) -> Answer<BoxStream<'static, Result<pdpb::TsoResponse, Status>>> {
-        Ok(Response::new(
-            try_unfold((self.0.clone(), request.into_inner()), next_timestamps).boxed(),
-        ))
+        let replies = try_unfold((self.0.clone(), request.into_inner()), next_timestamps);
+        // Later messages do not wait for the delay of earlier ones, but no answer overtakes another.
+        let at = self.0.clone();
+        let late = replies.map_ok(move |reply| {
+            let due = Instant::now() + at.shared.delays.draw(at.id);
+            async move {
+                tokio::time::sleep_until(due).await;
+                Ok::<_, Status>(reply)
+            }
+        });
+        Ok(Response::new(late.try_buffered(TSO_UNDER_WAY).boxed()))
     }
 
     async fn get_region(&self, request: Request<pdpb::GetRegionRequest>) -> Answer<pdpb::GetRegionResponse> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use e2e::tcp_proxy::TcpProxy;
 use e2e::tikv::real::Addresses;
-use mock_tikv::{Action, Fault, FaultId, MockTikv, Options, RefusalCode, RegionFault, Rpc, Tail};
+use mock_tikv::{Action, Delay, Fault, FaultId, MockTikv, Options, RefusalCode, RegionFault, Rpc, Tail};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -210,6 +210,8 @@ async fn spread(mock_tikv: &MockTikv, seed: u64) -> anyhow::Result<()> {
 pub(crate) enum TikvFault {
     /// Requests of one kind.
     Faults(Fault),
+    /// Answers are late, of all processes or of one.
+    Slow(Delay),
     /// A process stands still.
     Pause(u64),
     /// A process is gone.
@@ -231,7 +233,8 @@ impl TikvFault {
     pub(crate) fn any(chance: &mut StdRng) -> Self {
         match chance.random_range(0..100) {
             0..45 => Self::Faults(fault(chance)),
-            45..52 => Self::Faults(slow_reads(chance)),
+            45..49 => Self::Faults(slow_reads(chance)),
+            49..52 => Self::slow(chance),
             52..60 => Self::Pause(chance.random_range(MockTikv::PD..=STORES)),
             60..67 => Self::Kill(chance.random_range(MockTikv::PD..=STORES)),
             67..75 => Self::Crash(chance.random_range(1..=STORES)),
@@ -242,6 +245,17 @@ impl TikvFault {
         }
     }
 
+    /// A cluster that is as slow as a leader has to bear: always, now and then, by one store in three, or by stalls.
+    pub(crate) fn slow(chance: &mut StdRng) -> Self {
+        let millis = Duration::from_millis;
+        Self::Slow(match chance.random_range(0..4) {
+            0 => Delay::of(millis(chance.random_range(100..300))),
+            1 => Delay::of(millis(50)).with_jitter(millis(300)),
+            2 => Delay::of(millis(chance.random_range(100..500))).at(chance.random_range(1..=STORES)),
+            _ => Delay::stalls(Duration::from_secs(3), Duration::from_secs(1)),
+        })
+    }
+
     /// Lets it happen; [`TikvFault::end`] ends it.
     ///
     /// # Errors
@@ -250,6 +264,7 @@ impl TikvFault {
     pub(crate) async fn begin(&self, tikv: &MockTikv) -> anyhow::Result<Option<FaultId>> {
         match self {
             Self::Faults(fault) => return Ok(Some(tikv.faults().add(fault.clone())?)),
+            Self::Slow(delay) => tikv.delays().set([*delay]),
             Self::Pause(process) => tikv.pause(*process)?,
             Self::Kill(process) => tikv.kill(*process).await?,
             Self::Crash(store) => {
@@ -280,6 +295,7 @@ impl TikvFault {
                 // late ones arrive now, if they have not before
                 tikv.faults().deliver().await;
             }
+            Self::Slow(_) => tikv.delays().set([]),
             Self::Pause(process) => tikv.resume(*process)?,
             Self::Kill(process) | Self::Crash(process) => tikv.revive(*process).await?,
             Self::Silence(part) => tikv.silence(&part.first_key(), false),
