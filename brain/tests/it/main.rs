@@ -14,6 +14,7 @@ mod engine;
 mod etcd;
 mod failing_rows;
 mod fetch;
+mod first_start;
 mod fixtures;
 mod follow;
 mod grpc;
