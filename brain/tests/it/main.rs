@@ -20,6 +20,7 @@ mod follow;
 mod grpc;
 mod health;
 mod hot_rows;
+mod http_forms;
 mod import;
 mod key_index;
 mod kubebrain;
