@@ -114,6 +114,12 @@ pub enum DataDirError {
         /// The part, with its verb.
         part: &'static str,
     },
+    /// There is no store in it, and one must be there.
+    #[error("data directory {} holds no store, but --initial-cluster-state=existing says that there is one: mount the volume with the data, restore a backup by `kubebrain snapshot restore`, or begin an empty store by --initial-cluster-state=new", path.display())]
+    NoStore {
+        /// The directory.
+        path: PathBuf,
+    },
     /// It contains another log.
     #[error("data directory {} holds another log than its {IDENTITY} file names: restore the whole data directory from one copy", path.display())]
     OtherLog {
@@ -168,6 +174,15 @@ impl DataDir {
             identity,
             _lock: lock,
         })
+    }
+
+    /// Returns true if a store was begun in the directory. Changes nothing. Fails if it holds something else.
+    pub fn holds_store(path: &Path) -> Result<bool, DataDirError> {
+        match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            // Until the log is named nothing was acknowledged.
+            _ => Ok(inspect(path)?.is_some_and(|identity| identity.log.is_some())),
+        }
     }
 
     /// Returns the path of the directory.

@@ -12,17 +12,21 @@ use clap::{Arg, ArgAction};
 
 use table::{FLAGS, Flag, Kind, Treatment};
 
+mod bootstrap;
 mod config;
 mod debug;
 pub mod duration;
 mod file;
 mod import;
+mod number;
 mod read;
 mod snapshot;
 mod table;
 pub mod url;
 mod wipe;
+mod yaml;
 
+pub use bootstrap::{Bootstrap, BootstrapError};
 pub use config::{
     AuthOptions, AutoCompaction, BrowserPolicy, CompactionPace, Config, Dump, Dumped, ElectionLockKind,
     ElectionOptions, ImportCommand, JwtOptions, Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions,
@@ -75,7 +79,8 @@ pub fn parse(
     };
     let mut warnings = Vec::new();
     let command = command();
-    let matches = match command.clone().try_get_matches_from(two_dashes(args)) {
+    let args = two_dashes(args, &mut warnings);
+    let matches = match command.clone().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelp => return Ok(Asked::Print(error.to_string())),
         Err(error) => return Err(one_line(&error)),
@@ -104,8 +109,8 @@ pub fn parse(
     if reads_file(&given) && reads_variables {
         given = from_file(given, &mut warnings)?;
     }
-    let given = settle(given, &mut warnings)?;
-    let mut config = read::config(&given, &mut warnings).map_err(FlagError)?;
+    let Settled { given, faults } = settle(given, &mut warnings)?;
+    let mut config = read::config(&given, faults, &mut warnings).map_err(FlagError)?;
     if wipes {
         wipe::check(given.keys().copied(), &config)?;
         config.wipes = true;
@@ -170,11 +175,16 @@ fn go_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Applies the table: renames old names, warns of flags without effect, refuses misleading ones.
-fn settle(
+/// The values after the table was applied.
+struct Settled {
     given: BTreeMap<&'static str, Given>,
-    warnings: &mut Vec<String>,
-) -> Result<BTreeMap<&'static str, Given>, FlagError> {
+    /// The reasons why no store can be begun with them.
+    faults: Vec<String>,
+}
+
+/// Applies the table: renames old names, warns of flags without effect, refuses misleading ones.
+fn settle(given: BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Settled, FlagError> {
+    let mut faults = Vec::new();
     let mut settled = BTreeMap::new();
     let mut gates = Vec::new();
     let listed_gates = given
@@ -211,6 +221,7 @@ fn settle(
         match flag.treatment {
             Treatment::Idle(why) => warnings.push(format!("{} has no effect here: {why}", this.origin)),
             Treatment::Refused(why) => return Err(FlagError(format!("{} is not supported: {why}", this.origin))),
+            Treatment::Bootstrap(why) => faults.push(format!("{} is not supported: {why}", this.origin)),
             _ => {}
         }
     }
@@ -225,7 +236,7 @@ fn settle(
             },
         );
     }
-    Ok(settled)
+    Ok(Settled { given: settled, faults })
 }
 
 /// Returns the flags given by the environment. Empty variables count as absent; unknown ones cause a warning.
@@ -250,8 +261,25 @@ fn variables(
     found
 }
 
-/// Returns the arguments with Go's `-flag` replaced by `--flag`. Values stay unchanged.
-fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+/// Flags of long ago, which etcd takes with any value and ignores.
+const FORGOTTEN: [&str; 13] = [
+    "cluster-active-size",
+    "cluster-remove-delay",
+    "cluster-sync-interval",
+    "config",
+    "force",
+    "max-result-buffer",
+    "max-retry-attempts",
+    "peer-heartbeat-interval",
+    "peer-election-timeout",
+    "retry-interval",
+    "snapshot",
+    "v",
+    "vv",
+];
+
+/// Returns the arguments with Go's `-flag` replaced by `--flag`, without those that etcd has forgotten. Values stay unchanged.
+fn two_dashes(args: impl IntoIterator<Item = OsString>, warnings: &mut Vec<String>) -> Vec<OsString> {
     let mut out = vec![OsString::from("kubebrain")];
     let mut is_value = false;
     for arg in args {
@@ -264,7 +292,12 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
             continue;
         };
         let name = text.trim_start_matches('-');
-        let flag = Flag::named(name.split('=').next().unwrap_or(name));
+        let bare = name.split('=').next().unwrap_or(name);
+        if FORGOTTEN.contains(&bare) {
+            warnings.push(format!("--{bare} has no effect: etcd ignores it, too"));
+            continue;
+        }
+        let flag = Flag::named(bare);
         is_value = flag.is_some_and(|flag| flag.kind == Kind::Text && !name.contains('='));
         match text {
             "-h" | "--" => out.push(arg),
@@ -317,12 +350,17 @@ fn arg(flag: &'static Flag) -> Arg {
         Treatment::Works(help) => format!("{help} [default: {}]", flag.default),
         Treatment::Idle(why) => format!("no effect here: {why}"),
         Treatment::Refused(why) => format!("refused: {why}"),
+        Treatment::Bootstrap(why) => format!("refused where there is no store yet, else without effect: {why}"),
         Treatment::Renamed(new) => format!("old name of --{new}"),
         Treatment::Gate(gate) => format!("old name of --feature-gates={gate}=..."),
     };
     let hidden = matches!(
         flag.treatment,
-        Treatment::Idle(_) | Treatment::Refused(_) | Treatment::Renamed(_) | Treatment::Gate(_)
+        Treatment::Idle(_)
+            | Treatment::Refused(_)
+            | Treatment::Bootstrap(_)
+            | Treatment::Renamed(_)
+            | Treatment::Gate(_)
     );
     arg.help(help)
         .help_heading(flag.group.heading())

@@ -17,11 +17,13 @@ pub use grpc::{GrpcMetrics, InFlight};
 pub(crate) use grpc::{has_one_request, is_service, is_unary};
 pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
 pub use process::ProcessMetrics;
+pub use scrapes::ScrapeMetrics;
 
 mod apply;
 mod grpc;
 mod peers;
 mod process;
+mod scrapes;
 
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,6 +37,8 @@ pub struct Metrics {
     observe: Mutex<Vec<Observe>>,
     /// Metrics that are read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
+    /// Requests for the metrics.
+    pub scrapes: ScrapeMetrics,
     /// The log and the rows.
     pub disk: DiskMetrics,
     /// Keys, revisions and watchers.
@@ -278,8 +282,10 @@ impl Metrics {
     #[must_use]
     pub fn new(extensive: bool) -> Metrics {
         let r = Register(Registry::new());
+        scrapes::register_constants(&r);
         Metrics {
             process: Mutex::new(ProcessMetrics::register(&r)),
+            scrapes: ScrapeMetrics::register(&r),
             disk: DiskMetrics::register(&r),
             mvcc: MvccMetrics::register(&r),
             lease: LeaseMetrics::register(&r),

@@ -32,6 +32,8 @@ pub enum Code {
     FormatTooOld,
     /// Stored bytes are not what was written, or a part is missing.
     Corrupt,
+    /// There is no store where one must be.
+    StoreMissing,
     /// The Lease of the election is stored here.
     LeaseStoredHere,
     /// Any other reason.

@@ -10,6 +10,7 @@ mod debug;
 mod dump;
 mod embedded;
 mod engine;
+mod first_start;
 mod import;
 pub mod not_ready;
 pub mod process;

@@ -9,8 +9,10 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use self::guard::{TokenKind, check_password};
+use self::turns::Origin;
 use super::context::{ApiContext, caller_of, to_status};
 use super::header::HasHeader;
+use crate::cluster::forward::caller;
 use crate::errors::Error;
 use crate::mvcc::auth::{Auth as Users, AuthRequest, Permission, ROOT_ROLE};
 use crate::pb::authpb;
@@ -28,6 +30,7 @@ mod credentials;
 mod guard;
 mod jwt;
 mod simple;
+mod turns;
 
 /// The service over a store.
 pub struct AuthService<R: Rows>(pub ApiContext<R>);
@@ -100,7 +103,7 @@ impl<R: Rows> AuthService<R> {
     }
 
     /// Checks a password; returns the user as of the auth revision at which it was right.
-    async fn check_password(&self, request: &pb::AuthenticateRequest) -> Result<Identity, Error> {
+    async fn check_password(&self, request: &pb::AuthenticateRequest, from: &Origin) -> Result<Identity, Error> {
         let users = self.0.guard.load();
         if !users.is_enabled() {
             return Err(Error::AuthNotEnabled);
@@ -114,7 +117,7 @@ impl<R: Rows> AuthService<R> {
             .0
             .guard
             .authenticator()
-            .verify(request.password.clone(), hash)
+            .verify(from.clone(), request.password.clone(), hash)
             .await?;
         if !is_right {
             tracing::info!(user = request.name, "wrong password");
@@ -128,9 +131,10 @@ impl<R: Rows> AuthService<R> {
 
     /// Gives a client a token, as the leader.
     async fn authenticate_here(&self, request: Request<pb::AuthenticateRequest>) -> Answer<pb::AuthenticateResponse> {
+        let from = Origin::new(caller::address(request.metadata()), &request.get_ref().name);
         let request = request.into_inner();
         for _ in 0..ATTEMPTS {
-            let identity = match self.check_password(&request).await {
+            let identity = match self.check_password(&request, &from).await {
                 Ok(identity) => identity,
                 Err(error) => return Err(self.0.refuse(error).await),
             };
@@ -194,7 +198,11 @@ impl<R: Rows> Auth for AuthService<R> {
         }))
     }
 
-    async fn authenticate(&self, request: Request<pb::AuthenticateRequest>) -> Answer<pb::AuthenticateResponse> {
+    async fn authenticate(&self, mut request: Request<pb::AuthenticateRequest>) -> Answer<pb::AuthenticateResponse> {
+        if !self.0.router.is_forwarded() {
+            let address = request.remote_addr().map(|address| address.ip());
+            caller::set_address(request.metadata_mut(), address);
+        }
         let local = |request| self.authenticate_here(request);
         let remote = |leader, request| async move { AuthClient::new(leader).authenticate(request).await };
         self.0.forward_unidentified(request, local, remote).await

@@ -36,6 +36,13 @@ pub enum EnterError {
     Unreachable(#[source] anyhow::Error),
 }
 
+/// Returns true if a member has a row: it has started before.
+pub async fn has_row<C: CasRegister>(register: &C, name: &str) -> Result<bool, EnterError> {
+    let stored = register.get().await.map_err(EnterError::Unreachable)?;
+    let table = MemberTable::decode(stored.as_ref())?;
+    Ok(table.rows().any(|(member, _)| member == name))
+}
+
 /// Writes the row of a member that starts, and returns all rows.
 pub async fn enter<C: CasRegister>(register: &C, request: &JoinRequest) -> Result<MemberTable, EnterError> {
     loop {

@@ -39,6 +39,13 @@ pub enum OwnerError {
     /// A restore needs a prefix without a store.
     #[error("the key prefix holds data already: choose another --tikv-key-prefix, or `kubebrain wipe` it")]
     Occupied,
+    /// There is no store below the prefix, and one must be there.
+    #[error(
+        "the key prefix holds no store, but --initial-cluster-state=existing says that there is one: look whether \
+         --tikv-pd-endpoints and --tikv-key-prefix lead to the data, restore a backup by `kubebrain snapshot restore`, or begin an \
+         empty store by --initial-cluster-state=new"
+    )]
+    NoStore,
     /// The register holds something else.
     #[error("the key prefix belongs to something else")]
     Foreign,
@@ -86,6 +93,11 @@ impl Owner<'_> {
             own: token.to_owned(),
         })
     }
+}
+
+/// Returns true if the key prefix has an owner, whoever that is.
+pub async fn is_owned<C: CasRegister>(register: &C) -> Result<bool, OwnerError> {
+    Ok(get(register).await?.is_some())
 }
 
 /// Claims the key prefix for this cluster, or verifies that it owns it. Returns the cluster's id.

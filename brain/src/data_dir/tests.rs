@@ -90,6 +90,27 @@ fn a_first_start_that_was_cut_short_is_taken_up_again() {
 }
 
 #[test]
+fn store_is_there_once_its_log_is_named() {
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("not/mounted");
+    assert!(!DataDir::holds_store(&path).unwrap());
+    assert!(!path.exists(), "nothing is created");
+    assert!(!DataDir::holds_store(temp.path()).unwrap());
+    let mut dir = DataDir::open(&path, || FIRST).unwrap();
+    assert!(!DataDir::holds_store(&path).unwrap());
+    for part in [LOG, ROWS] {
+        fs::create_dir(path.join(part)).unwrap();
+        fs::write(path.join(part).join("x"), "").unwrap();
+    }
+    dir.set_log(LogId([7; 16])).unwrap();
+    assert!(DataDir::holds_store(&path).unwrap());
+    assert!(matches!(
+        DataDir::holds_store(temp.path()),
+        Err(DataDirError::Foreign { .. })
+    ));
+}
+
+#[test]
 fn a_newer_format_is_refused() {
     let temp = TempDir::new().unwrap();
     fs::write(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::bootstrap::Bootstrap;
 use super::url::Url;
 use crate::slow_requests::SlowOptions;
 
@@ -101,8 +102,10 @@ pub struct Config {
     pub advertise_client_urls: Vec<Url>,
     /// The peer URLs in the member list.
     pub initial_advertise_peer_urls: Vec<Url>,
-    /// True if the cluster exists: this member joins it even if none of its members is recognised.
+    /// True if there must be a store: none is begun. On TiKV this member joins the cluster even if none of its members is recognised.
     pub joins_existing: bool,
+    /// What matters only where there is no store yet.
+    pub bootstrap: Bootstrap,
     /// Token of a new cluster.
     pub initial_cluster_token: String,
     /// The certificates presented to clients, and required of them.

@@ -1,14 +1,14 @@
 //! Converts the given values to the typed [`Config`].
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
+use super::bootstrap::Bootstrap;
 use super::config::*;
-use super::duration;
 use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
+use super::{duration, number};
 use crate::memory;
 use crate::slow_requests::SlowOptions;
 
@@ -23,8 +23,12 @@ mod tracing;
 
 pub use gates::features;
 
-/// Reads and checks all values. Warnings are appended to `warnings`.
-pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<String>) -> Result<Config, String> {
+/// Reads and checks all values. `faults` keep a store from being begun with them. Warnings are appended to `warnings`.
+pub(super) fn config(
+    given: &BTreeMap<&'static str, Given>,
+    faults: Vec<String>,
+    warnings: &mut Vec<String>,
+) -> Result<Config, String> {
     let values = Values { given };
     let name = values.text("name").to_owned();
     let data_dir = match values.text("data-dir") {
@@ -33,32 +37,47 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
     };
     let election_timeout = election_timeout(&values)?;
     let listen_client_urls = values.bind_urls("listen-client-urls")?;
-    if listen_client_urls.is_empty() {
-        return Err("--listen-client-urls must name at least one URL".to_owned());
-    }
+    let listen_client_http_urls = values.bind_urls("listen-client-http-urls")?;
+    let listen_metrics_urls = values.bind_urls("listen-metrics-urls")?;
+    let listen_peer_urls = values.bind_urls("listen-peer-urls")?;
+    let client_urls = [&listen_client_urls, &listen_client_http_urls, &listen_metrics_urls];
+    let client_tls = tls::client(
+        &values,
+        &client_urls.into_iter().flatten().collect::<Vec<_>>(),
+        warnings,
+    )?;
+    let peer_tls = tls::peer(&values, &listen_peer_urls.iter().collect::<Vec<_>>(), warnings)?;
     let storage = storage::read(&values)?;
+    let initial_advertise_peer_urls = values.host_urls("initial-advertise-peer-urls")?;
+    let mut bootstrap = Bootstrap {
+        faults,
+        name: name.clone(),
+        listed: Vec::new(),
+        advertised: initial_advertise_peer_urls.clone(),
+    };
     let mut config = Config {
         wipes: false,
         dump: None,
         snapshot: None,
         import: None,
         data_dir: data_dir.into(),
-        listen_client_http_urls: values.bind_urls("listen-client-http-urls")?,
-        listen_metrics_urls: values.bind_urls("listen-metrics-urls")?,
-        listen_peer_urls: values.bind_urls("listen-peer-urls")?,
+        listen_client_http_urls,
+        listen_metrics_urls,
+        listen_peer_urls,
         advertise_client_urls: advertised(&values, &listen_client_urls)?,
         listen_client_urls,
-        discovery: members::discovery(&values, &storage)?,
-        initial_cluster: members::cluster(&values, &name, &storage)?,
-        initial_advertise_peer_urls: values.urls("initial-advertise-peer-urls")?,
+        discovery: members::discovery(&values, &storage, &mut bootstrap, warnings)?,
+        initial_cluster: members::cluster(&values, &storage, &mut bootstrap),
+        initial_advertise_peer_urls,
         election: election::read(&values, &storage)?,
         strict_reads: values.bool("strict-reads"),
         grpc_gateway: values.bool("enable-grpc-gateway"),
         leader_http: election::leader_http(&values)?,
         joins_existing: values.one_of("initial-cluster-state", &[("new", false), ("existing", true)])?,
+        bootstrap,
         initial_cluster_token: values.text("initial-cluster-token").to_owned(),
-        client_tls: tls::client(&values)?,
-        peer_tls: tls::peer(&values)?,
+        client_tls,
+        peer_tls,
         tls_policy: tls::policy(&values)?,
         limits: limits(&values, &storage, warnings)?,
         keepalive: keepalive(&values)?,
@@ -71,8 +90,8 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
             host_whitelist: values.unless_all("host-whitelist"),
         },
         log: log::read(&values, warnings)?,
-        auto_compaction: auto_compaction(&values)?,
-        compaction: compaction_pace(&values)?,
+        auto_compaction: auto_compaction(&values, warnings)?,
+        compaction: compaction_pace(&values, warnings)?,
         corrupt_check_interval: Some(values.duration("corrupt-check-time")?).filter(|every| !every.is_zero()),
         bootstrap_defrag_bytes: Some(values.number::<u32>("bootstrap-defrag-threshold-megabytes")?)
             .filter(|megabytes| *megabytes > 0)
@@ -82,10 +101,10 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
             unary: values.duration("warning-unary-request-duration")?,
         },
         tracing: tracing::read(&values)?,
-        watch_progress_notify_interval: positive(&values, "watch-progress-notify-interval")?,
+        watch_progress_notify_interval: progress_interval(&values, warnings)?,
         election_timeout,
         auth: auth::read(&values, warnings)?,
-        extensive_metrics: values.one_of("metrics", &[("basic", false), ("extensive", true)])?,
+        extensive_metrics: extensive_metrics(&values, warnings),
         unsafe_no_fsync: values.bool("unsafe-no-fsync"),
         embedded_cache_bytes: Some(values.number("embedded-cache-bytes")?).filter(|bytes| *bytes > 0),
         key_index_bytes: key_index_bytes(&values)?,
@@ -93,6 +112,7 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         name,
     };
     gates::check(&values, warnings)?;
+    members::check_fallback(&values)?;
     values.one_of("logger", &[("zap", ())])?;
     tls::self_sign(&values, &mut config, warnings)?;
     tls::check_schemes(&config, warnings)?;
@@ -128,19 +148,41 @@ impl<'a> Values<'a> {
         format!("{} is not valid: {what}", self.origin(name))
     }
 
-    fn number<T: FromStr>(&self, name: &str) -> Result<T, String> {
+    fn number<T: TryFrom<i128>>(&self, name: &str) -> Result<T, String> {
         let text = self.text(name);
-        text.parse()
-            .map_err(|_| self.error(name, format!("{text:?} is not a number in range")))
+        number::parse(text)
+            .and_then(|number| number.try_into().ok())
+            .ok_or_else(|| self.error(name, format!("{text:?} is not a number in range")))
     }
 
+    /// Returns a duration. etcd takes negative ones, which mean what 0 means.
     fn duration(&self, name: &str) -> Result<Duration, String> {
         let text = self.text(name);
-        duration::parse(text).map_err(|what| self.error(name, format!("{text:?}: {what}")))
+        match text.strip_prefix('-').map(duration::parse) {
+            Some(Ok(_)) => Ok(Duration::ZERO),
+            _ => duration::parse(text).map_err(|what| self.error(name, format!("{text:?}: {what}"))),
+        }
     }
 
+    /// Returns a list of URLs. As in etcd, an empty text is the default.
     fn urls(&self, name: &str) -> Result<Vec<Url>, String> {
-        Url::parse_list(self.text(name)).map_err(|what| self.error(name, what))
+        let text = match self.text(name) {
+            "" => Flag::named(name).map_or("", |flag| flag.default),
+            text => text,
+        };
+        Url::parse_list(text).map_err(|what| self.error(name, what))
+    }
+
+    /// The same of URLs that others dial.
+    fn host_urls(&self, name: &str) -> Result<Vec<Url>, String> {
+        let urls = self.urls(name)?;
+        match urls
+            .iter()
+            .find(|url| url.host_port().is_some_and(|(host, _)| host.is_empty()))
+        {
+            Some(url) => Err(self.error(name, format!("unexpected empty host ({url})"))),
+            None => Ok(urls),
+        }
     }
 
     fn bind_urls(&self, name: &str) -> Result<Vec<Url>, String> {
@@ -170,6 +212,15 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// The same as [`Values::one_of`], in any case.
+    fn one_of_lower<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, String> {
+        let lower = self.text(name).to_ascii_lowercase();
+        match choices.iter().find(|(choice, _)| *choice == lower) {
+            Some((_, value)) => Ok(*value),
+            None => self.one_of(name, choices),
+        }
+    }
+
     fn one_of<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, String> {
         let text = self.text(name);
         choices
@@ -177,7 +228,8 @@ impl<'a> Values<'a> {
             .find(|(choice, _)| *choice == text)
             .map(|(_, value)| *value)
             .ok_or_else(|| {
-                let choices: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+                let choices = choices.iter().map(|(choice, _)| *choice);
+                let choices: Vec<_> = choices.filter(|choice| !choice.is_empty()).collect();
                 self.error(name, format!("{text:?} is none of {}", choices.join(", ")))
             })
     }
@@ -206,7 +258,7 @@ fn election_timeout(values: &Values<'_>) -> Result<Duration, String> {
 /// Returns the URLs that clients are to dial: the given ones, else the listen URLs if they can be dialled.
 fn advertised(values: &Values<'_>, listen: &[Url]) -> Result<Vec<Url>, String> {
     if values.is_given("advertise-client-urls") || !values.is_given("listen-client-urls") {
-        return values.urls("advertise-client-urls");
+        return values.host_urls("advertise-client-urls");
     }
     if listen.iter().any(Url::is_wildcard) {
         return Err("--advertise-client-urls is required when --listen-client-urls names every address".to_owned());
@@ -237,10 +289,11 @@ fn limits(values: &Values<'_>, storage: &Storage, warnings: &mut Vec<String>) ->
             "--max-request-bytes of {max_request_bytes} exceeds the recommended 10485760"
         ));
     }
-    let max_concurrent_streams = values.number("max-concurrent-streams")?;
-    if max_concurrent_streams == 0 {
-        return Err(values.error("max-concurrent-streams", "0 would serve nobody"));
-    }
+    // 0 is no limit, as in grpc-go.
+    let max_concurrent_streams = match values.number("max-concurrent-streams")? {
+        0 => u32::MAX,
+        streams => streams,
+    };
     Ok(Limits {
         max_inflight_bytes: inflight_bytes(values, max_request_bytes)?,
         max_request_bytes,
@@ -301,51 +354,78 @@ fn keepalive(values: &Values<'_>) -> Result<Keepalive, String> {
     })
 }
 
-/// Returns the pace of compactions. Etcd's defaults are for bbolt; storage here has a size of its own for one write.
-fn compaction_pace(values: &Values<'_>) -> Result<CompactionPace, String> {
+/// Returns the pace of compactions. Etcd's defaults are for bbolt; storage here has a size of its own for one write. 0 is the default, as
+/// in etcd.
+fn compaction_pace(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<CompactionPace, String> {
     const MOST: usize = 1_000_000;
     const LONGEST: Duration = Duration::from_secs(30);
     let mut pace = CompactionPace::default();
     if values.is_given("compaction-batch-limit") {
-        let limit = values.number("compaction-batch-limit")?;
-        if limit == 0 || limit > MOST {
-            return Err(values.error("compaction-batch-limit", format!("{limit} is not in 1 to {MOST}")));
+        let limit: usize = values.number("compaction-batch-limit")?;
+        if limit > MOST {
+            let origin = values.origin("compaction-batch-limit");
+            warnings.push(format!("{origin} of {limit} is lowered to {MOST}"));
         }
-        pace.batch_limit = Some(limit);
+        pace.batch_limit = Some(limit.min(MOST)).filter(|limit| *limit > 0);
     }
     if values.is_given("compaction-sleep-interval") {
         pace.pause = values.duration("compaction-sleep-interval")?;
         if pace.pause > LONGEST {
-            return Err(values.error("compaction-sleep-interval", "a pause is not longer than 30s"));
+            let origin = values.origin("compaction-sleep-interval");
+            warnings.push(format!("{origin} of {:?} is lowered to 30s", pace.pause));
+            pace.pause = LONGEST;
         }
     }
     Ok(pace)
 }
 
-fn positive(values: &Values<'_>, name: &str) -> Result<Duration, String> {
-    match values.duration(name)? {
-        Duration::ZERO => Err(values.error(name, "it must be >0")),
-        duration => Ok(duration),
-    }
+/// Returns the interval of progress notifications. As in etcd, 0 is the default, and shorter ones are the shortest.
+fn progress_interval(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Duration, String> {
+    const DEFAULT: Duration = Duration::from_secs(600);
+    const SHORTEST: Duration = Duration::from_millis(100);
+    Ok(match values.duration("watch-progress-notify-interval")? {
+        Duration::ZERO => DEFAULT,
+        interval if interval < SHORTEST => {
+            warnings.push("adjusting watch progress notify interval to minimum period 100ms".to_owned());
+            SHORTEST
+        }
+        interval => interval,
+    })
 }
 
-fn auto_compaction(values: &Values<'_>) -> Result<AutoCompaction, String> {
+/// Returns true for `extensive`. As in etcd, everything else is `basic`.
+fn extensive_metrics(values: &Values<'_>, warnings: &mut Vec<String>) -> bool {
+    let text = values.text("metrics");
+    if !["basic", "extensive"].contains(&text) {
+        let origin = values.origin("metrics");
+        warnings.push(format!(
+            "{origin} of {text:?} is neither basic nor extensive: it is basic"
+        ));
+    }
+    text == "extensive"
+}
+
+/// Returns what automatic compaction keeps, as etcd reads it: a number of revisions or hours, or else a duration, whose nanoseconds are
+/// revisions in the mode of these.
+fn auto_compaction(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<AutoCompaction, String> {
+    const HOUR: u64 = 3600;
     let by_revision = values.one_of("auto-compaction-mode", &[("periodic", false), ("revision", true)])?;
     let text = values.text("auto-compaction-retention");
-    let number = text.parse::<u32>().ok();
+    let number = text.parse::<u64>().ok();
     Ok(match (number, by_revision) {
         (Some(0), _) => AutoCompaction::Off,
-        (Some(number), true) => AutoCompaction::Revision(number.into()),
-        (Some(hours), false) => AutoCompaction::Periodic(Duration::from_secs(3600 * u64::from(hours))),
-        (None, true) => {
-            return Err(values.error(
-                "auto-compaction-retention",
-                format!("{text:?} is not a number of revisions"),
-            ));
-        }
-        (None, false) => match values.duration("auto-compaction-retention")? {
-            Duration::ZERO => AutoCompaction::Off,
-            age => AutoCompaction::Periodic(age),
+        (Some(number), true) => AutoCompaction::Revision(number.try_into().unwrap_or(i64::MAX)),
+        (Some(hours), false) => AutoCompaction::Periodic(Duration::from_secs(HOUR.saturating_mul(hours))),
+        (None, _) => match (values.duration("auto-compaction-retention")?, by_revision) {
+            (Duration::ZERO, _) => AutoCompaction::Off,
+            (age, false) => AutoCompaction::Periodic(age),
+            (age, true) => {
+                let revisions = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+                warnings.push(format!(
+                    "--auto-compaction-retention {text} is {revisions} revisions with --auto-compaction-mode=revision"
+                ));
+                AutoCompaction::Revision(revisions)
+            }
         },
     })
 }

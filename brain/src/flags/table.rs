@@ -52,6 +52,8 @@ pub(super) enum Treatment {
     Idle(&'static str),
     /// It is refused if it differs from the default, for this reason.
     Refused(&'static str),
+    /// It is refused if it differs from the default and there is no store yet, for this reason; otherwise it has no effect.
+    Bootstrap(&'static str),
     /// It is an old name of this flag.
     Renamed(&'static str),
     /// It is an old name of this feature gate.
@@ -101,7 +103,8 @@ const fn text(name: &'static str, default: &'static str, group: Group, treatment
 }
 
 const NO_DISCOVERY: Treatment =
-    Treatment::Refused("there is no discovery service: name the members by --initial-cluster or --discovery-srv");
+    Treatment::Bootstrap("there is no discovery service: name the members by --initial-cluster or --discovery-srv");
+const UNUSED: Treatment = Treatment::Idle("there is no discovery service");
 
 use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, Security, Storage, Tuning, Unsafe};
 use Treatment::{Gate, Idle, Refused, Renamed, Works};
@@ -167,19 +170,19 @@ pub(super) const FLAGS: &[Flag] = &[
     text("discovery", "", Clustering, NO_DISCOVERY),
     text("discovery-token", "", Clustering, NO_DISCOVERY),
     text("discovery-endpoints", "", Clustering, NO_DISCOVERY),
-    text("discovery-dial-timeout", "2s", Clustering, NO_DISCOVERY),
-    text("discovery-request-timeout", "5s", Clustering, NO_DISCOVERY),
-    text("discovery-keepalive-time", "2s", Clustering, NO_DISCOVERY),
-    text("discovery-keepalive-timeout", "6s", Clustering, NO_DISCOVERY),
-    bool("discovery-insecure-transport", "true", Clustering, NO_DISCOVERY),
-    bool("discovery-insecure-skip-tls-verify", "false", Clustering, NO_DISCOVERY),
-    text("discovery-cert", "", Clustering, NO_DISCOVERY),
-    text("discovery-key", "", Clustering, NO_DISCOVERY),
-    text("discovery-cacert", "", Clustering, NO_DISCOVERY),
-    text("discovery-user", "", Clustering, NO_DISCOVERY),
-    text("discovery-password", "", Clustering, NO_DISCOVERY),
-    text("discovery-fallback", "exit", Clustering, NO_DISCOVERY),
-    text("discovery-proxy", "", Clustering, NO_DISCOVERY),
+    text("discovery-dial-timeout", "2s", Clustering, UNUSED),
+    text("discovery-request-timeout", "5s", Clustering, UNUSED),
+    text("discovery-keepalive-time", "2s", Clustering, UNUSED),
+    text("discovery-keepalive-timeout", "6s", Clustering, UNUSED),
+    bool("discovery-insecure-transport", "true", Clustering, UNUSED),
+    bool("discovery-insecure-skip-tls-verify", "false", Clustering, UNUSED),
+    text("discovery-cert", "", Clustering, UNUSED),
+    text("discovery-key", "", Clustering, UNUSED),
+    text("discovery-cacert", "", Clustering, UNUSED),
+    text("discovery-user", "", Clustering, UNUSED),
+    text("discovery-password", "", Clustering, UNUSED),
+    text("discovery-fallback", "exit", Clustering, UNUSED),
+    text("discovery-proxy", "", Clustering, UNUSED),
     text("discovery-srv", "", Clustering, Works("domain whose SRV records _etcd-server-ssl._tcp and _etcd-server._tcp name the members on TiKV, instead of --initial-cluster; a member is called as the first label of its host name")),
     text("discovery-srv-name", "", Clustering, Works("suffix of the SRV records' service, behind a dash: _etcd-server-<name>._tcp")),
     bool("strict-reconfig-check", "true", Clustering, Idle("the log needs no quorum of members, so no change of members can lose it")),
@@ -193,6 +196,7 @@ pub(super) const FLAGS: &[Flag] = &[
     text("client-cert-file", "", Security, Idle("the server makes no client connections")),
     text("client-key-file", "", Security, Idle("the server makes no client connections")),
     text("client-crl-file", "", Security, Works("PEM or DER file of revoked client certificates")),
+    text("client-cert-allowed-cn", "", Security, Works("comma-separated common names of which a client certificate needs one; in etcd's file only, client-transport-security.allowed-cn")),
     text("client-cert-allowed-hostname", "", Security, Works("comma-separated SAN host names of which a client certificate needs one")),
     text("trusted-ca-file", "", Security, Works("PEM file of the CAs of client certificates; given, they are required")),
     bool("auto-tls", "false", Security, Works("make a self-signed certificate for clients in <data-dir>/fixtures/client, unless --cert-file is given")),
@@ -264,7 +268,7 @@ pub(super) const FLAGS: &[Flag] = &[
     bool("experimental-enable-lease-checkpoint-persist", "false", Experimental, Gate("LeaseCheckpointPersist")),
     bool("experimental-txn-mode-write-with-shared-buffer", "true", Experimental, Gate("TxnModeWriteWithSharedBuffer")),
     bool("experimental-stop-grpc-service-on-defrag", "false", Experimental, Gate("StopGRPCServiceOnDefrag")),
-    bool("force-new-cluster", "false", Unsafe, Refused("there is no membership to forget")),
+    bool("force-new-cluster", "false", Unsafe, Idle("no quorum of other members is needed: a member alone serves what is stored")),
     bool("unsafe-no-fsync", "false", Unsafe, Works("do not wait for the disk: a crash of the machine loses data")),
     bool("version", "false", Other, Works("print the versions and exit")),
 ];

@@ -69,35 +69,48 @@ impl Url {
         ip.is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// Parses one URL. The error describes the fault.
+    /// Parses one URL as Go does: the scheme in any case; a user, a query and a fragment are left out. The error describes the fault.
     pub fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("{text:?} is not a URL such as http://127.0.0.1:2379"));
-        };
-        let scheme = match scheme {
+        let no_url = || format!("{text:?} is not a URL such as http://127.0.0.1:2379");
+        let (scheme, rest) = text.split_once(':').ok_or_else(no_url)?;
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let authority = rest.strip_prefix("//");
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
             "http" => Scheme::Http,
             "https" => Scheme::Https,
             "unix" => Scheme::Unix,
             "unixs" => Scheme::Unixs,
+            _ if authority.is_none() => return Err(no_url()),
             other => {
                 return Err(format!(
                     "URL scheme must be http, https, unix, or unixs: {other:?} in {text:?}"
                 ));
             }
         };
-        let address = rest.to_owned();
-        match scheme {
-            Scheme::Unix | Scheme::Unixs if address.is_empty() => Err(format!("no path of a socket in {text:?}")),
-            Scheme::Unix | Scheme::Unixs => Ok(Url { scheme, address }),
-            Scheme::Http | Scheme::Https if rest.contains(['/', '?', '#']) => {
-                Err(format!("URL must not contain a path: {text:?}"))
-            }
-            Scheme::Http | Scheme::Https if split(rest).is_none() => {
+        match (scheme, authority) {
+            (Scheme::Unix | Scheme::Unixs, None) if rest.starts_with('/') => Ok(Url::new(scheme, rest)),
+            (Scheme::Unix | Scheme::Unixs, Some(address)) if !address.is_empty() => Ok(Url::new(scheme, address)),
+            (Scheme::Unix | Scheme::Unixs, _) => Err(format!("no path of a socket in {text:?}")),
+            (Scheme::Http | Scheme::Https, None) => {
                 Err(format!("URL address does not have the form \"host:port\": {text:?}"))
             }
-            Scheme::Http | Scheme::Https => Ok(Url { scheme, address }),
+            (Scheme::Http | Scheme::Https, Some(authority)) if authority.contains('/') => {
+                Err(format!("URL must not contain a path: {text:?}"))
+            }
+            (Scheme::Http | Scheme::Https, Some(authority)) => {
+                let address = authority.rsplit('@').next().unwrap_or_default();
+                match split(address) {
+                    Some(_) => Ok(Url::new(scheme, address)),
+                    None => Err(format!("URL address does not have the form \"host:port\": {text:?}")),
+                }
+            }
         }
+    }
+
+    fn new(scheme: Scheme, address: &str) -> Url {
+        let address = address.to_owned();
+        Url { scheme, address }
     }
 
     /// Parses a comma-separated list and removes duplicates; an empty text is an empty list. The error describes the first bad URL.
@@ -127,10 +140,15 @@ impl Url {
 fn split(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let bare = match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']')?,
-        None if host.contains([':', ']', '@']) => return None,
+        Some(rest) => rest
+            .strip_suffix(']')
+            .filter(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok())?,
+        None if host.contains([':', ']', '@', '%', '\\', '^', '`', '{', '|', '}', ' ']) => return None,
         None => host,
     };
+    if !port.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
     Some((bare, port.parse().ok()?))
 }
 
@@ -159,6 +177,56 @@ mod tests {
         }
     }
 
+    /// What etcd 3.6 makes of texts.
+    #[test]
+    fn urls_are_read_as_by_go() {
+        for (text, url) in [
+            ("HTTP://127.0.0.1:2379", Some("http://127.0.0.1:2379")),
+            (" http://127.0.0.1:2379 ", Some("http://127.0.0.1:2379")),
+            ("http://a_b:2379", Some("http://a_b:2379")),
+            ("http://u@h:2379", Some("http://h:2379")),
+            ("http://u:p@h:2379", Some("http://h:2379")),
+            ("http://127.0.0.1:2379?x=1", Some("http://127.0.0.1:2379")),
+            ("http://127.0.0.1:2379#f", Some("http://127.0.0.1:2379")),
+            ("http://a!b:1", Some("http://a!b:1")),
+            ("http://:2379", Some("http://:2379")),
+            ("https://127.0.0.1:02379", Some("https://127.0.0.1:02379")),
+            ("unix:///run/a.sock", Some("unix:///run/a.sock")),
+            ("UNIX:///run/a.sock", Some("unix:///run/a.sock")),
+            ("unix:/run/a.sock", Some("unix:///run/a.sock")),
+            ("unix://localhost:1", Some("unix://localhost:1")),
+            ("http://127.0.0.1:2379/", None),
+            ("http://127.0.0.1", None),
+            ("http://127.0.0.1:port", None),
+            ("http://127.0.0.1:-1", None),
+            ("http://127.0.0.1:+1", None),
+            ("http://::1:2379", None),
+            ("http://[fe80::1]", None),
+            ("http://[127.0.0.1]:1", None),
+            ("http://[::1%eth0]:2379", None),
+            ("http://a%41:1", None),
+            ("http://a b:1", None),
+            ("http:127.0.0.1:1", None),
+            ("http:///127.0.0.1:1", None),
+            ("127.0.0.1:2379", None),
+            ("localhost:2379", None),
+            ("unix:a.sock", None),
+            ("unix://", None),
+        ] {
+            let found = Url::parse(text).ok().map(|url| url.to_string());
+            assert_eq!(found.as_deref(), url, "{text:?}");
+        }
+        // Go takes these, and then cannot listen on them or dial them; the second one it refuses.
+        for (text, is_taken) in [
+            ("http://127.0.0.1:70000", false),
+            ("unix://localhost:m0", true),
+            ("http://127.0.0.1:", false),
+            ("http://[::1%25eth0]:2379", false),
+        ] {
+            assert_eq!(Url::parse(text).is_ok(), is_taken, "{text}");
+        }
+    }
+
     #[test]
     fn bad_urls_are_refused() {
         for (text, reason) in [
@@ -168,7 +236,6 @@ mod tests {
             ("http://127.0.0.1:port", "form \"host:port\""),
             ("http://127.0.0.1:70000", "form \"host:port\""),
             ("http://::1:2379", "form \"host:port\""),
-            ("http://u@h:2379", "form \"host:port\""),
             ("http://127.0.0.1:2379/v3", "must not contain a path"),
             ("unix://", "no path"),
         ] {

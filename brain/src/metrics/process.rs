@@ -4,6 +4,7 @@ use std::fs;
 
 use prometheus::{Counter, Gauge, IntCounter};
 use rustix::process::{Resource, getrlimit};
+use tokio::runtime::Handle;
 
 use super::Register;
 
@@ -13,6 +14,9 @@ pub struct ProcessMetrics {
     cpu: Counter,
     resident: Gauge,
     memory: Gauge,
+    max_memory: Gauge,
+    threads: Gauge,
+    tasks: Gauge,
     started: Gauge,
     open_fds: Gauge,
     max_fds: Gauge,
@@ -32,6 +36,15 @@ impl ProcessMetrics {
             )),
             resident: gauge("process_resident_memory_bytes", "Memory of the process in RAM."),
             memory: gauge("process_virtual_memory_bytes", "Address space of the process."),
+            max_memory: gauge(
+                "process_virtual_memory_max_bytes",
+                "Largest address space of the process.",
+            ),
+            threads: gauge("go_threads", "Threads of the process. The name is that of etcd's."),
+            tasks: gauge(
+                "go_goroutines",
+                "Tasks that are alive: they take the place of goroutines, whose name this has.",
+            ),
             started: gauge(
                 "process_start_time_seconds",
                 "When the process started, in seconds since 1970.",
@@ -66,6 +79,7 @@ impl ProcessMetrics {
             self.cpu.inc_by(stat.cpu_ticks / ticks);
             self.memory.set(stat.memory_bytes);
             self.resident.set(stat.resident_pages * page);
+            self.threads.set(stat.threads);
             if let Some(boot) = boot_time() {
                 self.started.set(boot + stat.start_ticks / ticks);
             }
@@ -92,12 +106,20 @@ impl ProcessMetrics {
             self.max_fds.set(limit);
             self.os_fd_limit.set(limit);
         }
+        #[allow(clippy::cast_precision_loss, reason = "the last bytes of a limit do not matter")]
+        let max_memory = getrlimit(Resource::As).current.unwrap_or(u64::MAX) as f64;
+        self.max_memory.set(max_memory);
+        if let Ok(runtime) = Handle::try_current() {
+            let tasks = u32::try_from(runtime.metrics().num_alive_tasks()).unwrap_or(u32::MAX);
+            self.tasks.set(tasks.into());
+        }
     }
 }
 
 /// The fields of `/proc/self/stat`.
 struct Stat {
     cpu_ticks: f64,
+    threads: f64,
     start_ticks: f64,
     memory_bytes: f64,
     resident_pages: f64,
@@ -110,6 +132,7 @@ impl Stat {
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         Some(Stat {
             cpu_ticks: field(14)? + field(15)?,
+            threads: field(20)?,
             start_ticks: field(22)?,
             memory_bytes: field(23)?,
             resident_pages: field(24)?,

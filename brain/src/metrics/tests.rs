@@ -5,8 +5,8 @@ use tonic::Code;
 
 use super::Metrics;
 
-/// The names and types in `/metrics` of etcd 3.6.16, without those of Go, raft, bbolt and the v2 store, of pauses for compactions and of
-/// snapshots between members.
+/// The names and types in `/metrics` of etcd 3.6.16, without those of Go's memory, raft, bbolt and writes of the v2 store, of pauses for
+/// compactions and of snapshots between members.
 const ETCD: &str = "\
     etcd_cluster_version gauge \n\
     etcd_debugging_auth_revision gauge \n\
@@ -28,6 +28,9 @@ const ETCD: &str = "\
     etcd_debugging_mvcc_watcher_total gauge \n\
     etcd_debugging_server_lease_expired_total counter \n\
     etcd_debugging_server_alarms gauge \n\
+    etcd_debugging_store_expires_total counter \n\
+    etcd_debugging_store_watch_requests_total counter \n\
+    etcd_debugging_store_watchers gauge \n\
     etcd_disk_backend_commit_duration_seconds histogram \n\
     etcd_disk_backend_defrag_duration_seconds histogram \n\
     etcd_disk_backend_snapshot_duration_seconds histogram \n\
@@ -76,7 +79,10 @@ const ETCD: &str = "\
     etcd_server_read_indexes_failed_total counter \n\
     etcd_server_slow_apply_total counter \n\
     etcd_server_slow_read_indexes_total counter \n\
+    etcd_server_snapshot_apply_in_progress_total gauge \n\
     etcd_server_version gauge \n\
+    go_goroutines gauge \n\
+    go_threads gauge \n\
     grpc_server_handled_total counter \n\
     grpc_server_msg_received_total counter \n\
     grpc_server_msg_sent_total counter \n\
@@ -91,6 +97,9 @@ const ETCD: &str = "\
     process_resident_memory_bytes gauge \n\
     process_start_time_seconds gauge \n\
     process_virtual_memory_bytes gauge \n\
+    process_virtual_memory_max_bytes gauge \n\
+    promhttp_metric_handler_requests_in_flight gauge \n\
+    promhttp_metric_handler_requests_total counter \n\
 ";
 
 fn text(metrics: &Metrics) -> String {
@@ -129,6 +138,15 @@ fn names_and_types_are_etcds() {
     }
 }
 
+#[tokio::test]
+async fn tasks_are_counted_as_goroutines() {
+    let metrics = Metrics::new(false);
+    let before = value(&text(&metrics), "go_goroutines");
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(std::future::pending::<()>());
+    assert!(value(&text(&metrics), "go_goroutines") > before);
+}
+
 #[test]
 fn series_read_as_prometheus_reads_them() {
     let metrics = Metrics::new(false);
@@ -144,6 +162,8 @@ fn series_read_as_prometheus_reads_them() {
     assert!(value(&text, "process_start_time_seconds") > 1.7e9);
     assert!(value(&text, "process_cpu_seconds_total") >= 0.0);
     assert!(value(&text, "process_max_fds") > 2.0);
+    assert!(value(&text, "go_threads") >= 1.0);
+    assert!(value(&text, "process_virtual_memory_max_bytes") > 1e6);
     for (series, wanted) in [
         ("etcd_server_has_leader", 1.0),
         ("etcd_debugging_mvcc_keys_total", 7.0),

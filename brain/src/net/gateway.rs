@@ -4,14 +4,18 @@
 //! messages are known by their descriptors.
 
 pub(crate) use body::longest;
-pub(crate) use exchange::{Exchange, failure, to_root};
+pub(crate) use exchange::{Exchange, failure};
 pub(crate) use methods::{Found, find};
 
 mod body;
 mod exchange;
 mod json;
+mod metadata;
 mod methods;
+mod numbers;
+mod protojson;
 mod refused;
+mod syntax;
 mod turns;
 mod values;
 pub(crate) mod websocket;

@@ -1,4 +1,4 @@
-//! The HTTP routes beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, whose paths, codes and bodies are etcd's,
+//! The HTTP routes beside gRPC: `/health`, `/livez`, `/readyz`, `/version`, `/metrics`, `/debug/vars`, whose paths, codes and bodies are etcd's,
 //! and `/member`.
 
 use std::io::Write as _;
@@ -28,6 +28,7 @@ mod cors;
 mod health;
 pub mod leader;
 pub mod member;
+mod vars;
 
 /// The checks that health requests run on the store. Errors are etcd's texts.
 #[tonic::async_trait]
@@ -139,6 +140,7 @@ pub fn routes(
         .route("/readyz/{check}", any(health::readyz_check))
         .route("/version", any(version))
         .route("/metrics", any(metrics_page))
+        .route("/debug/vars", any(vars::vars))
         .fallback(not_found)
         .with_state(Site {
             health,
@@ -160,8 +162,10 @@ async fn version(request: Request<Body>) -> Response<Body> {
 
 async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Response<Body> {
     let gzip = accepts_gzip(request.headers());
+    let scrape = site.metrics.scrapes.begin();
     match site.page(gzip).await {
         Ok(page) => {
+            scrape.answered(StatusCode::OK);
             let mut response = answer(StatusCode::OK, METRICS_TYPE, page);
             response
                 .headers_mut()
@@ -174,6 +178,7 @@ async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Respo
             response
         }
         Err(error) => {
+            scrape.answered(StatusCode::INTERNAL_SERVER_ERROR);
             error!(%error, "metrics cannot be rendered");
             plain_error(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be rendered")
         }

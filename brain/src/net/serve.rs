@@ -45,6 +45,7 @@ mod gzip;
 mod http2;
 mod inbound;
 mod linger;
+mod path;
 mod route;
 mod rpc;
 mod socket;

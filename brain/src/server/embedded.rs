@@ -23,7 +23,9 @@ use anyhow::Context as _;
 use election::Config as ElectionConfig;
 use tokio::sync::watch;
 
+use crate::data_dir::DataDirError;
 use crate::server::engine::{Ids, OpenEngine, quota};
+use crate::server::first_start;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 
 /// The engine of one member: a log in files and rows of fjall.
@@ -38,6 +40,11 @@ impl Engine for EmbeddedEngine {
 
 /// Runs a member with a store in a data directory of its own: no other member can lead.
 pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> {
+    tokio::select! {
+        biased;
+        () = life.leave.cancelled() => return life.end().await,
+        checked = check_first_start(config) => checked?,
+    }
     let server = Server::bind(config)?;
     let urls: Vec<String> = config.listen_peer_urls.iter().map(ToString::to_string).collect();
     tracing::info!(
@@ -85,6 +92,19 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         peers: None,
     };
     serve(config, ClientPorts::Bound(Box::new(server)), engine, metrics, life).await
+}
+
+/// Refuses to begin a store where there must be one, or by flags that do not fit. With a store, these flags do not matter.
+async fn check_first_start(config: &Config) -> anyhow::Result<()> {
+    if DataDir::holds_store(&config.data_dir)? {
+        first_start::ignore(&config.bootstrap);
+        return Ok(());
+    }
+    if config.joins_existing {
+        let path = config.data_dir.clone();
+        return Err(DataDirError::NoStore { path }.into());
+    }
+    first_start::check(&config.bootstrap).await
 }
 
 /// Opens rows and log. The rows first, because they name the log that must be there.

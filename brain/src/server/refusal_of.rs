@@ -37,6 +37,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
         return match error {
             OwnerError::Taken { .. } | OwnerError::Foreign => Some(Code::PrefixTaken),
             OwnerError::Wiping => Some(Code::PrefixWiping),
+            OwnerError::NoStore => Some(Code::StoreMissing),
             OwnerError::Restoring | OwnerError::Occupied => None,
             OwnerError::Unreachable(_) => Some(Code::StorageUnreachable),
         };
@@ -67,6 +68,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             DataDirError::Damaged { .. } | DataDirError::Missing { .. } | DataDirError::OtherLog { .. } => {
                 Some(Code::Corrupt)
             }
+            DataDirError::NoStore { .. } => Some(Code::StoreMissing),
             DataDirError::InUse { .. }
             | DataDirError::Foreign { .. }
             | DataDirError::Restoring { .. }
@@ -103,6 +105,9 @@ mod tests {
         let unwanted = ConnectError::UnwantedCluster { wanted: 1, found: 2 };
         assert_eq!(code(unwanted.into()), Code::ClusterIDMismatch);
         assert_eq!(code(OwnerError::Foreign.into()), Code::PrefixTaken);
+        assert_eq!(code(OwnerError::NoStore.into()), Code::StoreMissing);
+        let path = "/d".into();
+        assert_eq!(code(DataDirError::NoStore { path }.into()), Code::StoreMissing);
         let members = "b0".to_owned();
         let other = EnterError::Refused(membership::JoinError::OtherCluster { members });
         assert_eq!(code(other.into()), Code::PrefixTaken);

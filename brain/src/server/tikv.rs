@@ -30,6 +30,7 @@ use election::{Config as ElectionConfig, LeaseLock};
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
+use crate::server::first_start;
 use crate::server::retry;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 
@@ -209,18 +210,15 @@ async fn reach(
     let mut connection = connection(options, metrics, failures);
     // Two renewals fit into the renew deadline if each is answered in half of it.
     connection.slowest_answer = config.election.renew_deadline / 2;
-    let (tikv, supervisor) = Tikv::connect(connection).await?;
+    let (tikv, supervisor) = Tikv::attach(connection).await?;
+    // Before anything is written.
+    check_first_start(config, &tikv).await?;
+    tikv.pin().await?;
     let cluster = owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
-    let cluster = cluster.map_err(|error| match error {
-        OwnerError::Unreachable(error) => ConnectError::Unreachable(error).into(),
-        error => anyhow::Error::from(error),
-    })?;
+    let cluster = cluster.map_err(of_owner)?;
     let secret = secret(&tikv).await?;
     let table = membership::enter(&tikv.register(MEMBERS), request).await;
-    let table = table.map_err(|error| match error {
-        membership::EnterError::Unreachable(error) => ConnectError::Unreachable(error).into(),
-        error => anyhow::Error::from(error),
-    })?;
+    let table = table.map_err(of_members)?;
     Ok(Reached {
         tikv,
         supervisor,
@@ -228,6 +226,33 @@ async fn reach(
         secret,
         table,
     })
+}
+
+/// Refuses to begin a store where there must be one, and a member that never started by flags that do not fit.
+async fn check_first_start(config: &Config, tikv: &Tikv) -> anyhow::Result<()> {
+    if config.joins_existing && !owner::is_owned(&tikv.register(OWNER)).await.map_err(of_owner)? {
+        return Err(OwnerError::NoStore.into());
+    }
+    let members = tikv.register(MEMBERS);
+    if membership::has_row(&members, &config.name).await.map_err(of_members)? {
+        first_start::ignore(&config.bootstrap);
+        return Ok(());
+    }
+    first_start::check(&config.bootstrap).await
+}
+
+fn of_owner(error: OwnerError) -> anyhow::Error {
+    match error {
+        OwnerError::Unreachable(error) => ConnectError::Unreachable(error).into(),
+        error => error.into(),
+    }
+}
+
+fn of_members(error: membership::EnterError) -> anyhow::Error {
+    match error {
+        membership::EnterError::Unreachable(error) => ConnectError::Unreachable(error).into(),
+        error => error.into(),
+    }
 }
 
 /// Returns the options of the connection to TiKV, given the number of attempts so far that were too slow.

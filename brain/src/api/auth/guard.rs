@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::credentials::Credentials;
 use super::jwt::Jwt;
 use super::simple;
+use super::turns::{Origin, Turns};
 use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
 use crate::errors::Error;
 use crate::flags::{AuthOptions, TokenOptions};
@@ -37,8 +37,8 @@ pub struct Authenticator {
     pub(super) kind: TokenKind,
     client_cert_auth: bool,
     bcrypt_cost: u32,
-    /// Passwords that are hashed at once.
-    hashing: Arc<Semaphore>,
+    /// Passwords are hashed on half of the processors.
+    hashing: Turns,
 }
 
 impl Authenticator {
@@ -59,18 +59,20 @@ impl Authenticator {
             kind,
             client_cert_auth: options.client_cert_auth,
             bcrypt_cost: options.bcrypt_cost,
-            hashing: Arc::new(Semaphore::new((processors / 2).max(1))),
+            hashing: Turns::new((processors / 2).max(1)),
         })
     }
 
     /// Returns the bcrypt hash of a password.
     ///
     /// # Errors
-    /// [`Error::PasswordTooLong`]; [`Error::Stopped`] if the process ends.
+    /// [`Error::PasswordTooLong`]; [`Error::TooManyRequests`]; [`Error::Stopped`] if the process ends.
     pub(super) async fn hash(&self, password: String) -> Result<String, Error> {
         let cost = self.bcrypt_cost;
         check_password(&password)?;
-        let hashed = self.busy(move || bcrypt::hash(password, cost)).await?;
+        let hashed = self
+            .busy(Origin::default(), move || bcrypt::hash(password, cost))
+            .await?;
         hashed.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "a password cannot be hashed");
             Error::Unhealthy
@@ -80,16 +82,19 @@ impl Authenticator {
     /// Returns true if a password has this hash.
     ///
     /// # Errors
-    /// [`Error::Stopped`] if the process ends.
-    pub(super) async fn verify(&self, password: String, hash: String) -> Result<bool, Error> {
-        self.busy(move || bcrypt::verify(password, &hash).unwrap_or(false))
+    /// [`Error::TooManyRequests`]; [`Error::Stopped`] if the process ends.
+    pub(super) async fn verify(&self, origin: Origin, password: String, hash: String) -> Result<bool, Error> {
+        self.busy(origin, move || bcrypt::verify(password, &hash).unwrap_or(false))
             .await
     }
 
-    /// Computes in a thread of its own, on no more than half of the processors.
-    async fn busy<T: Send + 'static>(&self, compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-        let turn = self.hashing.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| Error::Stopped)?;
+    /// Computes in a thread of its own, when it is the turn of `origin`.
+    async fn busy<T: Send + 'static>(
+        &self,
+        origin: Origin,
+        compute: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let turn = self.hashing.take(origin).await?;
         let computing = tokio::task::spawn_blocking(move || {
             // Nobody stops it when the client leaves.
             let _turn = turn;

@@ -46,12 +46,31 @@ enum Verifier {
     Public(UnparsedPublicKey<Vec<u8>>),
 }
 
+/// Returns a warning if the secret of an HMAC has less bytes than RFC 7518 asks for: tokens can be forged by guessing it.
+fn weakness(method: SignMethod, secret: &[u8]) -> Option<String> {
+    let least = match method {
+        SignMethod::Hs256 => 32,
+        SignMethod::Hs384 => 48,
+        SignMethod::Hs512 => 64,
+        _ => return None,
+    };
+    (secret.len() < least).then(|| {
+        let (name, len) = (method.name(), secret.len());
+        format!(
+            "the secret of --auth-token jwt has {len} bytes, and {name} asks for {least} or more: who guesses it can make a token of any user"
+        )
+    })
+}
+
 impl Jwt {
     /// Reads the keys.
     pub(super) fn new(options: &JwtOptions) -> anyhow::Result<Self> {
         let method = options.method.context("auth: invalid auth signature method")?;
         let random = SystemRandom::new();
         let private = options.private_key.as_deref().map(read).transpose()?;
+        if let Some(warning) = private.as_deref().and_then(|secret| weakness(method, secret)) {
+            tracing::warn!("{warning}");
+        }
         let signer = private.map(|pem| Signer::new(method, &pem, &random)).transpose()?;
         if let Some(Signer::Hmac(key)) = &signer {
             let verifier = Verifier::Hmac(key.clone());

@@ -1,7 +1,9 @@
 //! The user of a forwarded request: the member that the client contacted has identified it, and the leader believes its peers.
 
-use prost::Message;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use prost::Message;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use crate::types::{Caller, Identity};
@@ -9,6 +11,9 @@ use crate::types::{Caller, Identity};
 /// The metadata that names the caller. Clients cannot set it: members look at it on the peer port only, and replace it when they
 /// forward.
 const CALLER: &str = "kubebrain-caller-bin";
+
+/// The metadata that names the address of a client that is not identified yet. The member that it contacts sets it.
+const ADDRESS: &str = "kubebrain-client-address";
 
 #[derive(Clone, PartialEq, Message)]
 struct Forwarded {
@@ -55,9 +60,35 @@ pub fn read(metadata: &MetadataMap) -> Option<Caller> {
     })
 }
 
+/// Names the address of a client in the metadata of its request, instead of what the client put there; none for a Unix socket.
+pub fn set_address(metadata: &mut MetadataMap, address: Option<IpAddr>) {
+    metadata.remove(ADDRESS);
+    if let Some(value) = address.and_then(|address| address.to_string().parse().ok()) {
+        metadata.insert(ADDRESS, value);
+    }
+}
+
+/// Returns the address of a client that the contacted member named.
+#[must_use]
+pub fn address(metadata: &MetadataMap) -> Option<IpAddr> {
+    metadata.get(ADDRESS)?.to_str().ok()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn address_is_that_of_the_connection() {
+        let mut metadata = MetadataMap::new();
+        metadata.append(ADDRESS, "10.0.0.9".parse().unwrap());
+        metadata.append(ADDRESS, "10.0.0.8".parse().unwrap());
+        let ip = "2001:db8::1".parse().ok();
+        set_address(&mut metadata, ip);
+        assert_eq!((address(&metadata), metadata.len()), (ip, 1));
+        set_address(&mut metadata, None);
+        assert_eq!(address(&metadata), None);
+    }
 
     #[test]
     fn caller_named_by_a_client_is_not_forwarded() {

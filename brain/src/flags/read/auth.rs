@@ -13,13 +13,20 @@ const INVALID: &str = "auth: invalid auth options";
 /// The lifetime of a JWT if none is given, as in etcd.
 const JWT_TTL: Duration = Duration::from_secs(300);
 
+/// The cost of hashed passwords if the one that is given does not work, as in etcd.
+const BCRYPT_COST: u32 = 10;
+
 /// The lifetime of a simple token if 0 is given, as in etcd.
 const SIMPLE_TTL: Duration = Duration::from_secs(300);
 
 pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<AuthOptions, String> {
-    let bcrypt_cost = values.number("bcrypt-cost")?;
+    let mut bcrypt_cost = values.number("bcrypt-cost")?;
     if !(4..=31).contains(&bcrypt_cost) {
-        return Err(values.error("bcrypt-cost", format!("{bcrypt_cost} is not in 4 to 31")));
+        let origin = values.origin("bcrypt-cost");
+        warnings.push(format!(
+            "{origin} of {bcrypt_cost} is not in 4 to 31: the cost is {BCRYPT_COST}"
+        ));
+        bcrypt_cost = BCRYPT_COST;
     }
     Ok(AuthOptions {
         token: token(values, warnings)?,

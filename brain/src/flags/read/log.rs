@@ -18,11 +18,13 @@ const DEFAULT_MEGABYTES: u64 = 100;
 const DAY: u64 = 24 * 3600;
 
 pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<LogOptions, String> {
-    let level = values.one_of(
+    // As in Go, in any case, and none is the default.
+    let level = values.one_of_lower(
         "log-level",
         &[
             ("debug", LogLevel::Debug),
             ("info", LogLevel::Info),
+            ("", LogLevel::Info),
             ("warn", LogLevel::Warn),
             ("error", LogLevel::Error),
             ("dpanic", LogLevel::Error),
@@ -32,14 +34,23 @@ pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Lo
     )?;
     let format = values.one_of(
         "log-format",
-        &[("json", LogFormat::Json), ("console", LogFormat::Console)],
+        &[
+            ("json", LogFormat::Json),
+            ("console", LogFormat::Console),
+            ("", LogFormat::Json),
+        ],
     )?;
     let mut outputs = Vec::new();
     for output in values.list("log-outputs") {
         let output = match output.as_str() {
             "default" | "stderr" => LogOutput::Stderr,
             "stdout" => LogOutput::Stdout,
-            "systemd/journal" => return Err("--log-outputs=systemd/journal is not supported: use stderr".to_owned()),
+            "systemd/journal" => {
+                warnings.push(
+                    "--log-outputs=systemd/journal: lines go to stderr, of which systemd makes its journal".to_owned(),
+                );
+                LogOutput::Stderr
+            }
             path => LogOutput::File(path.into()),
         };
         if !outputs.contains(&output) {
@@ -47,7 +58,7 @@ pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Lo
         }
     }
     if outputs.is_empty() {
-        return Err("--log-outputs must name at least one target".to_owned());
+        outputs.push(LogOutput::Stderr);
     }
     Ok(LogOptions {
         level,

@@ -1,20 +1,27 @@
 //! The flags that name the other members.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::ToSocketAddrs as _;
 
+use super::super::bootstrap::Bootstrap;
 use super::super::config::{SrvDiscovery, Storage};
 use super::super::url::Url;
 use super::Values;
 
-/// Returns the domain in which members are looked up, if there is one.
-pub(super) fn discovery(values: &Values<'_>, storage: &Storage) -> Result<Option<SrvDiscovery>, String> {
+/// Returns the domain in which members are looked up, if there is one. What only the first start must refuse becomes a fault of
+/// `bootstrap`.
+pub(super) fn discovery(
+    values: &Values<'_>,
+    storage: &Storage,
+    bootstrap: &mut Bootstrap,
+    warnings: &mut Vec<String>,
+) -> Result<Option<SrvDiscovery>, String> {
     let (domain, name) = (values.text("discovery-srv"), values.text("discovery-srv-name"));
     if domain.is_empty() {
-        return match name {
-            "" => Ok(None),
-            _ => Err(format!("{} needs --discovery-srv", values.origin("discovery-srv-name"))),
-        };
+        if !name.is_empty() {
+            let origin = values.origin("discovery-srv-name");
+            warnings.push(format!("{origin} has no effect without --discovery-srv"));
+        }
+        return Ok(None);
     }
     if !values.text("initial-cluster").is_empty() {
         return Err(
@@ -23,7 +30,10 @@ pub(super) fn discovery(values: &Values<'_>, storage: &Storage) -> Result<Option
         );
     }
     if *storage == Storage::Embedded {
-        return Err("--discovery-srv needs --storage tikv: the embedded store has exactly one member".to_owned());
+        bootstrap
+            .faults
+            .push("--discovery-srv needs --storage tikv: the embedded store has exactly one member".to_owned());
+        return Ok(None);
     }
     Ok(Some(SrvDiscovery {
         domain: domain.to_owned(),
@@ -31,91 +41,69 @@ pub(super) fn discovery(values: &Values<'_>, storage: &Storage) -> Result<Option
     }))
 }
 
-/// Returns the peer URLs by name. An embedded store has one member.
-pub(super) fn cluster(
-    values: &Values<'_>,
-    name: &str,
-    storage: &Storage,
-) -> Result<BTreeMap<String, Vec<Url>>, String> {
+/// Refuses the fallback that etcd refuses, with its text.
+pub(super) fn check_fallback(values: &Values<'_>) -> Result<(), String> {
+    if values.one_of("discovery-fallback", &[("exit", false), ("proxy", true)])? {
+        return Err("v2 proxy is deprecated, and --discovery-fallback can't be configured as \"proxy\"".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns the peer URLs by name. This member is always among them. An embedded store has one member.
+pub(super) fn cluster(values: &Values<'_>, storage: &Storage, bootstrap: &mut Bootstrap) -> BTreeMap<String, Vec<Url>> {
     let mut members: BTreeMap<String, Vec<Url>> = BTreeMap::new();
-    for pair in values.list("initial-cluster") {
-        let Some((member, url)) = pair.split_once('=') else {
-            return Err(values.error("initial-cluster", format!("{pair:?} is not <name>=<peer URL>")));
-        };
-        let url = Url::parse(url).map_err(|what| values.error("initial-cluster", what))?;
-        members.entry(member.to_owned()).or_default().push(url);
+    let pairs = values.list("initial-cluster");
+    for pair in &pairs {
+        match parse(pair) {
+            Ok((member, url)) => members.entry(member).or_default().push(url),
+            Err(what) => bootstrap.faults.push(values.error("initial-cluster", what)),
+        }
     }
-    let advertised = values.urls("initial-advertise-peer-urls")?;
-    if members.is_empty() {
-        members.insert(name.to_owned(), advertised.clone());
+    let name = bootstrap.name.clone();
+    if !pairs.is_empty() {
+        check_names(values, &members, storage, bootstrap);
     }
-    let Some(listed) = members.get(name) else {
-        return Err(values.error("initial-cluster", format!("couldn't find local name {name:?} in it")));
-    };
+    if let Some(listed) = members.get(&name) {
+        bootstrap.listed.clone_from(listed);
+    }
+    members.entry(name).or_insert_with(|| bootstrap.advertised.clone());
+    members
+}
+
+/// Parses one pair of `--initial-cluster`.
+fn parse(pair: &str) -> Result<(String, Url), String> {
+    let (member, url) = pair
+        .split_once('=')
+        .ok_or_else(|| format!("{pair:?} is not <name>=<peer URL>"))?;
+    Ok((member.to_owned(), Url::parse(url)?))
+}
+
+/// Checks that the list names this member, the others only where there can be others, and no URL twice.
+fn check_names(
+    values: &Values<'_>,
+    members: &BTreeMap<String, Vec<Url>>,
+    storage: &Storage,
+    bootstrap: &mut Bootstrap,
+) {
+    let name = &bootstrap.name;
+    if !members.contains_key(name) {
+        let what = format!("couldn't find local name {name:?} in it");
+        bootstrap.faults.push(values.error("initial-cluster", what));
+    }
     let others: Vec<&str> = members
         .keys()
         .map(String::as_str)
-        .filter(|member| *member != name)
+        .filter(|member| member != name)
         .collect();
     if !others.is_empty() && *storage == Storage::Embedded {
         let others = others.join(", ");
-        return Err(format!(
+        bootstrap.faults.push(format!(
             "--initial-cluster names other members ({others}): the embedded store has exactly one"
         ));
     }
-    check_advertised(name, listed, &advertised)?;
-    Ok(members)
-}
-
-/// Checks that the peer URLs of this member are the same in both flags, literally or after resolving their hosts, as etcd requires:
-/// the advertised URLs are recorded at the first start, and later starts are compared with them.
-fn check_advertised(name: &str, listed: &[Url], advertised: &[Url]) -> Result<(), String> {
-    let joined = |urls: &[&Url], prefix: &str| {
-        let texts: Vec<String> = urls.iter().map(|url| format!("{prefix}{url}")).collect();
-        texts.join(",")
-    };
-    let (missing, unlisted) = (without(listed, advertised), without(advertised, listed));
-    if missing.is_empty() && unlisted.is_empty() {
-        return Ok(());
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = members.values().flatten().find(|url| !seen.insert(url.to_string())) {
+        let what = format!("it has the URL {twice} twice");
+        bootstrap.faults.push(values.error("initial-cluster", what));
     }
-    let resolved = (resolve(listed), resolve(advertised));
-    let reason = match resolved {
-        (Ok(listed), Ok(advertised)) if listed == advertised => return Ok(()),
-        (Ok(_), Ok(_)) => "the URLs resolve to different addresses".to_owned(),
-        (Err(error), _) | (_, Err(error)) => error,
-    };
-    let prefix = format!("{name}=");
-    Err(if missing.is_empty() {
-        format!(
-            "--initial-advertise-peer-urls has {} but missing from --initial-cluster={} ({reason})",
-            joined(&unlisted, &prefix),
-            joined(&listed.iter().collect::<Vec<_>>(), &prefix),
-        )
-    } else {
-        format!(
-            "--initial-cluster has {} but missing from --initial-advertise-peer-urls={} ({reason})",
-            joined(&missing, &prefix),
-            joined(&advertised.iter().collect::<Vec<_>>(), ""),
-        )
-    })
-}
-
-/// Returns the URLs in `urls` that are not in `others`.
-fn without<'a>(urls: &'a [Url], others: &[Url]) -> Vec<&'a Url> {
-    urls.iter().filter(|url| !others.contains(url)).collect()
-}
-
-/// Returns the schemes and first addresses that URLs resolve to.
-fn resolve(urls: &[Url]) -> Result<BTreeSet<(bool, String)>, String> {
-    let resolved = urls.iter().map(|url| {
-        let is_tls = url.scheme().is_tls();
-        let Some(host_port) = url.host_port() else {
-            return Ok((is_tls, url.address().to_owned()));
-        };
-        let found = host_port.to_socket_addrs();
-        let mut found = found.map_err(|error| format!("{url} does not resolve: {error}"))?;
-        let first = found.next().ok_or_else(|| format!("{url} does not resolve"))?;
-        Ok((is_tls, first.to_string()))
-    });
-    resolved.collect()
 }

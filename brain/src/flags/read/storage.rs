@@ -49,7 +49,10 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
     }
     let cluster_id = match values.text("tikv-cluster-id") {
         "" => None,
-        _ => Some(values.number("tikv-cluster-id")?),
+        text => Some(text.parse().map_err(|_| {
+            let what = format!("{text:?} is not an id in decimal digits");
+            values.error("tikv-cluster-id", what)
+        })?),
     };
     Ok(Storage::Tikv(TikvOptions {
         pd_endpoints,

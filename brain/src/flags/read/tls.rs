@@ -10,25 +10,29 @@ use super::Values;
 /// The longest validity of a certificate that is made here.
 const MAX_YEARS: u32 = 100;
 
-pub(super) fn client(values: &Values<'_>) -> Result<TlsOptions, String> {
+/// Reads the certificates for clients. Where no URL has TLS, what does not fit has no effect, as in etcd.
+pub(super) fn client(values: &Values<'_>, urls: &[&Url], warnings: &mut Vec<String>) -> Result<TlsOptions, String> {
+    let mut scheme = Scheme::of(urls, warnings);
     let options = TlsOptions {
-        pair: pair(values, "cert-file", "key-file")?,
+        pair: scheme.judge(pair(values, "cert-file", "key-file"))?,
         dial_pair: None,
         trusted_ca: path(values, "trusted-ca-file"),
         system_roots: false,
         crl: path(values, "client-crl-file"),
         allowed_hostnames: values.list("client-cert-allowed-hostname"),
-        allowed_common_names: Vec::new(),
+        allowed_common_names: values.list("client-cert-allowed-cn"),
         self_signed: None,
     };
-    check(values, &options, "")?;
+    scheme.judge(check(values, &options, ""))?;
     Ok(options)
 }
 
-pub(super) fn peer(values: &Values<'_>) -> Result<TlsOptions, String> {
+/// The same for peers.
+pub(super) fn peer(values: &Values<'_>, urls: &[&Url], warnings: &mut Vec<String>) -> Result<TlsOptions, String> {
+    let mut scheme = Scheme::of(urls, warnings);
     let options = TlsOptions {
-        pair: pair(values, "peer-cert-file", "peer-key-file")?,
-        dial_pair: pair(values, "peer-client-cert-file", "peer-client-key-file")?,
+        pair: scheme.judge(pair(values, "peer-cert-file", "peer-key-file"))?,
+        dial_pair: scheme.judge(pair(values, "peer-client-cert-file", "peer-client-key-file"))?,
         trusted_ca: path(values, "peer-trusted-ca-file"),
         system_roots: false,
         crl: path(values, "peer-crl-file"),
@@ -36,8 +40,34 @@ pub(super) fn peer(values: &Values<'_>) -> Result<TlsOptions, String> {
         allowed_common_names: values.list("peer-cert-allowed-cn"),
         self_signed: None,
     };
-    check(values, &options, "peer-")?;
+    scheme.judge(check(values, &options, "peer-"))?;
     Ok(options)
+}
+
+/// The scheme of the URLs that certificates are for.
+struct Scheme<'a> {
+    is_tls: bool,
+    warnings: &'a mut Vec<String>,
+}
+
+impl<'a> Scheme<'a> {
+    fn of(urls: &[&Url], warnings: &'a mut Vec<String>) -> Self {
+        let is_tls = urls.iter().any(|url| url.scheme().is_tls());
+        Self { is_tls, warnings }
+    }
+
+    /// Refuses a fault with TLS, and warns of it without.
+    fn judge<T: Default>(&mut self, outcome: Result<T, String>) -> Result<T, String> {
+        match outcome {
+            Err(fault) if !self.is_tls => {
+                self.warnings.push(format!(
+                    "{fault}; it has no effect: no URL to listen on is https or unixs"
+                ));
+                Ok(T::default())
+            }
+            outcome => outcome,
+        }
+    }
 }
 
 /// Has the member make certificates for the URLs with TLS, if `--auto-tls` or `--peer-auto-tls` ask for it.
@@ -157,8 +187,9 @@ fn check(values: &Values<'_>, options: &TlsOptions, prefix: &str) -> Result<(), 
         ));
     }
     if !options.allowed_hostnames.is_empty() && !options.allowed_common_names.is_empty() {
+        let of = if prefix.is_empty() { "client-" } else { prefix };
         return Err(format!(
-            "--{prefix}cert-allowed-cn and --{prefix}cert-allowed-hostname exclude each other"
+            "--{of}cert-allowed-cn and --{of}cert-allowed-hostname exclude each other"
         ));
     }
     Ok(())

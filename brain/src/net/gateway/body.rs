@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame};
 use prost_reflect::MessageDescriptor;
-use tonic::Status;
+use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::debug;
 
@@ -49,7 +49,7 @@ where
             Poll::Ready(frame) => Poll::Ready(Ok(frame)),
         });
         let Some(frame) = frame.await? else { break values.rest() };
-        let frame = frame.map_err(|error| Status::from_error(error.into()))?;
+        let frame = frame.map_err(|error| broken(error.into()))?;
         let Ok(bytes) = frame.into_data() else { continue };
         moved += bytes.len();
         due.moved(moved);
@@ -75,6 +75,18 @@ where
     match is_large {
         true => turns::on_a_turn(translate).await?,
         false => translate(),
+    }
+}
+
+/// The error of a body that breaks off, or that is not what HTTP allows: the client's, as in grpc-gateway.
+fn broken(error: BoxError) -> Status {
+    let text = std::iter::successors(Some(&*error as &dyn std::error::Error), |error| error.source())
+        .last()
+        .map(ToString::to_string);
+    let status = Status::from_error(error);
+    match status.code() {
+        Code::Unknown => Status::invalid_argument(text.unwrap_or_default()),
+        _ => status,
     }
 }
 

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, TE, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
 use prost_reflect::MessageDescriptor;
 use tonic::{Code, Status};
@@ -18,32 +18,12 @@ use tower::BoxError;
 
 use super::body::{self, Requests};
 use super::json;
+use super::metadata;
 use super::methods::Method;
 use super::refused::Refused;
 use super::turns;
 use crate::budget::{Account, Charge, Exceeded};
 use crate::errors::Error;
-
-/// Headers that go to the RPC begin so, without it: grpc-gateway's rule.
-const METADATA: &str = "grpc-metadata-";
-
-/// The header `Accept` of a request, as grpc-gateway passes it on.
-const GATEWAY: &str = "grpcgateway-accept";
-
-/// The headers of gRPC itself: no metadata.
-const RESERVED: [&str; 8] = [
-    "content-type",
-    "grpc-encoding",
-    "grpc-message",
-    "grpc-message-type",
-    "grpc-status",
-    TIMEOUT,
-    "te",
-    "user-agent",
-];
-
-/// The deadline of an RPC, in gRPC's form.
-const TIMEOUT: &str = "grpc-timeout";
 
 /// The beginning of a line with a message.
 const RESULT: &[u8] = b"{\"result\":";
@@ -77,8 +57,9 @@ impl Exchange {
         }
         let (parts, body) = request.into_parts();
         let outcome = async {
+            let metadata = metadata::of(&parts.headers)?;
             let (body, _charge) = self.requests(body).await?;
-            let request = self.rpc(parts, body)?;
+            let request = self.rpc(parts, metadata, body)?;
             let response = call(request).await.unwrap_or_else(|never| match never {});
             self.response(response).await
         };
@@ -109,7 +90,7 @@ impl Exchange {
     }
 
     /// The request that a gRPC client would send.
-    fn rpc(&self, parts: Parts, body: Body) -> Result<Request<Body>, Status> {
+    fn rpc(&self, parts: Parts, metadata: HeaderMap, body: Body) -> Result<Request<Body>, Status> {
         let mut request = Request::new(body);
         *request.method_mut() = HttpMethod::POST;
         *request.version_mut() = Version::HTTP_2;
@@ -119,22 +100,7 @@ impl Exchange {
             .parse::<Uri>()
             .map_err(|error| Status::internal(error.to_string()))?;
         *request.extensions_mut() = parts.extensions;
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        for (name, value) in &parts.headers {
-            let metadata = name.as_str().strip_prefix(METADATA);
-            if let Some(name) = metadata.and_then(|name| HeaderName::try_from(name).ok()) {
-                // Not those of gRPC itself, as in grpc-go.
-                if !RESERVED.contains(&name.as_str()) {
-                    headers.append(name, value.clone());
-                }
-            } else if name == AUTHORIZATION || name.as_str() == TIMEOUT {
-                headers.insert(name.clone(), value.clone());
-            }
-        }
-        // The sign by which etcd knows requests of its gateway: their client certificate makes nobody a user.
-        headers.insert(GATEWAY, HeaderValue::from_static("*/*"));
+        *request.headers_mut() = metadata;
         Ok(request)
     }
 
@@ -367,16 +333,6 @@ pub(crate) fn failure(status: &Status) -> Response<Body> {
     {
         headers.insert(WWW_AUTHENTICATE, text);
     }
-    response
-}
-
-/// Sends a client from `/v3` to `/v3/`, as Go's HTTP server does.
-pub(crate) fn to_root() -> Response<Body> {
-    let mut response = Response::new(Body::from("<a href=\"/v3/\">Temporary Redirect</a>.\n\n"));
-    *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    headers.insert(LOCATION, HeaderValue::from_static("/v3/"));
     response
 }
 

@@ -1,17 +1,13 @@
 //! Messages between JSON and protobuf, by their descriptors.
 
-use std::cell::Cell;
-use std::collections::HashSet;
-use std::fmt;
-
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-use prost_reflect::{DeserializeOptions, DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use prost_reflect::{DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
 use tonic::Status;
 
 use super::refused::Refused;
+use super::{protojson, syntax};
 use crate::budget::Charge;
 
 /// Bytes before each message of gRPC.
@@ -23,120 +19,16 @@ const MESSAGE: usize = 700;
 /// Levels of nested messages, as prost limits them.
 const MAX_DEPTH: usize = 100;
 
-/// Bytes of a wrong value that its error repeats.
-const ECHOED: usize = 64;
-
 /// The message that a JSON value is, as a frame of gRPC. Unknown fields are ignored; fields go by their names in the `.proto` file or in
 /// lowerCamelCase; bytes are base64.
 ///
 /// The memory that this takes is charged before it is taken.
 pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor, charge: &mut Charge) -> Result<Bytes, Refused> {
-    let invalid = |error: serde_json::Error| Status::invalid_argument(describe(&error, value));
-    let objects = Cell::new(0);
-    let mut json = serde_json::Deserializer::from_slice(value);
-    Unique(&objects).deserialize(&mut json).map_err(invalid)?;
-    json.end().map_err(invalid)?;
-    if value.first() != Some(&b'{') {
-        let text = match value.first() {
-            Some(b'[') => "[".into(),
-            _ => String::from_utf8_lossy(&value[..value.len().min(ECHOED)]),
-        };
-        let text = format!(
-            "proto: syntax error (line 1:1): unexpected token {}",
-            text.trim_ascii_end()
-        );
-        return Err(Status::invalid_argument(text).into());
-    }
-    charge.set(3 * value.len() + MESSAGE * objects.get())?;
-    let mut json = serde_json::Deserializer::from_slice(value);
-    let options = DeserializeOptions::new().deny_unknown_fields(false);
-    let message = DynamicMessage::deserialize_with_options(kind.clone(), &mut json, &options).map_err(invalid)?;
+    let found = syntax::check(value).map_err(Status::invalid_argument)?;
+    charge.set(3 * value.len() + MESSAGE * found.parts)?;
+    let value = value.get(..found.len).unwrap_or(value);
+    let message = protojson::decode(value, kind).map_err(Status::invalid_argument)?;
     Ok(frame(&message))
-}
-
-/// The text of an error, as Go's where JSON itself is wrong.
-fn describe(error: &serde_json::Error, value: &[u8]) -> String {
-    match value.first() {
-        _ if error.is_eof() => "unexpected EOF".to_owned(),
-        Some(&first) if error.is_syntax() && (error.line(), error.column()) == (1, 1) => {
-            format!(
-                "invalid character '{}' looking for beginning of value",
-                first.escape_ascii()
-            )
-        }
-        _ => format!("proto: {error}"),
-    }
-}
-
-/// Takes any JSON in which no object has a name twice: Go's protobuf refuses such, and `prost-reflect` takes the last. Counts its objects
-/// and the elements of its arrays.
-#[derive(Clone, Copy)]
-struct Unique<'a>(&'a Cell<usize>);
-
-impl Unique<'_> {
-    fn count(self) {
-        self.0.set(self.0.get() + 1);
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Unique<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Unique<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(self)?.is_some() {
-            self.count();
-        }
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        self.count();
-        let mut names = HashSet::new();
-        while let Some(name) = fields.next_key::<String>()? {
-            if names.contains(&name) {
-                return Err(A::Error::custom(format!("duplicate field {name:?}")));
-            }
-            names.insert(name);
-            fields.next_value_seed(self)?;
-        }
-        Ok(())
-    }
 }
 
 /// The memory in bytes that it takes to decode a message and to write its JSON.
@@ -274,7 +166,7 @@ mod tests {
             ("[]", "proto: syntax error (line 1:1): unexpected token ["),
             (
                 r#"{"compare":[],"compare":[]}"#,
-                "proto: duplicate field \"compare\" at line 1 column 23",
+                "proto: (line 1:15): duplicate field \"compare\"",
             ),
         ] {
             let Refused::Status(status) = to_frame(json.as_bytes(), &txn(), &mut charge()).unwrap_err() else {

@@ -110,8 +110,6 @@ pub(crate) struct Method {
 pub(crate) enum Found {
     /// The gateway does not serve such paths.
     Elsewhere,
-    /// It is the gateway's root without its slash.
-    Root,
     /// It serves such paths, and there is no method at this one.
     Nothing,
     /// A method.
@@ -122,7 +120,6 @@ pub(crate) enum Found {
 pub(crate) fn find(path: &str) -> Found {
     let rest = path.strip_prefix("/v3/").or_else(|| path.strip_prefix("/v3beta/"));
     match rest {
-        None if path == "/v3" => Found::Root,
         None => Found::Elsewhere,
         Some(rest) => METHODS.get(rest).map_or(Found::Nothing, Found::Method),
     }
@@ -142,6 +139,5 @@ mod tests {
         assert!(watch.takes_stream && watch.answers_stream);
         assert!(matches!(find("/v3/kv/rangestream"), Found::Nothing));
         assert!(matches!(find("/v2/keys"), Found::Elsewhere));
-        assert!(matches!(find("/v3"), Found::Root));
     }
 }

@@ -76,6 +76,42 @@ async fn ask(store: Store, method: Method, uri: &str) -> (u16, http::HeaderMap, 
     )
 }
 
+#[tokio::test]
+async fn variables_are_those_of_the_process() {
+    let (status, headers, body) = ask(healthy(), Method::GET, "/debug/vars").await;
+    assert_eq!(
+        (status, headers["content-type"].to_str().unwrap()),
+        (200, "application/json; charset=utf-8")
+    );
+    let vars: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert!(
+        vars["cmdline"][0].is_string() && vars["file_descriptor_limit"].as_u64() > Some(2),
+        "{body}"
+    );
+    assert_eq!(ask(healthy(), Method::POST, "/debug/vars").await.0, 405);
+}
+
+#[tokio::test]
+async fn requests_for_metrics_are_counted() {
+    let metrics = Arc::new(Metrics::new(false));
+    let routes = routes(
+        Arc::new(healthy()),
+        (nobody(), Certificates::default()),
+        metrics.clone(),
+    );
+    for answered in 0..2 {
+        let request = Request::builder().uri("/metrics").body(Body::empty()).unwrap();
+        let body = routes.clone().oneshot(request).await.unwrap().into_body();
+        let text = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        for line in [
+            format!("promhttp_metric_handler_requests_total{{code=\"200\"}} {answered}"),
+            "promhttp_metric_handler_requests_in_flight 1".to_owned(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many() {
     let (metrics, renderings) = (Arc::new(Metrics::new(false)), Arc::new(AtomicUsize::new(0)));

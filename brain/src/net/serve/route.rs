@@ -22,6 +22,7 @@ use tracing::{Instrument as _, warn};
 
 use super::admission::PeerId;
 use super::connections::Connection;
+use super::path;
 use super::rpc::{self, Limits, Observed};
 use crate::budget::Exceeded;
 use crate::errors::Error;
@@ -193,6 +194,9 @@ impl PerConnection {
                 Box::pin(async move { Ok(refusal.into_http()) })
             }
             false if routes.http => {
+                if let Some(refusal) = path::refuse_host(&request) {
+                    return Box::pin(async { Ok(refusal) });
+                }
                 let answer = match routes.cors.clone() {
                     Some(cors) => self.gated(&cors, request),
                     None => self.page(request),
@@ -274,6 +278,9 @@ impl PerConnection {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        if let Some(answer) = path::settle(&mut request, self.routes.gateway) {
+            return Box::pin(async { Ok(answer) });
+        }
         let found = match self.routes.gateway {
             true => gateway::find(request.uri().path()),
             false => Found::Elsewhere,
@@ -281,7 +288,6 @@ impl PerConnection {
         let method = match found {
             Found::Method(method) => method,
             Found::Elsewhere => return Box::pin(self.routes.answers.load().http.clone().call(request)),
-            Found::Root => return Box::pin(async { Ok(gateway::to_root()) }),
             Found::Nothing => {
                 let nothing = Status::not_found("Not Found");
                 return Box::pin(async move { Ok(gateway::failure(&nothing)) });

@@ -114,3 +114,19 @@ fn keys_in_the_forms_of_openssl_are_read() {
     assert_eq!(wrong.to_string(), "the private key is not one for RS256");
     assert!(Jwt::new(&options(Rs256, Some(&dir.path().join("nothing")), None)).is_err());
 }
+
+#[test]
+fn short_secret_is_warned_of() {
+    for (method, least) in [
+        (SignMethod::Hs256, 32),
+        (SignMethod::Hs384, 48),
+        (SignMethod::Hs512, 64),
+    ] {
+        assert_eq!(weakness(method, &vec![b'x'; least]), None);
+        for len in [0, 1, least - 1] {
+            let warning = weakness(method, &vec![b'x'; len]).unwrap();
+            assert!(warning.contains(&format!("has {len} bytes")), "{warning}");
+        }
+    }
+    assert_eq!(weakness(SignMethod::Rs256, b"x"), None);
+}

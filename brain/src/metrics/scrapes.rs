@@ -1,0 +1,86 @@
+//! Requests for the metrics themselves, and series of etcd that never change here.
+
+use prometheus::{IntCounterVec, IntGauge};
+
+use super::Register;
+
+/// Requests for the metrics.
+#[derive(Debug, Clone)]
+pub struct ScrapeMetrics {
+    /// Requests that are being answered.
+    in_flight: IntGauge,
+    /// Answered ones, by `code`.
+    requests: IntCounterVec,
+}
+
+impl ScrapeMetrics {
+    pub(super) fn register(r: &Register) -> Self {
+        let requests = r.counters(
+            "promhttp_metric_handler_requests_total",
+            "Requests for the metrics, by the code of their answer.",
+            &["code"],
+        );
+        for code in ["200", "500", "503"] {
+            requests.with_label_values(&[code]).reset();
+        }
+        Self {
+            in_flight: r.gauge(
+                "promhttp_metric_handler_requests_in_flight",
+                "Requests for the metrics that are being answered.",
+            ),
+            requests,
+        }
+    }
+
+    /// Counts a request until the guard is dropped.
+    #[must_use]
+    pub fn begin(&self) -> Scrape {
+        self.in_flight.inc();
+        Scrape(self.clone())
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub struct Scrape(ScrapeMetrics);
+
+impl Scrape {
+    /// Counts its answer.
+    pub fn answered(&self, code: http::StatusCode) {
+        self.0.requests.with_label_values(&[code.as_str()]).inc();
+    }
+}
+
+impl Drop for Scrape {
+    fn drop(&mut self) {
+        self.0.in_flight.dec();
+    }
+}
+
+/// Registers what is always 0: etcd has a v2 store, in which nobody stores anything any more, and snapshots between members.
+pub(super) fn register_constants(r: &Register) {
+    for (name, help) in [
+        (
+            "etcd_debugging_store_expires_total",
+            "Keys of a v2 store that expired: there is no such store.",
+        ),
+        (
+            "etcd_debugging_store_watch_requests_total",
+            "Watches of a v2 store: there is no such store.",
+        ),
+    ] {
+        r.counter(name, help).reset();
+    }
+    for (name, help) in [
+        (
+            "etcd_debugging_store_watchers",
+            "Watchers of a v2 store: there is no such store.",
+        ),
+        (
+            "etcd_server_snapshot_apply_in_progress_total",
+            "Snapshots of a leader that are being applied: members do not send each other any.",
+        ),
+    ] {
+        r.gauge(name, help).set(0);
+    }
+}

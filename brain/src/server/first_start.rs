@@ -1,0 +1,34 @@
+//! What is judged only where there is no store yet.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::flags::{Bootstrap, BootstrapError};
+
+/// The time for which host names of peer URLs are resolved, as in etcd, and the pause between two attempts.
+const RESOLVE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Checks the flags that begin a store.
+pub(super) async fn check(bootstrap: &Bootstrap) -> anyhow::Result<()> {
+    let until = Instant::now() + RESOLVE;
+    loop {
+        let checked = bootstrap.clone();
+        match tokio::task::spawn_blocking(move || checked.check()).await? {
+            Ok(()) => return Ok(()),
+            Err(BootstrapError::Unresolved(why)) if Instant::now() < until => {
+                tracing::warn!(reason = why, again_in = ?PAUSE, "peer URLs of this member cannot be compared yet");
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Logs which flags are not read because there is a store.
+pub(super) fn ignore(bootstrap: &Bootstrap) {
+    for fault in bootstrap.faults() {
+        tracing::warn!(fault, "ignored a flag for the first start: there is a store");
+    }
+}
