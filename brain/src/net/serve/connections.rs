@@ -16,6 +16,7 @@ use tracing::warn;
 
 use super::HANDSHAKE_TIMEOUT;
 use super::frames::Traffic;
+use super::headers::BlockCharge;
 use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -139,6 +140,8 @@ pub(super) struct Connection {
     /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing, oldest first.
     unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
+    /// Charges of long header blocks whose requests were not accepted yet, oldest first.
+    headers: Mutex<VecDeque<BlockCharge>>,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
 }
@@ -160,6 +163,7 @@ impl Connection {
             account,
             unsent: Mutex::default(),
             has_unsent: AtomicBool::new(false),
+            headers: Mutex::default(),
             closing: CancellationToken::new(),
             reason: OnceLock::new(),
         }
@@ -242,6 +246,28 @@ impl Connection {
 
     fn unsent(&self) -> MutexGuard<'_, VecDeque<Charge>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps charges of header blocks until their requests are accepted.
+    pub(super) fn keep_headers(&self, charges: Vec<BlockCharge>) {
+        if !charges.is_empty() {
+            self.headers().extend(charges);
+        }
+    }
+
+    /// Returns the charge of the header block of a request, if it has one, when it is accepted. Those of earlier streams, which h2 refused,
+    /// are released: requests are accepted in their order.
+    pub(super) fn take_headers(&self, stream: u32) -> Option<Charge> {
+        let mut headers = self.headers();
+        let mut last = None;
+        while headers.front().is_some_and(|first| first.stream <= stream) {
+            last = headers.pop_front();
+        }
+        last.filter(|last| last.stream == stream).map(|last| last.charge)
+    }
+
+    fn headers(&self) -> MutexGuard<'_, VecDeque<BlockCharge>> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests its task to close it. Only the first reason counts; false for others.

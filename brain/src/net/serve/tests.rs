@@ -14,6 +14,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Status};
 use tower::ServiceExt as _;
 
+mod foreign;
 mod hostile;
 mod spans;
 

@@ -107,6 +107,27 @@ async fn connections_are_closed_when_their_time_is_over() {
     );
 }
 
+#[tokio::test]
+async fn charges_of_headers_are_taken_in_the_order_of_streams() {
+    let connections = connections(9);
+    let open = connections.admit(ip(1)).await.unwrap();
+    let account = &open.connection.account;
+    let before = account.used();
+    let charges = [(1, 100), (3, 200), (7, 300)];
+    let charges = charges.map(|(stream, bytes)| BlockCharge {
+        stream,
+        charge: account.charge(bytes).unwrap(),
+    });
+    open.connection.keep_headers(charges.into());
+    assert_eq!(account.used() - before, 600);
+    // The first one was never accepted.
+    assert_eq!(open.connection.take_headers(3).unwrap().bytes(), 200);
+    assert_eq!(account.used() - before, 300);
+    assert!(open.connection.take_headers(5).is_none());
+    assert_eq!(open.connection.take_headers(7).unwrap().bytes(), 300);
+    assert_eq!(account.used(), before);
+}
+
 #[tokio::test(start_paused = true)]
 async fn connections_that_hold_much_and_move_little_make_room() {
     let connections = connections(99);
