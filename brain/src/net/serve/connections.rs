@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::frames::Traffic;
@@ -85,6 +85,8 @@ pub(super) enum Reason {
     Settings,
     /// The client pinged too often.
     Pings,
+    /// The client's certificate has expired.
+    Certificate,
 }
 
 impl Reason {
@@ -101,12 +103,13 @@ impl Reason {
             Reason::Ping => "ping_timeout",
             Reason::Settings => "settings",
             Reason::Pings => "too_many_pings",
+            Reason::Certificate => "certificate_expired",
         }
     }
 
-    /// Returns true if no request is lost by the close.
+    /// Returns true if no request is lost by the close: there is none, or it has time to end.
     pub(super) fn is_graceful(self) -> bool {
-        matches!(self, Reason::NoRequest | Reason::Idle)
+        matches!(self, Reason::NoRequest | Reason::Idle | Reason::Certificate)
     }
 }
 
@@ -142,6 +145,8 @@ pub(super) struct Connection {
     has_unsent: AtomicBool,
     /// Charges of long header blocks whose requests were not accepted yet, oldest first.
     headers: Mutex<VecDeque<BlockCharge>>,
+    /// When the client's certificate expires, in seconds since 1970; the last moment if it shows none.
+    ends: AtomicI64,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
 }
@@ -164,6 +169,7 @@ impl Connection {
             unsent: Mutex::default(),
             has_unsent: AtomicBool::new(false),
             headers: Mutex::default(),
+            ends: AtomicI64::new(i64::MAX),
             closing: CancellationToken::new(),
             reason: OnceLock::new(),
         }
@@ -177,6 +183,11 @@ impl Connection {
     /// Gives the client `time` from now on for its first request.
     pub(super) fn expect_request(&self, time: Duration) {
         self.request_due.store(self.now() + millis(time), Ordering::Relaxed);
+    }
+
+    /// Records when the certificate expires that the client has shown, in seconds since 1970.
+    pub(super) fn ends_at(&self, ends: i64) {
+        self.ends.store(ends, Ordering::Relaxed);
     }
 
     /// Counts a request as in flight until the guard is dropped.
@@ -295,8 +306,11 @@ impl Connection {
         self.streams.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns the reason to close it now, if there is one.
-    fn overdue(&self, pressure: bool) -> Option<Reason> {
+    /// Returns the reason to close it now, if there is one. `clock` is the time in seconds since 1970.
+    fn overdue(&self, pressure: bool, clock: i64) -> Option<Reason> {
+        if clock > self.ends.load(Ordering::Relaxed) {
+            return Some(Reason::Certificate);
+        }
         let now = self.now();
         let since = |at: u64| now.saturating_sub(at);
         let blocked = self.blocked_since.load(Ordering::Relaxed);
@@ -365,6 +379,7 @@ struct Shared {
     budget: Budget,
     network: NetworkMetrics,
     evictions: LogOnce,
+    expired: LogOnce,
 }
 
 #[derive(Debug, Default)]
@@ -451,6 +466,7 @@ impl Connections {
             budget,
             network,
             evictions: LogOnce::default(),
+            expired: LogOnce::default(),
         }))
     }
 
@@ -525,8 +541,8 @@ impl Connections {
         true
     }
 
-    /// Closes expired connections, and stagnant ones when memory is short.
-    pub(super) fn sweep(&self) {
+    /// Closes expired connections, and stagnant ones when memory is short. `clock` is the time in seconds since 1970.
+    pub(super) fn sweep(&self, clock: i64) {
         let shortage = self.0.budget.shortage();
         let mut overdue = Vec::new();
         let (mut stagnant, mut freed) = (Vec::new(), 0);
@@ -535,7 +551,7 @@ impl Connections {
             for connection in table.open.values() {
                 if connection.reason.get().is_some() {
                     freed += connection.account.used();
-                } else if let Some(reason) = connection.overdue(shortage > 0) {
+                } else if let Some(reason) = connection.overdue(shortage > 0, clock) {
                     freed += connection.account.used();
                     overdue.push((reason, Arc::clone(connection)));
                 } else if shortage > 0 && connection.is_stagnant() {
@@ -569,6 +585,14 @@ impl Connections {
     /// Counts a connection as closed by this side, and logs a warning if a client may lose a request.
     pub(super) fn count(&self, reason: Reason) {
         self.0.network.closed.with_label_values(&[reason.label()]).inc();
+        if reason == Reason::Certificate
+            && let Some(count) = self.0.expired.due()
+        {
+            info!(
+                count,
+                "connections are closed: the certificates that opened them have expired"
+            );
+        }
         if !reason.is_graceful()
             && let Some(count) = self.0.evictions.due()
         {

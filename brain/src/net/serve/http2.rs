@@ -84,7 +84,7 @@ const REFUSED_WHILE_BLOCKED: usize = 1024;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The time for which open streams may continue when a connection is closed gracefully.
-const LEAVE: Duration = Duration::from_secs(10);
+pub(super) const LEAVE: Duration = Duration::from_secs(10);
 
 /// The options of connections.
 #[derive(Debug, Clone)]
@@ -226,7 +226,7 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
 }
 
 /// Waits for the end of a time; for ever without one.
-async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
+pub(super) async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
     match end {
         Some(end) => end.as_mut().await,
         None => std::future::pending().await,
@@ -292,7 +292,8 @@ impl Serving {
 
     fn said_goaway(&self, reason: &'static str) {
         self.network.goaways.with_label_values(&[reason]).inc();
-        let is_quiet = [Reason::Idle, Reason::NoRequest].map(Reason::label).contains(&reason);
+        let quiet = [Reason::Idle, Reason::NoRequest, Reason::Certificate];
+        let is_quiet = quiet.map(Reason::label).contains(&reason);
         if !is_quiet && let Some(count) = self.goaways.due() {
             warn!(reason, count, "sent GOAWAY to a client: its requests under way fail");
         }
