@@ -93,7 +93,6 @@ async fn long_headers_are_taken_and_those_that_are_too_long_end_their_stream_alo
     let io = server.dial().await;
     let (mut send, connection) = h2::client::handshake(io).await.unwrap();
     let _driver = Owned::start(connection);
-    let before = server.metrics.network.held.get();
     for values in [&[30_000][..], &[9_000; 11], &[200; 400], &[500_000]] {
         let response = begin(&mut send, values).await.unwrap();
         assert_eq!(response.status(), 200, "{} values", values.len());
@@ -102,9 +101,6 @@ async fn long_headers_are_taken_and_those_that_are_too_long_end_their_stream_alo
     let refused = begin(&mut send, &[550_000, 550_000]).await;
     assert!(refused.is_err() || refused.is_ok_and(|refused| refused.status() == 431));
     assert_eq!(begin(&mut send, &[]).await.unwrap().status(), 200);
-    while server.metrics.network.held.get() > before {
-        tokio::task::yield_now().await;
-    }
     drop(send);
     server.end().await;
 }
