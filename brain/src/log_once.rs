@@ -1,6 +1,7 @@
 //! Decides whether a repeated event is logged again: by a fixed interval, by message, or less and less often.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -53,6 +54,62 @@ impl LogOncePerMessage {
         }
         logged.insert(message.to_owned(), now);
         true
+    }
+}
+
+/// Most keys that [`LogOncePerKey`] remembers. One more makes it forget all, and each may be logged again.
+const MAX_KEYS: usize = 1024;
+
+/// The time of the last log line about each key, and the number of occurrences since. Over all keys, lines are limited as by
+/// [`LogLimit`]. Clones share it.
+#[derive(Debug, Clone)]
+pub struct LogOncePerKey<K> {
+    keys: Arc<Mutex<HashMap<K, (Instant, u64)>>>,
+    limit: LogLimit,
+}
+
+/// A log line about a key that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// The occurrences of the key since its last line.
+    pub count: u64,
+    /// The lines about any keys that were left out since the last line.
+    pub skipped: u64,
+}
+
+impl<K> Default for LogOncePerKey<K> {
+    fn default() -> Self {
+        Self {
+            keys: Arc::default(),
+            limit: LogLimit::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash> LogOncePerKey<K> {
+    /// Counts one occurrence of a key. Returns the numbers for its line, if one is due.
+    #[must_use]
+    pub fn due(&self, key: K) -> Option<Due> {
+        let now = Instant::now();
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() >= MAX_KEYS && !keys.contains_key(&key) {
+            keys.retain(|_, (last, _)| now - *last < INTERVAL);
+            if keys.len() >= MAX_KEYS {
+                keys.clear();
+            }
+        }
+        let known = keys.get_mut(&key);
+        if let Some((last, count)) = known {
+            *count += 1;
+            if now - *last < INTERVAL {
+                return None;
+            }
+            let count = std::mem::take(count);
+            *last = now;
+            return self.limit.admit().map(|skipped| Due { count, skipped });
+        }
+        keys.insert(key, (now, 0));
+        self.limit.admit().map(|skipped| Due { count: 1, skipped })
     }
 }
 
@@ -155,6 +212,20 @@ mod tests {
             assert!(log.is_due(&n.to_string()));
             assert!(log.0.lock().unwrap().len() <= MAX_MESSAGES);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn line_is_due_once_a_minute_for_each_key_and_all_are_limited() {
+        let log = LogOncePerKey::default();
+        let due = |count, skipped| Some(Due { count, skipped });
+        assert_eq!((log.due(1), log.due(1), log.due(2)), (due(1, 0), None, due(1, 0)));
+        tokio::time::advance(INTERVAL).await;
+        assert_eq!((log.due(1), log.due(1)), (due(2, 0), None));
+        let passed = (10..10 * MAX_KEYS).filter(|key| log.due(*key).is_some()).count();
+        assert_eq!(passed, LIMIT as usize - 1);
+        assert!(log.keys.lock().unwrap().len() <= MAX_KEYS);
+        tokio::time::advance(LIMIT_INTERVAL).await;
+        assert!(log.due(0).is_some_and(|due| due.skipped > 9_000));
     }
 
     #[tokio::test(start_paused = true)]

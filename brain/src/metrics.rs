@@ -264,6 +264,8 @@ pub struct TlsMetrics {
     pub reloads_failing: IntGauge,
     /// Expiry of the certificate in use, in seconds since 1970.
     pub expiry: IntGauge,
+    /// The beginning of its validity, in seconds since 1970.
+    pub not_before: IntGauge,
 }
 
 /// Requests to TiKV.

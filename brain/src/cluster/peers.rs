@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
-use super::peer_io::PeerIo;
+use super::peer_io::{CertificateEnd, PeerIo};
 use super::proof::{Proof, UNPROVED};
 use crate::cluster::members::Members;
 use crate::flags::url::Url;
@@ -223,19 +223,22 @@ struct Connector {
 impl Connector {
     async fn connect(&self) -> io::Result<PeerIo> {
         let address = (self.address.0.as_str(), self.address.1);
-        let mut io: Box<dyn Io> = match &self.tls {
-            Some((name, (options, policy))) => Box::new(tls::dial(address, name, options, policy).await?),
+        let (mut io, end): (Box<dyn Io>, _) = match &self.tls {
+            Some((name, (options, policy))) => {
+                let dialled = tls::dial(address, name, options, policy).await?;
+                (Box::new(dialled.stream), dialled.ends.map(CertificateEnd::new))
+            }
             None => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Box::new(stream)
+                (Box::new(stream), None)
             }
         };
         if let Some(proof) = &self.proof {
             proof.dial(&mut io, self.member).await?;
         }
         let bytes = self.bytes.clone();
-        Ok(PeerIo { io, bytes })
+        Ok(PeerIo { io, bytes, end })
     }
 }
 

@@ -55,9 +55,11 @@ impl Connector {
     async fn connect(&self) -> io::Result<Box<dyn Io>> {
         let (host, port) = (self.address.0.as_str(), self.address.1);
         match &self.tls {
-            Some(options) => Ok(Box::new(
-                tls::dial((host, port), host, options, &TlsPolicy::default()).await?,
-            )),
+            // A copy does not end with the certificate of its source: as etcd's client.
+            Some(options) => {
+                let dialled = tls::dial((host, port), host, options, &TlsPolicy::default()).await?;
+                Ok(Box::new(dialled.stream))
+            }
             None => Ok(Box::new(TcpStream::connect((host, port)).await?)),
         }
     }

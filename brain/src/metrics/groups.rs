@@ -310,6 +310,10 @@ impl TlsMetrics {
                 "kubebrain_tls_certificate_expiry_timestamp_seconds",
                 "When the certificate in use expires.",
             ),
+            not_before: r.gauge(
+                "kubebrain_tls_certificate_not_before_timestamp_seconds",
+                "When the certificate in use becomes valid.",
+            ),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::net::http;
 use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
-use crate::net::tls::{RELOAD_INTERVAL, ServerTls};
+use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls};
 use crate::open_files;
 use crate::otel::Tracing;
 use crate::slow_requests::RpcLog;
@@ -42,7 +42,9 @@ mod decoded;
 mod frames;
 pub(in crate::net) mod framing;
 mod gzip;
+mod headers;
 mod http2;
+mod huffman;
 mod inbound;
 mod linger;
 mod path;
@@ -99,6 +101,8 @@ pub struct Server {
     /// The check that a connection has to pass before anything else.
     admission: Option<Arc<dyn Admission>>,
     config: Config,
+    /// The time in seconds since 1970, by which certificates of clients expire.
+    clock: fn() -> i64,
 }
 
 /// The ports of a started server. The services behind them can be replaced, also on open connections.
@@ -212,6 +216,7 @@ impl Server {
             peer_tls: Weak::new(),
             admission: None,
             config: config.clone(),
+            clock: tls::now,
         })
     }
 
@@ -385,6 +390,7 @@ impl Server {
                 network: network.clone(),
                 refused: refused.clone(),
                 for_peers: purpose == Purpose::Peers,
+                clock: self.clock,
             };
             ports.spawn(port.run(listener, leave.clone(), grace));
         }

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -17,15 +17,24 @@ use tracing::{info, warn};
 
 use crate::flags::{TlsOptions, TlsPolicy};
 use crate::metrics::TlsMetrics;
+use certificate::{Validity, time};
 pub use dial::{dial, refusal};
 use files::Files;
+pub use verifier::{Found, observed};
 
+mod algorithms;
 mod allowed;
+mod certificate;
+mod chain;
 mod config;
 mod dial;
 mod files;
+mod keys;
+mod names;
+mod pem;
 mod revoked;
 mod self_signed;
+mod verifier;
 
 /// The interval at which files are checked.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -60,16 +69,31 @@ pub struct InUse {
     pub fingerprint: String,
     /// The expiry of the leaf, in seconds since 1970.
     pub not_after: i64,
+    /// The beginning of its validity, in seconds since 1970.
+    pub not_before: i64,
+}
+
+impl InUse {
+    fn validity(&self) -> Validity {
+        Validity {
+            not_before: self.not_before,
+            not_after: self.not_after,
+        }
+    }
 }
 
 impl ServerTls {
     /// Loads the files, and makes them before if the member signs its certificate itself. Fails if a file is missing, cannot be
-    /// parsed, does not match, or if its certificate is not valid now.
+    /// parsed, or does not match. A certificate that is not valid now is loaded with a warning, as by etcd: a server that does not start
+    /// serves nobody, and clients judge by their own clocks.
     pub fn load(options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerTls, TlsError> {
         if let Some(wanted) = &options.self_signed {
             self_signed::ensure(pair(options)?, wanted)?;
         }
         let loaded = Loaded::from(Files::read(options)?, options, policy)?;
+        if let Err(error) = check_dates(options, loaded.in_use.validity()) {
+            warn!(%error, "clients that verify the certificate of this server refuse it");
+        }
         Ok(ServerTls {
             options: options.clone(),
             policy: policy.clone(),
@@ -102,16 +126,26 @@ impl ServerTls {
         config::skipped_suites(&self.policy)
     }
 
-    /// Checks the files, and loads them if they changed. Returns true if they did. Fails as [`ServerTls::load`]; the configuration
-    /// served before stays.
+    /// Checks the files, and loads them if they changed. Returns true if they did. Fails as [`ServerTls::load`], or if their
+    /// certificate is not valid now while the one in use is; the configuration served before stays.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let files = Files::read(&self.options)?;
         if files == self.current.load().files {
             return Ok(false);
         }
-        self.current
-            .store(Arc::new(Loaded::from(files, &self.options, &self.policy)?));
+        let loaded = Loaded::from(files, &self.options, &self.policy)?;
+        let dates = check_dates(&self.options, loaded.in_use.validity());
+        if check_dates(&self.options, self.in_use().validity()).is_ok() {
+            dates?;
+        }
+        self.current.store(Arc::new(loaded));
         Ok(true)
+    }
+
+    fn set_dates(&self, metrics: &TlsMetrics) {
+        let Validity { not_before, not_after } = self.in_use().validity();
+        metrics.expiry.set(not_after);
+        metrics.not_before.set(not_before);
     }
 
     /// Reloads until `stop`. Each new failure is logged once. Fails if the check of the files panicked.
@@ -121,7 +155,7 @@ impl ServerTls {
         metrics: TlsMetrics,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
-        metrics.expiry.set(self.not_after());
+        self.set_dates(&metrics);
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing: Option<TlsError> = None;
@@ -139,7 +173,7 @@ impl ServerTls {
                 Ok(false) => None,
                 Ok(true) => {
                     metrics.reloads.with_label_values(&["success"]).inc();
-                    metrics.expiry.set(self.not_after());
+                    self.set_dates(&metrics);
                     info!(expires = self.not_after(), "certificates were replaced and are in use");
                     None
                 }
@@ -161,21 +195,50 @@ impl ServerTls {
 impl Loaded {
     fn from(files: Files, options: &TlsOptions, policy: &TlsPolicy) -> Result<Loaded, TlsError> {
         let material = files.parse(options)?;
-        let config = config::server(&material, options, policy)?;
+        for odd in &material.odd {
+            warn!(%odd, "its serial numbers are refused all the same, as by etcd");
+        }
+        let in_use = InUse {
+            trust_bundle: material.trust_bundle.clone(),
+            fingerprint: material
+                .pair
+                .cert
+                .first()
+                .map(|leaf| files::digest([leaf]))
+                .unwrap_or_default(),
+            not_after: material.validity.not_after,
+            not_before: material.validity.not_before,
+        };
         Ok(Loaded {
-            config: Arc::new(config),
-            in_use: InUse {
-                trust_bundle: material.trust_bundle,
-                fingerprint: material
-                    .chain
-                    .first()
-                    .map(|leaf| files::digest([leaf]))
-                    .unwrap_or_default(),
-                not_after: material.not_after,
-            },
+            config: Arc::new(config::server(material, policy)?),
+            in_use,
             files,
         })
     }
+}
+
+/// Checks that the certificate of a listener is valid now.
+fn check_dates(options: &TlsOptions, validity: Validity) -> Result<(), TlsError> {
+    let (path, _) = pair(options)?;
+    let now = now();
+    if now > validity.not_after {
+        return Err(bad(
+            path,
+            format!("the certificate expired at {}", time(validity.not_after)),
+        ));
+    }
+    if now < validity.not_before {
+        let from = time(validity.not_before);
+        return Err(bad(path, format!("the certificate is not valid before {from}")));
+    }
+    Ok(())
+}
+
+/// Returns the time by the clock of this machine, in seconds since 1970.
+#[must_use]
+pub fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn bad(path: &std::path::Path, what: impl std::fmt::Display) -> TlsError {

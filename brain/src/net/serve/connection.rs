@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, Sleep, sleep, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_util::sync::CancellationToken;
@@ -17,16 +17,16 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{Admission, Io, PeerId};
-use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST};
+use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST, Reason};
 use super::counted::Counted;
-use super::http2;
+use super::http2::{self, LEAVE, over};
 use super::linger::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
-use crate::log_once::LogOnce;
+use crate::log_once::{Due, LogOncePerKey};
 use crate::metrics::NetworkMetrics;
 use crate::net::listen::{Accepted, Listener};
-use crate::net::tls::{ServerTls, refusal};
+use crate::net::tls::{Found, ServerTls, observed, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
@@ -66,31 +66,53 @@ pub(super) struct PortConfig {
     pub(super) refused: Refused,
     /// True if members connect to this port, false if clients do.
     pub(super) for_peers: bool,
+    /// The time in seconds since 1970, by which certificates of clients expire.
+    pub(super) clock: fn() -> i64,
 }
 
-/// Limits log lines about refused peers and clients.
+/// The address of a peer or a client, and the reason why it was refused.
+type Refusal = (String, String);
+
+/// Limits log lines about refused peers and clients: one for each address and reason in a minute.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Refused {
     /// Refused by TLS.
-    handshakes: LogOnce,
+    handshakes: LogOncePerKey<Refusal>,
     /// Refused because they did not prove to be members.
-    proofs: LogOnce,
+    proofs: LogOncePerKey<Refusal>,
     /// Disconnected before the proof was complete, as members do that look for another leader in the meantime.
-    left: LogOnce,
+    left: LogOncePerKey<Refusal>,
 }
 
 impl Refused {
     /// Logs why a connection was not admitted.
     fn tell(&self, from: &str, why: &io::Error) {
+        let reason = printable(&why.to_string());
+        let key = (from.to_owned(), reason.clone());
         let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
         if !refused {
-            if let Some(count) = self.left.due() {
-                info!(from, count, %why, "a peer left before it had proved to be a member of this cluster");
+            if let Some(Due { count, skipped }) = self.left.due(key) {
+                let why = reason;
+                info!(
+                    from,
+                    count, skipped, why, "a peer left before it had proved to be a member of this cluster"
+                );
             }
-        } else if let Some(count) = self.proofs.due() {
-            warn!(from, count, %why, "whoever has not proved to be a member of this cluster is refused");
+        } else if let Some(Due { count, skipped }) = self.proofs.due(key) {
+            let why = reason;
+            warn!(
+                from,
+                count, skipped, why, "whoever has not proved to be a member of this cluster is refused"
+            );
         }
     }
+}
+
+/// Returns a reason as it can be logged: certificates of strangers hold long names, and any characters.
+fn printable(reason: &str) -> String {
+    const LONGEST: usize = 512;
+    let printable = |char: char| if char.is_control() { '?' } else { char };
+    reason.chars().take(LONGEST).map(printable).collect()
 }
 
 impl PortConfig {
@@ -106,7 +128,7 @@ impl PortConfig {
                 tokio::select! {
                     () = stop.cancelled() => break,
                     Some(ended) = open.join_next() => report(ended),
-                    _ = sweep.tick() => port.connections.sweep(),
+                    _ = sweep.tick() => port.connections.sweep((port.clock)()),
                     (accepted, admitted) = next.as_mut() => {
                         open.spawn(Arc::clone(&port).connection(accepted, admitted, stop.clone()));
                         next.set(port.next(&listener));
@@ -263,14 +285,18 @@ impl PortConfig {
             }
             hello.into_stream(config).await
         };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        let (shaken, found) = observed(tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)).await;
+        match shaken {
             Ok(Ok(stream)) => {
+                if let Some(ends) = found.ends {
+                    connection.ends_at(ends);
+                }
                 let caller = secure(stream.connect_info());
                 Some((Box::new(stream), caller))
             }
             Ok(Err(error)) => {
                 self.network.handshakes_failed.inc();
-                self.tell(&error, from);
+                self.tell(&error, found, from);
                 None
             }
             Err(_) => {
@@ -308,17 +334,20 @@ impl PortConfig {
         Err(why)
     }
 
-    fn tell(&self, error: &io::Error, from: Option<IpAddr>) {
+    fn tell(&self, error: &io::Error, found: Found, from: Option<IpAddr>) {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
         let Some(reason) = refusal(error) else {
             debug!(from, %error, "a TLS handshake failed");
             return;
         };
-        match self.refused.handshakes.due() {
-            Some(count) if self.for_peers => warn!(from, count, %reason, "a peer is refused"),
+        let reason = printable(&found.refusal.unwrap_or_else(|| reason.to_string()));
+        let Some(Due { count, skipped }) = self.refused.handshakes.due((from.clone(), reason.clone())) else {
+            return debug!(from, reason, "a TLS handshake failed");
+        };
+        match self.for_peers {
+            true => warn!(from, count, skipped, reason, "a peer is refused"),
             // the text of etcd
-            Some(count) => warn!(from, count, %reason, "rejected connection on client endpoint"),
-            None => debug!(from, %reason, "a TLS handshake failed"),
+            false => warn!(from, count, skipped, reason, "rejected connection on client endpoint"),
         }
     }
 
@@ -328,6 +357,8 @@ impl PortConfig {
         let service = TowerToHyperService::new(service);
         let mut serving = pin!(self.http1.serve_connection_with_upgrades(TokioIo::new(io), service));
         let mut draining = false;
+        // Boxed when it is needed: few connections are closed from here while they serve.
+        let mut end: Option<Pin<Box<Sleep>>> = None;
         loop {
             tokio::select! {
                 // What has come is read before the connection is drained.
@@ -350,10 +381,15 @@ impl PortConfig {
                     }
                     return false;
                 }
-                reason = connection.closed() => {
+                reason = connection.closed(), if end.is_none() => {
                     debug!(reason = reason.label(), "a connection is closed");
-                    return false;
+                    if reason != Reason::Certificate {
+                        return false;
+                    }
+                    serving.as_mut().graceful_shutdown();
+                    end = Some(Box::pin(sleep(LEAVE)));
                 }
+                () = over(&mut end), if end.is_some() => return false,
                 () = stop.cancelled(), if !draining => {
                     draining = true;
                     serving.as_mut().graceful_shutdown();

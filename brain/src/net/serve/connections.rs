@@ -5,17 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::frames::Traffic;
+use super::headers::BlockCharge;
 use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -84,6 +85,8 @@ pub(super) enum Reason {
     Settings,
     /// The client pinged too often.
     Pings,
+    /// The client's certificate has expired.
+    Certificate,
 }
 
 impl Reason {
@@ -100,12 +103,13 @@ impl Reason {
             Reason::Ping => "ping_timeout",
             Reason::Settings => "settings",
             Reason::Pings => "too_many_pings",
+            Reason::Certificate => "certificate_expired",
         }
     }
 
-    /// Returns true if no request is lost by the close.
+    /// Returns true if no request is lost by the close: there is none, or it has time to end.
     pub(super) fn is_graceful(self) -> bool {
-        matches!(self, Reason::NoRequest | Reason::Idle)
+        matches!(self, Reason::NoRequest | Reason::Idle | Reason::Certificate)
     }
 }
 
@@ -139,6 +143,10 @@ pub(super) struct Connection {
     /// Charges for what was passed to HTTP/2 without a charge of its own while the socket accepted nothing, oldest first.
     unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
+    /// Charges of long header blocks whose requests were not accepted yet, oldest first.
+    headers: Mutex<VecDeque<BlockCharge>>,
+    /// When the client's certificate expires, in seconds since 1970; the last moment if it shows none.
+    ends: AtomicI64,
     closing: CancellationToken,
     reason: OnceLock<Reason>,
 }
@@ -160,6 +168,8 @@ impl Connection {
             account,
             unsent: Mutex::default(),
             has_unsent: AtomicBool::new(false),
+            headers: Mutex::default(),
+            ends: AtomicI64::new(i64::MAX),
             closing: CancellationToken::new(),
             reason: OnceLock::new(),
         }
@@ -173,6 +183,11 @@ impl Connection {
     /// Gives the client `time` from now on for its first request.
     pub(super) fn expect_request(&self, time: Duration) {
         self.request_due.store(self.now() + millis(time), Ordering::Relaxed);
+    }
+
+    /// Records when the certificate expires that the client has shown, in seconds since 1970.
+    pub(super) fn ends_at(&self, ends: i64) {
+        self.ends.store(ends, Ordering::Relaxed);
     }
 
     /// Counts a request as in flight until the guard is dropped.
@@ -244,6 +259,28 @@ impl Connection {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps charges of header blocks until their requests are accepted.
+    pub(super) fn keep_headers(&self, charges: Vec<BlockCharge>) {
+        if !charges.is_empty() {
+            self.headers().extend(charges);
+        }
+    }
+
+    /// Returns the charge of the header block of a request, if it has one, when it is accepted. Those of earlier streams, which h2 refused,
+    /// are released: requests are accepted in their order.
+    pub(super) fn take_headers(&self, stream: u32) -> Option<Charge> {
+        let mut headers = self.headers();
+        let mut last = None;
+        while headers.front().is_some_and(|first| first.stream <= stream) {
+            last = headers.pop_front();
+        }
+        last.filter(|last| last.stream == stream).map(|last| last.charge)
+    }
+
+    fn headers(&self) -> MutexGuard<'_, VecDeque<BlockCharge>> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Requests its task to close it. Only the first reason counts; false for others.
     pub(super) fn close(&self, reason: Reason) -> bool {
         let is_first = self.reason.set(reason).is_ok();
@@ -269,8 +306,11 @@ impl Connection {
         self.streams.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns the reason to close it now, if there is one.
-    fn overdue(&self, pressure: bool) -> Option<Reason> {
+    /// Returns the reason to close it now, if there is one. `clock` is the time in seconds since 1970.
+    fn overdue(&self, pressure: bool, clock: i64) -> Option<Reason> {
+        if clock > self.ends.load(Ordering::Relaxed) {
+            return Some(Reason::Certificate);
+        }
         let now = self.now();
         let since = |at: u64| now.saturating_sub(at);
         let blocked = self.blocked_since.load(Ordering::Relaxed);
@@ -339,6 +379,7 @@ struct Shared {
     budget: Budget,
     network: NetworkMetrics,
     evictions: LogOnce,
+    expired: LogOnce,
 }
 
 #[derive(Debug, Default)]
@@ -425,6 +466,7 @@ impl Connections {
             budget,
             network,
             evictions: LogOnce::default(),
+            expired: LogOnce::default(),
         }))
     }
 
@@ -499,8 +541,8 @@ impl Connections {
         true
     }
 
-    /// Closes expired connections, and stagnant ones when memory is short.
-    pub(super) fn sweep(&self) {
+    /// Closes expired connections, and stagnant ones when memory is short. `clock` is the time in seconds since 1970.
+    pub(super) fn sweep(&self, clock: i64) {
         let shortage = self.0.budget.shortage();
         let mut overdue = Vec::new();
         let (mut stagnant, mut freed) = (Vec::new(), 0);
@@ -509,7 +551,7 @@ impl Connections {
             for connection in table.open.values() {
                 if connection.reason.get().is_some() {
                     freed += connection.account.used();
-                } else if let Some(reason) = connection.overdue(shortage > 0) {
+                } else if let Some(reason) = connection.overdue(shortage > 0, clock) {
                     freed += connection.account.used();
                     overdue.push((reason, Arc::clone(connection)));
                 } else if shortage > 0 && connection.is_stagnant() {
@@ -543,6 +585,14 @@ impl Connections {
     /// Counts a connection as closed by this side, and logs a warning if a client may lose a request.
     pub(super) fn count(&self, reason: Reason) {
         self.0.network.closed.with_label_values(&[reason.label()]).inc();
+        if reason == Reason::Certificate
+            && let Some(count) = self.0.expired.due()
+        {
+            info!(
+                count,
+                "connections are closed: the certificates that opened them have expired"
+            );
+        }
         if !reason.is_graceful()
             && let Some(count) = self.0.evictions.due()
         {

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use super::admission::Io;
 use super::connections::{Connection, FIRST_REQUEST, Reason};
 use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
+use super::headers::{Followed, HeaderBlocks};
 use super::linger::Left;
 use super::socket::{SharedSocket, Socket};
 use crate::metrics::NetworkMetrics;
@@ -41,7 +42,11 @@ pub(super) struct Counted {
     connection: Arc<Connection>,
     /// The frames of the client, while they are watched. Apart, because connections are many.
     frames: Option<Box<Frames>>,
-    /// True if the client sent too many SETTINGS or PINGs.
+    /// Its header blocks, while frames are watched.
+    headers: Option<Box<HeaderBlocks>>,
+    /// Bytes that were followed, to be passed on next.
+    followed: Bytes,
+    /// True if the client sent too many SETTINGS or PINGs, or headers for which there is no memory.
     is_flooded: bool,
     left: Left,
 }
@@ -54,15 +59,18 @@ impl Counted {
             sent_ahead: 0,
             connection,
             frames: None,
+            headers: None,
+            followed: Bytes::new(),
             is_flooded: false,
             left,
         }
     }
 
     /// Begins to count SETTINGS, and PINGs if there is a least time between them, and closes the connection of a client that sends too
-    /// many. The next read must begin at the preface.
+    /// many. Begins to follow header blocks, too. The next read must begin at the preface.
     pub(super) fn watch_frames(&mut self, ping_min_time: Option<Duration>) {
         self.frames = Some(Box::new(Frames::new(Instant::now(), ping_min_time)));
+        self.headers = Some(Box::new(HeaderBlocks::new()));
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
@@ -182,34 +190,86 @@ fn says_no_more_than_settings(seen: &[u8]) -> bool {
     seen.len() < KEPT
 }
 
-impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.is_flooded {
-            // Its task was woken to close it; nothing more is taken from it.
-            return Poll::Pending;
-        }
-        let before = buf.filled().len();
+impl Counted {
+    /// Reads what was read ahead, else from the socket.
+    fn poll_raw(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
-            ready!(self.socket.lock().poll_read(cx, buf))?;
-        } else {
-            let len = self.read.len().min(buf.remaining());
-            buf.put_slice(&self.read[..len]);
-            self.read.advance(len);
-            if self.read.is_empty() {
-                // Not kept as long as the connection.
-                self.read = Bytes::new();
-            }
+            return self.socket.lock().poll_read(cx, buf);
         }
-        let this = &mut *self;
-        if let Some(frames) = &mut this.frames
-            && let Some(reason) = frames.flood(&buf.filled()[before..], Instant::now(), &*this.connection)
-        {
-            this.is_flooded = true;
-            buf.set_filled(before);
-            this.socket.lock().close(reason);
-            return Poll::Pending;
+        let len = self.read.len().min(buf.remaining());
+        buf.put_slice(&self.read[..len]);
+        self.read.advance(len);
+        if self.read.is_empty() {
+            // Not kept as long as the connection.
+            self.read = Bytes::new();
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Follows the frames in what was read from `before` on. Returns the reason to close the connection, if there is one.
+    fn follow(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> Option<Reason> {
+        let frames = self.frames.as_mut()?;
+        if let Some(reason) = frames.flood(&buf.filled()[before..], Instant::now(), &*self.connection) {
+            return Some(reason);
+        }
+        let headers = self.headers.as_mut()?;
+        let mut done = Vec::new();
+        let fresh = &mut buf.filled_mut()[before..];
+        let followed = headers.follow(fresh, &self.connection.account, &mut done);
+        self.connection.keep_headers(done);
+        match followed {
+            Ok(Followed::Here(len)) => buf.set_filled(before + len),
+            Ok(Followed::Instead(bytes)) => {
+                self.followed = bytes;
+                buf.set_filled(before);
+            }
+            Err(_) => return Some(Reason::Memory),
+        }
+        None
+    }
+
+    fn pass_on(&mut self, buf: &mut ReadBuf<'_>) {
+        let len = self.followed.len().min(buf.remaining());
+        buf.put_slice(&self.followed.split_to(len));
+        if self.followed.is_empty() {
+            self.followed = Bytes::new();
+        }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        loop {
+            if this.is_flooded {
+                // Its task was woken to close it; nothing more is taken from it.
+                return Poll::Pending;
+            }
+            if !this.followed.is_empty() {
+                this.pass_on(buf);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.poll_raw(cx, buf))?;
+            if buf.filled().len() == before {
+                // The end; or a buffer without room, which nobody uses.
+                if let Some(headers) = &mut this.headers {
+                    this.followed = headers.take_held();
+                    this.pass_on(buf);
+                }
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(reason) = this.follow(buf, before) {
+                this.is_flooded = true;
+                buf.set_filled(before);
+                this.socket.lock().close(reason);
+                return Poll::Pending;
+            }
+            // What was read may have been held back.
+            if buf.filled().len() > before {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 

@@ -29,6 +29,7 @@ use super::connection::{PortConfig, report};
 use super::connections::{Connection, InFlight, Reason};
 use super::counted::Counted;
 use super::framing::Due;
+use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
 use crate::budget::{Charge, Exceeded};
@@ -50,17 +51,11 @@ const LOCAL_RESETS: usize = 64 * 1024;
 /// The limit on small unread DATA frames: room for some 60,000.
 const DATA_FRAMES: usize = 16 * 1024 * 1024;
 
-/// The longest header list.
-const HEADERS: u32 = 16 * 1024;
-
 /// The charge of an open stream: its task, the decoder's buffer of 8 KiB, and a small answer.
 const STREAM_BYTES: usize = 16 * 1024;
 
-/// The charge of each further header of a request beyond [`FEW_HEADERS`].
-const HEADER_BYTES: usize = 96;
-
-/// Headers that the charge of a stream covers.
-const FEW_HEADERS: usize = 32;
+/// The memory of headers that the charge of a stream covers.
+const HEADERS_BYTES: usize = 4 * 1024;
 
 /// The part of that charge for the response: a small one can be sent whatever else has arrived in the meantime.
 const ANSWER_RESERVE: usize = 4096;
@@ -89,7 +84,7 @@ const REFUSED_WHILE_BLOCKED: usize = 1024;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The time for which open streams may continue when a connection is closed gracefully.
-const LEAVE: Duration = Duration::from_secs(10);
+pub(super) const LEAVE: Duration = Duration::from_secs(10);
 
 /// The options of connections.
 #[derive(Debug, Clone)]
@@ -112,7 +107,7 @@ impl Options {
             .max_pending_accept_reset_streams(PENDING_RESETS)
             .max_local_error_reset_streams(Some(LOCAL_RESETS))
             .data_frame_budget(DATA_FRAMES)
-            .max_header_list_size(HEADERS);
+            .max_header_list_size(LONGEST_LIST);
         Self {
             settings: settings(&builder),
             builder,
@@ -231,7 +226,7 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
 }
 
 /// Waits for the end of a time; for ever without one.
-async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
+pub(super) async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
     match end {
         Some(end) => end.as_mut().await,
         None => std::future::pending().await,
@@ -249,7 +244,9 @@ struct Serving {
 impl Serving {
     /// Begins a stream if there is memory for it.
     fn accept(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
-        let headers = request.headers().len().saturating_sub(FEW_HEADERS) * HEADER_BYTES;
+        // Charged from here on with the stream.
+        drop(self.connection.take_headers(respond.stream_id().into()));
+        let headers = held_by(request.headers()).saturating_sub(HEADERS_BYTES);
         match self.connection.account.charge(STREAM_BYTES + headers) {
             Ok(charge) => Some(Stream {
                 in_flight: self.connection.begin(),
@@ -295,11 +292,18 @@ impl Serving {
 
     fn said_goaway(&self, reason: &'static str) {
         self.network.goaways.with_label_values(&[reason]).inc();
-        let is_quiet = [Reason::Idle, Reason::NoRequest].map(Reason::label).contains(&reason);
+        let quiet = [Reason::Idle, Reason::NoRequest, Reason::Certificate];
+        let is_quiet = quiet.map(Reason::label).contains(&reason);
         if !is_quiet && let Some(count) = self.goaways.due() {
             warn!(reason, count, "sent GOAWAY to a client: its requests under way fail");
         }
     }
+}
+
+/// Returns the memory that headers take.
+fn held_by(headers: &http::HeaderMap) -> usize {
+    let strings = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    strings.sum::<usize>() + headers.len() * FIELD_BYTES
 }
 
 /// A request in flight.

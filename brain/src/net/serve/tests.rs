@@ -14,6 +14,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Status};
 use tower::ServiceExt as _;
 
+mod foreign;
 mod hostile;
 mod spans;
 
@@ -107,11 +108,16 @@ impl Running {
     }
 
     fn with(line: &str, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+        Running::by_clock(line, tls::now, services)
+    }
+
+    fn by_clock(line: &str, clock: fn() -> i64, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
         let args = line.split_whitespace().map(Into::into);
         let Ok(Asked::Serve(config, _)) = parse(args, []) else {
             panic!("{line}")
         };
         let server = Server::bind(&config).unwrap();
+        let server = Server { clock, ..server };
         let urls = server.bound().unwrap();
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
@@ -391,6 +397,39 @@ async fn tls_asks_clients_and_scrapers_for_certificates() {
     }
     let mut probe = TcpStream::connect(server.address(2)).await.unwrap();
     assert!(ask(&mut probe, "/livez").await.ends_with("ok\n"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn connection_is_closed_when_the_certificate_of_its_client_has_expired() {
+    let ca = Ca::new("ca");
+    let dir = Files::new(&ca);
+    let line = format!("--listen-client-urls https://127.0.0.1:0 {}", dir.flags());
+    // Handshakes have the clock of this machine; looks at open connections have one that is far ahead.
+    let ahead = || i64::MAX - 1;
+    let server = Running::by_clock(&line, ahead, |metrics| services(Store::with(9), probes(), metrics));
+    let leaf = ca.client("apiserver");
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&ca.pem))
+        .identity(Identity::from_pem(leaf.cert, leaf.key))
+        .domain_name("brain.example");
+    let endpoint = Endpoint::from_shared(server.urls[0].clone()).unwrap();
+    let channel = endpoint.tls_config(tls).unwrap().connect().await.unwrap();
+    let closed = server
+        .metrics
+        .network
+        .closed
+        .with_label_values(&["certificate_expired"]);
+    let goaways = server
+        .metrics
+        .network
+        .goaways
+        .with_label_values(&["certificate_expired"]);
+    while closed.get() == 0 || goaways.get() == 0 {
+        // The client connects again each time.
+        drop(check(&channel, "").await);
+    }
+    drop(channel);
     server.end().await;
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{ALL_CIPHER_SUITES, default_provider};
-use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::SingleCertAndKey;
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
-use super::allowed::Allowed;
+use super::TlsError;
 use super::files::Material;
-use super::{TlsError, bad, pair};
-use crate::flags::{TlsOptions, TlsPolicy, TlsVersion};
+use super::verifier::Clients;
+use crate::flags::{TlsPolicy, TlsVersion};
 
 /// Go's names of TLS 1.2 suites that are not offered, all of them weaker. They are skipped.
 const WEAK: &[&str] = &[
@@ -33,47 +33,24 @@ const WEAK: &[&str] = &[
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
-pub(super) fn server(material: &Material, options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerConfig, TlsError> {
-    let (cert, key) = pair(options)?;
-    let provider = Arc::new(provider(policy)?);
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+pub(super) fn server(material: Material, policy: &TlsPolicy) -> Result<ServerConfig, TlsError> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider(policy)?))
         .with_protocol_versions(&versions(policy))
         .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
-    let builder = match &material.roots {
-        Some(roots) => builder.with_client_cert_verifier(verifier(roots, material, options, provider)?),
+    let shows_certificates = material.accepted.is_some();
+    let builder = match material.accepted {
+        Some(accepted) => builder.with_client_cert_verifier(Clients::new(accepted)),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder
-        .with_single_cert(material.chain.clone(), material.key.clone_key())
-        .map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => bad(
-                key,
-                format!("the key does not belong to the certificate in {}", cert.display()),
-            ),
-            error => bad(cert, error),
-        })?;
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(material.pair)));
+    if shows_certificates {
+        // A resumed session would have the client's certificate of its first handshake, whose dates, CA and revocation are not checked
+        // again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
-}
-
-fn verifier(
-    roots: &RootCertStore,
-    material: &Material,
-    options: &TlsOptions,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider);
-    if !material.revoked.is_empty() {
-        builder = builder
-            .with_crls(material.revoked.lists())
-            .allow_unknown_revocation_status();
-    }
-    let verifier = builder.build().map_err(|error| {
-        // Only bad revocation lists get here: an empty set of CAs was refused before.
-        let path = options.crl.as_deref().or(options.trusted_ca.as_deref());
-        path.map_or_else(|| TlsError(error.to_string()), |path| bad(path, &error))
-    })?;
-    Ok(Allowed::wrap(verifier, options, &material.revoked))
 }
 
 pub(super) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {

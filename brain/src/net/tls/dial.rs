@@ -3,31 +3,34 @@
 use std::io;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WantsClientCert, WebPkiServerVerifier};
+use rustls::client::WantsClientCert;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, ConfigBuilder, Error};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::TlsError;
-use super::allowed::Names;
 use super::config::{provider, versions};
 use super::files::Shown;
-use super::revoked::Revoked;
 use super::self_signed::AnyServer;
+use super::verifier::{Servers, observed};
 use crate::flags::{TlsOptions, TlsPolicy};
+
+/// An encrypted connection.
+#[derive(Debug)]
+pub struct Dialled {
+    pub stream: TlsStream<TcpStream>,
+    /// When the first certificate of the server's chain expires, in seconds since 1970; `None` if it was not verified.
+    pub ends: Option<i64>,
+}
 
 /// Dials an address, presents the client certificate, and accepts a server whose certificate the CA signed for `name` and the
 /// allowed names permit, or any server if members sign their certificates themselves. Fails if the address does not answer, files do not load, or one side refuses the other: see [`refusal`].
-pub async fn dial(
-    address: (&str, u16),
-    name: &str,
-    options: &TlsOptions,
-    policy: &TlsPolicy,
-) -> io::Result<TlsStream<TcpStream>> {
+pub async fn dial(address: (&str, u16), name: &str, options: &TlsOptions, policy: &TlsPolicy) -> io::Result<Dialled> {
     let (options, policy) = (options.clone(), policy.clone());
     // A file system may block; the runtime must not.
     let config = tokio::task::spawn_blocking(move || client(&options, &policy)).await?;
@@ -35,7 +38,12 @@ pub async fn dial(
     let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    let (stream, found) = observed(handshake).await;
+    Ok(Dialled {
+        stream: stream?,
+        ends: found.ends,
+    })
 }
 
 /// Returns the TLS error of the other side, if this error contains one.
@@ -44,31 +52,16 @@ pub fn refusal(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref()
 }
 
-fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsError> {
+pub(super) fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(provider(policy)?);
     if options.self_signed.is_some() {
         let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
         return Ok(over_http2(builder(provider, policy, verifier)?.with_no_client_auth()));
     }
     let shown = Shown::read(options)?;
-    let roots = Arc::new(shown.roots);
-    let mut verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
-    if !shown.revoked.is_empty() {
-        verifier = verifier
-            .with_crls(shown.revoked.lists())
-            .allow_unknown_revocation_status();
-    }
-    let verifier = verifier.build().map_err(|error| TlsError(error.to_string()))?;
-    let verifier = Arc::new(Server {
-        inner: verifier,
-        names: Names::of(options),
-        revoked: shown.revoked,
-    });
-    let builder = builder(provider, policy, verifier)?;
+    let builder = builder(provider, policy, Arc::new(Servers(shown.accepted)))?;
     let config = match shown.pair {
-        Some((chain, key)) => builder
-            .with_client_auth_cert(chain, key)
-            .map_err(|error| TlsError(format!("the certificate for peers: {error}")))?,
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
         None => builder.with_no_client_auth(),
     };
     Ok(over_http2(config))
@@ -88,51 +81,4 @@ fn builder(
 fn over_http2(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"h2".to_vec()];
     config
-}
-
-/// Accepts certificates that `inner` accepts, if they have an allowed name, if any are listed, and no certificate of the chain is
-/// revoked.
-#[derive(Debug)]
-struct Server {
-    inner: Arc<WebPkiServerVerifier>,
-    names: Names,
-    revoked: Revoked,
-}
-
-impl ServerCertVerifier for Server {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let verified = self.inner.verify_server_cert(leaf, intermediates, name, ocsp, now)?;
-        self.names.check(leaf)?;
-        self.revoked.check(leaf, intermediates)?;
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
-    }
 }

@@ -2,16 +2,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls_pki_types::pem::{self, PemObject as _};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::allowed::Names;
+use super::certificate::{Certificate, Validity};
+use super::chain::Roots;
+use super::keys::signing_key;
 use super::revoked::Revoked;
-use super::{TlsError, bad, pair};
+use super::verifier::Accepted;
+use super::{TlsError, bad, pair, pem};
 use crate::flags::TlsOptions;
 
 /// The contents of the files. Equal contents mean equal TLS.
@@ -29,56 +32,58 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// The certificates for outgoing connections: this member's pair, and the roots to verify servers.
+/// The certificates for outgoing connections: this member's pair, and those by which servers are verified.
 #[derive(Debug)]
 pub(super) struct Shown {
-    pub(super) pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-    pub(super) roots: RootCertStore,
-    pub(super) revoked: Revoked,
+    pub(super) pair: Option<Arc<CertifiedKey>>,
+    pub(super) accepted: Accepted,
 }
 
 impl Shown {
     pub(super) fn read(options: &TlsOptions) -> Result<Shown, TlsError> {
-        let load =
-            |(cert, key): &(PathBuf, PathBuf)| Ok((certificates(cert, &read(cert)?)?, private_key(key, &read(key)?)?));
         let pair = options.dial_pair.as_ref().or(options.pair.as_ref());
+        let load = |pair: &(PathBuf, PathBuf)| certified(pair, &read(&pair.0)?, &read(&pair.1)?);
         let pair = pair.map(load).transpose()?;
         let Some(ca) = &options.trusted_ca else {
             if options.system_roots {
-                return Ok(Shown {
+                let accepted = Accepted {
                     roots: system_roots()?,
-                    pair,
                     revoked: Revoked::default(),
-                });
+                    names: Names::of(options),
+                };
+                return Ok(Shown { pair, accepted });
             }
             return Err(TlsError(
                 "certificates of peers cannot be told apart without a trusted CA".to_owned(),
             ));
         };
-        let cas = certificates(ca, &read(ca)?)?;
-        let chain = pair.iter().flat_map(|(chain, _)| chain);
+        let cas = authorities(ca, &read(ca)?)?;
+        let chain = pair.iter().flat_map(|pair| &pair.cert);
         let revoked = match &options.crl {
-            Some(path) => Revoked::read(path, &read(path)?, (ca, cas.iter().chain(chain)))?,
+            // What is odd about it was logged when the listeners read it.
+            Some(path) => Revoked::read(path, &read(path)?, cas.iter().chain(chain))?.0,
             None => Revoked::default(),
         };
-        Ok(Shown {
+        let accepted = Accepted {
             roots: roots(ca, cas)?,
-            pair,
             revoked,
-        })
+            names: Names::of(options),
+        };
+        Ok(Shown { pair, accepted })
     }
 }
 
 /// Certificates for incoming connections, as read from the files.
 #[derive(Debug)]
 pub(super) struct Material {
-    pub(super) chain: Vec<CertificateDer<'static>>,
-    pub(super) key: PrivateKeyDer<'static>,
-    pub(super) roots: Option<RootCertStore>,
-    pub(super) revoked: Revoked,
-    pub(super) not_after: i64,
+    pub(super) pair: Arc<CertifiedKey>,
+    /// The certificates of clients that are accepted; `None`: clients need none.
+    pub(super) accepted: Option<Accepted>,
+    pub(super) validity: Validity,
     /// The digest of the trusted CAs; empty if there are none.
     pub(super) trust_bundle: String,
+    /// What is odd about the files, but no reason to refuse them.
+    pub(super) odd: Vec<TlsError>,
 }
 
 /// Returns the SHA-256 in hex digits over certificates: their DER, sorted and concatenated.
@@ -103,37 +108,51 @@ impl Files {
     }
 
     pub(super) fn parse(&self, options: &TlsOptions) -> Result<Material, TlsError> {
-        let (cert, key) = pair(options)?;
-        let chain = certificates(cert, &self.cert)?;
-        let not_after = check_dates(cert, &chain)?;
-        let (mut known, mut revoked, mut trust_bundle) = (None, Revoked::default(), String::new());
+        let files = pair(options)?;
+        let pair = certified(files, &self.cert, &self.key)?;
+        let validity = match pair.cert.first() {
+            Some(leaf) => Certificate::parse(leaf)
+                .map_err(|error| bad(&files.0, error))?
+                .validity(),
+            None => return Err(bad(&files.0, "no certificate in PEM")),
+        };
+        let (mut accepted, mut trust_bundle, mut odd) = (None, String::new(), Vec::new());
         if let (Some(path), Some(bytes)) = (&options.trusted_ca, &self.ca) {
-            let cas = certificates(path, bytes)?;
+            let cas = authorities(path, bytes)?;
+            let mut revoked = Revoked::default();
             if let (Some(crl), Some(bytes)) = (&options.crl, &self.crl) {
-                revoked = Revoked::read(crl, bytes, (path, cas.iter().chain(&chain)))?;
+                let (read, found) = Revoked::read(crl, bytes, cas.iter().chain(&pair.cert))?;
+                odd.extend(found.into_iter().map(|odd| bad(crl, odd)));
+                revoked = read;
             }
             trust_bundle = digest(&cas);
-            known = Some(roots(path, cas)?);
+            accepted = Some(Accepted {
+                roots: roots(path, cas)?,
+                revoked,
+                names: Names::of(options),
+            });
         }
-        let key = private_key(key, &self.key)?;
         Ok(Material {
-            chain,
-            key,
-            roots: known,
-            revoked,
-            not_after,
+            pair,
+            accepted,
+            validity,
             trust_bundle,
+            odd,
         })
     }
 }
 
 /// Returns the CAs that the system trusts, as OpenSSL finds them: SSL_CERT_FILE and SSL_CERT_DIR name others. Fails if there are none.
-fn system_roots() -> Result<RootCertStore, TlsError> {
+fn system_roots() -> Result<Roots, TlsError> {
     let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    // Some that systems have cannot be used.
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
+    let mut roots = Roots::default();
+    for certificate in found.certs {
+        // Some that systems have cannot be used.
+        if let Err(error) = roots.add(certificate) {
+            tracing::debug!(error, "a CA of this system cannot be used");
+        }
+    }
+    if roots.is_empty() {
         let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
         let why = if why.is_empty() {
             "no file has any".to_owned()
@@ -151,50 +170,54 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|error| bad(path, format!("cannot be read: {error}")))
 }
 
-fn private_key(path: &Path, bytes: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound => bad(path, "no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)"),
-        error => bad(path, error),
-    })
+/// Returns a certificate, with those that follow it, and its key.
+fn certified((cert, key): &(PathBuf, PathBuf), cert_pem: &[u8], key_pem: &[u8]) -> Result<Arc<CertifiedKey>, TlsError> {
+    let chain = certificates(cert, cert_pem, |label| label == "CERTIFICATE")?;
+    let mut keys = pem::blocks(key_pem).into_iter();
+    let found = keys.find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"));
+    let none = "no private key in PEM (PKCS#8, SEC1 or PKCS#1, not encrypted)";
+    let found = found.ok_or_else(|| bad(key, none))?;
+    let signing = signing_key(&found.der).ok_or_else(|| match found.is_encrypted || found.label.contains("ENCRYPTED") {
+        true => bad(key, none),
+        false => bad(
+            key,
+            "the private key is damaged, or of a kind that is not supported: RSA of 1024 to 8192 bits, ECDSA with P-256, P-384 or P-521, Ed25519",
+        ),
+    })?;
+    let leaf = chain.first().map_or(&[][..], AsRef::as_ref);
+    let leaf = Certificate::from_der(leaf).map_err(|error| bad(cert, format!("the certificate is {error}")))?;
+    let of_key = signing.public_key();
+    if !of_key.is_some_and(|of_key| leaf.has_key(&of_key)) {
+        let text = format!("the key does not belong to the certificate in {}", cert.display());
+        return Err(bad(key, text));
+    }
+    Ok(Arc::new(CertifiedKey::new(chain, signing)))
 }
 
-fn certificates(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
-    let chain = chain.map_err(|error| bad(path, error))?;
+/// Returns the certificates in the blocks with a label.
+fn certificates(
+    path: &Path,
+    bytes: &[u8],
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let blocks = pem::blocks(bytes).into_iter().filter(|block| is_wanted(&block.label));
+    let chain: Vec<_> = blocks.map(|block| CertificateDer::from(block.der)).collect();
     if chain.is_empty() {
         return Err(bad(path, "no certificate in PEM"));
     }
     Ok(chain)
 }
 
-/// Checks that the leaf is valid now. Returns when it expires.
-fn check_dates(path: &Path, chain: &[CertificateDer<'static>]) -> Result<i64, TlsError> {
-    let leaf = chain.first().map_or(&[][..], |leaf| leaf.as_ref());
-    let (_, leaf) =
-        X509Certificate::from_der(leaf).map_err(|error| bad(path, format!("not a certificate: {error}")))?;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_err(|_| bad(path, "the clock stands before 1970"))?;
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    let validity = leaf.validity();
-    if now > validity.not_after.timestamp() {
-        return Err(bad(path, format!("the certificate expired at {}", validity.not_after)));
-    }
-    if now < validity.not_before.timestamp() {
-        return Err(bad(
-            path,
-            format!("the certificate is not valid before {}", validity.not_before),
-        ));
-    }
-    Ok(validity.not_after.timestamp())
+/// Returns the certificates of a file of CAs: of all labels of certificates, as etcd.
+fn authorities(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    certificates(path, bytes, |label| label.ends_with("CERTIFICATE"))
 }
 
-fn roots(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        roots
-            .add(certificate)
-            .map_err(|error| bad(path, format!("not a usable CA: {error}")))?;
+fn roots(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<Roots, TlsError> {
+    let mut roots = Roots::default();
+    for (index, certificate) in certificates.into_iter().enumerate() {
+        let added = roots.add(certificate);
+        added.map_err(|error| bad(path, format!("certificate {} of the file is {error}", index + 1)))?;
     }
     Ok(roots)
 }

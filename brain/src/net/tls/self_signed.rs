@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -23,7 +22,7 @@ use time::{Duration, OffsetDateTime};
 use tracing::warn;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{TlsError, bad};
+use super::{TlsError, bad, now};
 use crate::flags::SelfSigned;
 
 /// The file beside a certificate that whoever makes it has locked.
@@ -94,13 +93,8 @@ fn is_valid(path: &Path) -> Result<bool, TlsError> {
     };
     let der = CertificateDer::from_pem_slice(&pem).map_err(|error| bad(path, error))?;
     let (_, certificate) = X509Certificate::from_der(&der).map_err(|error| bad(path, error))?;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    let now = i64::try_from(now).unwrap_or(i64::MAX);
     let validity = certificate.validity();
-    Ok((validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now))
+    Ok((validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now()))
 }
 
 /// Waits for the lock of the directory of a file, which is made if there is none; dropping the file unlocks it.

@@ -79,7 +79,7 @@ async fn connections_are_closed_when_their_time_is_over() {
     let mut closed = Vec::new();
     for age in [2 * HANDSHAKE_TIMEOUT, FIRST_REQUEST + Duration::from_millis(1), IDLE] {
         tokio::time::advance(age - Duration::from_millis(1)).await;
-        connections.sweep();
+        connections.sweep(0);
         closed.push(
             open.iter()
                 .map(|open| reason(open).map(Reason::label))
@@ -88,7 +88,7 @@ async fn connections_are_closed_when_their_time_is_over() {
         tokio::time::advance(Duration::from_millis(1)).await;
     }
     tokio::time::advance(Duration::from_millis(2)).await;
-    connections.sweep();
+    connections.sweep(0);
     closed.push(open.iter().map(|open| reason(open).map(Reason::label)).collect());
     assert_eq!(closed[0], [None; 5]);
     assert_eq!(
@@ -105,6 +105,53 @@ async fn connections_are_closed_when_their_time_is_over() {
             Some("stalled")
         ]
     );
+}
+
+#[tokio::test]
+async fn connection_is_closed_when_its_certificate_has_expired() {
+    let connections = connections(9);
+    let (shown, anonymous) = (
+        connections.admit(ip(1)).await.unwrap(),
+        connections.admit(ip(1)).await.unwrap(),
+    );
+    shown.connection.ends_at(1_000);
+    let _work = [&shown, &anonymous].map(|open| open.connection.begin());
+    let reasons = |clock| {
+        connections.sweep(clock);
+        [&shown, &anonymous].map(reason)
+    };
+    assert_eq!(reasons(1_000), [None, None]);
+    assert_eq!(reasons(1_001), [Some(Reason::Certificate), None]);
+    assert_eq!(
+        connections
+            .0
+            .network
+            .closed
+            .with_label_values(&["certificate_expired"])
+            .get(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn charges_of_headers_are_taken_in_the_order_of_streams() {
+    let connections = connections(9);
+    let open = connections.admit(ip(1)).await.unwrap();
+    let account = &open.connection.account;
+    let before = account.used();
+    let charges = [(1, 100), (3, 200), (7, 300)];
+    let charges = charges.map(|(stream, bytes)| BlockCharge {
+        stream,
+        charge: account.charge(bytes).unwrap(),
+    });
+    open.connection.keep_headers(charges.into());
+    assert_eq!(account.used() - before, 600);
+    // The first one was never accepted.
+    assert_eq!(open.connection.take_headers(3).unwrap().bytes(), 200);
+    assert_eq!(account.used() - before, 300);
+    assert!(open.connection.take_headers(5).is_none());
+    assert_eq!(open.connection.take_headers(7).unwrap().bytes(), 300);
+    assert_eq!(account.used(), before);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,18 +175,18 @@ async fn connections_that_hold_much_and_move_little_make_room() {
         // The first client reads its data; pings and their answers are no progress.
         charges[0].moved(10_000);
         open.iter().for_each(|open| open.connection.sent(1));
-        connections.sweep();
+        connections.sweep(0);
         assert_eq!(reasons(&open), [None; 12]);
         tokio::time::advance(Duration::from_secs(1)).await;
     }
-    connections.sweep();
+    connections.sweep(0);
     let closed: Vec<_> = (0..12).filter(|n| reason(&open[*n]) == Some(Reason::Memory)).collect();
     assert!(
         closed.contains(&7) && !closed.contains(&0) && !closed.contains(&11),
         "{closed:?}"
     );
     // The memory of the closed connections suffices: no more are closed in the meantime.
-    connections.sweep();
+    connections.sweep(0);
     assert_eq!(reasons(&open).iter().flatten().count(), closed.len());
     let newcomer = connections.admit(ip(99)).await.unwrap();
     drop((newcomer, charges, held));

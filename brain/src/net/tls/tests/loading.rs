@@ -31,10 +31,43 @@ fn bad_files_are_named_in_one_line() {
     );
     fs::write(dir.path().join("ca.crt"), "nothing").unwrap();
     check(&dir, &dir.mutual(), "ca.crt", "no certificate in PEM");
-    let expired = Dir::new(&ca.leaf("s", true, -10, -1), &other.pem);
-    check(&expired, &expired.mutual(), "tls.crt", "the certificate expired at");
-    let early = Dir::new(&ca.leaf("s", true, 1, 10), &other.pem);
-    check(&early, &early.mutual(), "tls.crt", "is not valid before");
+    fs::write(
+        dir.path().join("ca.crt"),
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+    )
+    .unwrap();
+    check(&dir, &dir.mutual(), "ca.crt", "certificate 1 of the file is malformed");
+    let stranger = Dir::new(&other.server(), &ca.pem);
+    let with = TlsOptions {
+        pair: Some((dir.path().join("tls.crt"), stranger.path().join("tls.key"))),
+        ..TlsOptions::default()
+    };
+    assert!(refused(&with).contains("does not belong to the certificate"));
+}
+
+/// A server that does not start serves nobody.
+#[test]
+fn certificates_of_other_times_are_loaded_and_replaced_by_any_but_never_replace_a_valid_one() {
+    let ca = Ca::new("ca");
+    let (expired, early) = (ca.leaf("s", true, -10, -1), ca.leaf("s", true, 1, 10));
+    for leaf in [&expired, &early] {
+        let dir = Dir::new(leaf, &ca.pem);
+        let tls = ServerTls::load(&dir.mutual(), &POLICY).unwrap();
+        let in_use = tls.in_use();
+        assert!(!(in_use.not_before..=in_use.not_after).contains(&now()));
+        dir.write(&early, &ca.pem);
+        assert!(tls.reload().is_ok());
+        dir.write(&ca.server(), &ca.pem);
+        assert_eq!(tls.reload(), Ok(true));
+        for (leaf, reason) in [
+            (&expired, "the certificate expired at"),
+            (&early, "is not valid before"),
+        ] {
+            dir.write(leaf, &ca.pem);
+            assert!(tls.reload().is_err_and(|error| error.to_string().contains(reason)));
+        }
+        assert!(shake(&tls, &ca.pem, Some(&ca.client("c"))).is_ok());
+    }
 }
 
 #[test]

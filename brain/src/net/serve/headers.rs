@@ -1,0 +1,495 @@
+//! The header blocks of a client, followed before h2 decodes them. Two things are done to them that h2 cannot do:
+//!
+//! - An `:authority` that is no authority of a URI is replaced. Go takes it as it is: the path of a Unix socket (gRPC's C core), a
+//!   resolver's target (clients of etcd 3.5.0), `::1:2379`. h2 makes a `http::Uri` of it and resets the stream. Nothing here depends on
+//!   its value.
+//! - What a long block takes in memory is charged while it arrives, not when it is complete.
+//!
+//! Invariant: the table of HPACK stays the client's. A value is replaced by one of the same length when decoded, so entries keep their
+//! sizes and places; no value gets longer on the wire, so frames keep within their limit.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use http::uri::Authority;
+
+use super::frames::{FRAME, PREFACE};
+use super::huffman;
+use crate::budget::{Account, Charge, Exceeded};
+
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+
+const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+const PRIORITY: u8 = 32;
+
+/// The longest frame that this side permits. h2 refuses longer ones.
+const LONGEST_FRAME: usize = 16 * 1024;
+
+/// The longest header list, as of etcd's TLS port; h2 keeps nothing of what is beyond it.
+pub(super) const LONGEST_LIST: u32 = 1 << 20;
+
+/// The most fields that a header map can hold.
+const MOST_FIELDS: usize = 24_577;
+
+/// The memory of a field beside its bytes, in the map.
+pub(super) const FIELD_BYTES: usize = 128;
+
+/// The part of a block that is not charged while it arrives.
+const UNCHARGED: usize = 16 * 1024;
+
+const AUTHORITY: &[u8] = b":authority";
+
+/// Follows the frames of a client from the preface on.
+#[derive(Debug)]
+pub(super) struct HeaderBlocks {
+    /// The bytes of the preface or of a payload that are still to come, and are passed on as they are.
+    pass: usize,
+    /// The beginning of a frame that is not complete.
+    held: Vec<u8>,
+    /// The header block under way.
+    block: Option<Block>,
+}
+
+/// A header block under way.
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    /// True while the frame at hand is its last one.
+    is_last: bool,
+    fields: Fields,
+    bytes: usize,
+    charge: Option<Charge>,
+}
+
+/// The charge of a long header block that is complete.
+#[derive(Debug)]
+pub(super) struct BlockCharge {
+    pub(super) stream: u32,
+    pub(super) charge: Charge,
+}
+
+/// What became of the bytes that were read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// So many of them are to be passed on: less than were read if some are held back.
+    Here(usize),
+    /// These are to be passed on in their place.
+    Instead(Bytes),
+}
+
+impl HeaderBlocks {
+    pub(super) fn new() -> Self {
+        Self {
+            pass: PREFACE.len(),
+            held: Vec::new(),
+            block: None,
+        }
+    }
+
+    /// Follows the next bytes and replaces what has to be, in place. Charges of complete blocks are added to `done`. Fails if there is no
+    /// memory for a block; then it must not be called again.
+    pub(super) fn follow(
+        &mut self,
+        bytes: &mut [u8],
+        account: &Account,
+        done: &mut Vec<BlockCharge>,
+    ) -> Result<Followed, Exceeded> {
+        if self.held.is_empty() {
+            let (len, rest) = self.edit(bytes, account, done)?;
+            self.held = bytes[rest..].to_vec();
+            return Ok(Followed::Here(len));
+        }
+        let mut held = std::mem::take(&mut self.held);
+        held.extend_from_slice(bytes);
+        let (len, rest) = self.edit(&mut held, account, done)?;
+        self.held = held[rest..].to_vec();
+        held.truncate(len);
+        Ok(Followed::Instead(held.into()))
+    }
+
+    /// Returns what is held back, at the end of the stream.
+    pub(super) fn take_held(&mut self) -> Bytes {
+        std::mem::take(&mut self.held).into()
+    }
+
+    /// Edits whole frames in place. Returns the length of the result at the beginning of `bytes`, and where the part begins that has to
+    /// wait for more.
+    fn edit(
+        &mut self,
+        bytes: &mut [u8],
+        account: &Account,
+        done: &mut Vec<BlockCharge>,
+    ) -> Result<(usize, usize), Exceeded> {
+        let (mut from, mut to) = (0, 0);
+        while from < bytes.len() {
+            let left = bytes.len() - from;
+            if self.pass > 0 {
+                let len = self.pass.min(left);
+                self.pass -= len;
+                self.continue_block(&bytes[from..from + len], account, done)?;
+                move_left(bytes, from..from + len, to);
+                (from, to) = (from + len, to + len);
+                continue;
+            }
+            let Some(Ok(head)) = bytes.get(from..from + FRAME).map(<[u8; FRAME]>::try_from) else {
+                return Ok((to, from));
+            };
+            let [a, b, c, kind, flags, s0, s1, s2, s3] = head;
+            let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+            let stream = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
+            let is_last = flags & END_HEADERS != 0;
+            if kind != HEADERS || len > LONGEST_FRAME {
+                if kind == CONTINUATION {
+                    self.block = self.block.take().map(|block| Block { is_last, ..block });
+                }
+                move_left(bytes, from..from + FRAME, to);
+                (from, to, self.pass) = (from + FRAME, to + FRAME, len);
+                if len == 0 {
+                    self.end_block(done);
+                }
+                continue;
+            }
+            if left < FRAME + len {
+                return Ok((to, from));
+            }
+            move_left(bytes, from..from + FRAME + len, to);
+            let frame = &mut bytes[to..to + FRAME + len];
+            self.block = Some(Block {
+                stream,
+                is_last,
+                fields: Fields::default(),
+                bytes: 0,
+                charge: None,
+            });
+            let edited = self.edit_headers(frame, flags, account)?;
+            self.end_block(done);
+            (from, to) = (from + FRAME + len, to + edited);
+        }
+        Ok((to, from))
+    }
+
+    /// Replaces the `:authority` in a HEADERS frame if it has to be. Returns the new length of the frame.
+    fn edit_headers(&mut self, frame: &mut [u8], flags: u8, account: &Account) -> Result<usize, Exceeded> {
+        let mut begin = FRAME;
+        let mut padding = 0;
+        if flags & PADDED != 0 {
+            padding = frame.get(begin).map_or(0, |len| usize::from(*len));
+            begin += 1;
+        }
+        if flags & PRIORITY != 0 {
+            begin += 5;
+        }
+        let end = frame.len().saturating_sub(padding);
+        let (Some(block), true) = (&mut self.block, begin <= end) else {
+            return Ok(frame.len());
+        };
+        let mut authority = None;
+        block
+            .fields
+            .walk(&frame[begin..end], |found| authority = authority.take().or(Some(found)));
+        block.charge(end - begin, account)?;
+        let Some(authority) = authority else {
+            return Ok(frame.len());
+        };
+        let old = begin + authority.begin..begin + authority.end;
+        let Some(new) = authority.replacement(&frame[begin..end]) else {
+            return Ok(frame.len());
+        };
+        if new.len() > old.len() {
+            return Ok(frame.len());
+        }
+        frame[old.start..old.start + new.len()].copy_from_slice(&new);
+        frame.copy_within(old.end.., old.start + new.len());
+        let len = frame.len() - (old.len() - new.len());
+        let payload = (len - FRAME) as u32;
+        frame[..3].copy_from_slice(&payload.to_be_bytes()[1..]);
+        Ok(len)
+    }
+
+    /// Follows a part of a payload, which belongs to a block if one is under way.
+    fn continue_block(&mut self, bytes: &[u8], account: &Account, done: &mut Vec<BlockCharge>) -> Result<(), Exceeded> {
+        if let Some(block) = &mut self.block {
+            block.fields.walk(bytes, |_| {});
+            block.charge(bytes.len(), account)?;
+        }
+        if self.pass == 0 {
+            self.end_block(done);
+        }
+        Ok(())
+    }
+
+    fn end_block(&mut self, done: &mut Vec<BlockCharge>) {
+        let Some(block) = self.block.take_if(|block| block.is_last) else {
+            return;
+        };
+        if let Some(charge) = block.charge {
+            let stream = block.stream;
+            done.push(BlockCharge { stream, charge });
+        }
+    }
+}
+
+/// Moves bytes, which are where they have to be unless something before them got shorter.
+fn move_left(bytes: &mut [u8], from: Range<usize>, to: usize) {
+    if from.start != to {
+        bytes.copy_within(from, to);
+    }
+}
+
+impl Block {
+    /// Charges what the block takes in memory with `bytes` more: strings get longer by what the Huffman code saved.
+    fn charge(&mut self, bytes: usize, account: &Account) -> Result<(), Exceeded> {
+        self.bytes += bytes;
+        let strings = self.bytes.min(LONGEST_LIST as usize) * 8 / 5;
+        let needed = strings + self.fields.count.min(MOST_FIELDS) * FIELD_BYTES;
+        if needed <= UNCHARGED {
+            return Ok(());
+        }
+        match &mut self.charge {
+            None => self.charge = Some(account.charge(needed)?),
+            Some(charge) => charge.grow(needed.saturating_sub(charge.bytes()))?,
+        }
+        Ok(())
+    }
+}
+
+/// Walks through the fields of a header block, without a table: it counts them, and finds a literal `:authority`.
+#[derive(Debug, Default)]
+struct Fields {
+    count: usize,
+    at: At,
+    /// True if the field at hand is an `:authority`.
+    is_authority: bool,
+    /// True if the field at hand becomes an entry of the table.
+    is_indexed: bool,
+}
+
+/// The place in a field.
+#[derive(Debug, Default, Clone, Copy)]
+enum At {
+    #[default]
+    Field,
+    /// In the second or a later byte of a number.
+    Number {
+        of: Number,
+        value: usize,
+        shift: u32,
+    },
+    Length(Text),
+    Text {
+        of: Text,
+        left: usize,
+    },
+    /// What follows means nothing: h2 ends the connection.
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Number {
+    /// The index of a whole field, or the size of the table.
+    Whole,
+    /// The index of a name.
+    Name,
+    Length(Text),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Text {
+    Name,
+    Value,
+}
+
+/// Where an `:authority` is in a block.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    /// The bytes to replace: those of the value, with its length; all of the field if the value is empty.
+    begin: usize,
+    end: usize,
+    /// Where the value begins.
+    value: usize,
+    is_huffman: bool,
+}
+
+impl Fields {
+    /// Walks on. `found` is called for each `:authority` that is whole in these bytes, unless its name is in the client's table: no client
+    /// does that, as the name has its place in the table that all have.
+    fn walk(&mut self, bytes: &[u8], mut found: impl FnMut(Found)) {
+        let mut position = 0;
+        let mut field = None;
+        // The value of the field at hand: where its length begins, and whether it is coded.
+        let mut value = None;
+        let mut name_is_huffman = false;
+        while let Some(byte) = bytes.get(position).copied() {
+            let start = position;
+            position += 1;
+            let number = match self.at {
+                At::Field => {
+                    field = Some(start);
+                    value = None;
+                    let (number, mask) = self.begin(byte);
+                    if byte == 0x81 {
+                        // The entry of the table that all have: an empty one.
+                        found(Found {
+                            begin: start,
+                            end: position,
+                            value: position,
+                            is_huffman: false,
+                        });
+                    }
+                    self.number(number, byte, mask)
+                }
+                At::Length(text) => {
+                    match text {
+                        Text::Name => name_is_huffman = byte & 0x80 != 0,
+                        Text::Value => value = Some((start, byte & 0x80 != 0)),
+                    }
+                    self.number(Number::Length(text), byte, 0x7f)
+                }
+                At::Number { of, value, shift } => self.more(of, byte, (value, shift)),
+                At::Text { of, left } => {
+                    let rest = &bytes[start..];
+                    let len = left.min(rest.len());
+                    position = start + len;
+                    self.at = At::Text { of, left: left - len };
+                    if len < left {
+                        return;
+                    }
+                    self.end_text(of);
+                    continue;
+                }
+                At::Lost => return,
+            };
+            let Some((of, number)) = number else { continue };
+            match of {
+                Number::Whole => self.at = At::Field,
+                Number::Name => {
+                    self.is_authority = number == 1;
+                    self.at = At::Length(if number == 0 { Text::Name } else { Text::Value });
+                }
+                Number::Length(Text::Name) => {
+                    let name = bytes.get(position..position + number);
+                    self.is_authority = name.is_some_and(|name| match name_is_huffman {
+                        true => huffman::decode(name).is_some_and(|name| name == AUTHORITY),
+                        false => name == AUTHORITY,
+                    });
+                    self.text(Text::Name, number);
+                }
+                Number::Length(Text::Value) => {
+                    let end = position + number;
+                    if let (true, Some(field), Some((begin, is_huffman))) = (self.is_authority, field, value)
+                        && end <= bytes.len()
+                        && (number > 0 || !self.is_indexed)
+                    {
+                        found(Found {
+                            begin: if number == 0 { field } else { begin },
+                            end,
+                            value: position,
+                            is_huffman,
+                        });
+                    }
+                    self.text(Text::Value, number);
+                }
+            }
+        }
+    }
+
+    /// Begins a field by its first byte. Returns the number that it begins, and the bits of it.
+    fn begin(&mut self, byte: u8) -> (Number, u8) {
+        self.is_indexed = byte & 0xc0 == 0x40;
+        self.is_authority = false;
+        let (number, mask) = match byte {
+            0x80.. => (Number::Whole, 0x7f),
+            0x40.. => (Number::Name, 0x3f),
+            0x20.. => return (Number::Whole, 0x1f),
+            _ => (Number::Name, 0x0f),
+        };
+        self.count += 1;
+        (number, mask)
+    }
+
+    /// Returns a number, if its first byte is all of it.
+    fn number(&mut self, of: Number, byte: u8, mask: u8) -> Option<(Number, usize)> {
+        let value = usize::from(byte & mask);
+        if byte & mask < mask {
+            return Some((of, value));
+        }
+        self.at = At::Number { of, value, shift: 0 };
+        None
+    }
+
+    /// Returns a number, if this further byte of it is the last one.
+    fn more(&mut self, of: Number, byte: u8, (value, shift): (usize, u32)) -> Option<(Number, usize)> {
+        let value = value + (usize::from(byte & 0x7f) << shift);
+        if byte & 0x80 == 0 {
+            return Some((of, value));
+        }
+        // h2 takes no longer one.
+        self.at = match shift {
+            0..21 => At::Number {
+                of,
+                value,
+                shift: shift + 7,
+            },
+            _ => At::Lost,
+        };
+        None
+    }
+
+    fn text(&mut self, of: Text, left: usize) {
+        match left {
+            0 => self.end_text(of),
+            _ => self.at = At::Text { of, left },
+        }
+    }
+
+    fn end_text(&mut self, of: Text) {
+        self.at = match of {
+            Text::Name => At::Length(Text::Value),
+            Text::Value => At::Field,
+        };
+    }
+}
+
+impl Found {
+    /// Returns the bytes to write in its place; `None` if it can stay, or is refused by Go, too.
+    fn replacement(&self, block: &[u8]) -> Option<Vec<u8>> {
+        let coded = block.get(self.value..self.end)?;
+        let value = match self.is_huffman {
+            true => huffman::decode(coded)?,
+            false => coded.to_vec(),
+        };
+        let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+        if value.iter().any(is_control) || Authority::try_from(value.as_slice()).is_ok() {
+            return None;
+        }
+        if value.is_empty() {
+            return Some(Vec::new());
+        }
+        let (flag, zeros) = match self.is_huffman {
+            true => (0x80, huffman::zeros(value.len())),
+            false => (0, vec![b'0'; value.len()]),
+        };
+        let mut new = number(flag, zeros.len());
+        new.extend(zeros);
+        Some(new)
+    }
+}
+
+/// Returns the length of a string, behind the flag of its code.
+fn number(flag: u8, value: usize) -> Vec<u8> {
+    if value < 0x7f {
+        return vec![flag | value as u8];
+    }
+    let (mut bytes, mut rest) = (vec![flag | 0x7f], value - 0x7f);
+    while rest >= 0x80 {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

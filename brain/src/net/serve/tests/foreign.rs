@@ -1,0 +1,106 @@
+//! Requests as clients of other languages write them.
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+
+use super::*;
+use crate::tasks::Owned;
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+fn text(text: &str) -> Vec<u8> {
+    [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
+}
+
+/// A call of the health service on a stream, with a field for its authority.
+fn call(stream: u32, authority: &[u8]) -> Vec<u8> {
+    let block = [
+        &[0x83, 0x86, 0x04][..],
+        &text("/grpc.health.v1.Health/Check"),
+        authority,
+        &[0x0f, 0x10],
+        &text("application/grpc"),
+    ]
+    .concat();
+    let frame = |kind: u8, flags: u8, payload: &[u8]| {
+        let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    [frame(HEADERS, END_HEADERS, &block), frame(0, END_STREAM, &[0; 5])].concat()
+}
+
+/// Reads until a response is complete.
+async fn answered(io: &mut TcpStream) -> bool {
+    loop {
+        let (kind, flags, _) = frame(io).await;
+        match kind {
+            HEADERS if flags & END_STREAM != 0 => return true,
+            RST_STREAM | GOAWAY => return false,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn authority_may_be_what_go_takes() {
+    let server = Running::plain(Store::with(9));
+    for authority in [
+        "unix:/var/run/etcd.sock",
+        "#initially=[http://127.0.0.1:2379]",
+        "#initially=[http://a:2379;http://b:2379]",
+        "etcd-endpoints:",
+        "::1:2379",
+        "/var/run/etcd.sock",
+        "%2Fvar%2Frun%2Fetcd.sock",
+        "my_etcd:2379",
+    ] {
+        let mut io = server.dial().await;
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        io.write_all(preface).await.unwrap();
+        let entry = [&[0x41][..], &text(authority)].concat();
+        // Later requests name the entry that the first one has made.
+        for (stream, field) in [(1, &entry[..]), (3, &[0xbe][..]), (5, &[0x81][..]), (7, &[][..])] {
+            io.write_all(&call(stream, field)).await.unwrap();
+            assert!(answered(&mut io).await, "{authority}, stream {stream}");
+        }
+    }
+    server.end().await;
+}
+
+/// A connection, with a request whose headers are as long as these values.
+async fn begin(send: &mut SendRequest<Bytes>, values: &[usize]) -> Result<::http::Response<h2::RecvStream>, h2::Error> {
+    let mut request = ::http::Request::post("http://brain/grpc.health.v1.Health/Check")
+        .header("content-type", "application/grpc")
+        .body(())
+        .unwrap();
+    for len in values {
+        let value = ::http::HeaderValue::from_str(&"p".repeat(*len)).unwrap();
+        request.headers_mut().append("x-pad", value);
+    }
+    std::future::poll_fn(|cx| send.poll_ready(cx)).await?;
+    let (response, mut body) = send.send_request(request, false)?;
+    body.send_data(Bytes::from_static(&[0; 5]), true)?;
+    response.await
+}
+
+#[tokio::test]
+async fn long_headers_are_taken_and_those_that_are_too_long_end_their_stream_alone() {
+    let server = Running::plain(Store::with(9));
+    let io = server.dial().await;
+    let (mut send, connection) = h2::client::handshake(io).await.unwrap();
+    let _driver = Owned::start(connection);
+    for values in [&[30_000][..], &[9_000; 11], &[200; 400], &[500_000]] {
+        let response = begin(&mut send, values).await.unwrap();
+        assert_eq!(response.status(), 200, "{} values", values.len());
+    }
+    // It is answered, or its stream reset.
+    let refused = begin(&mut send, &[550_000, 550_000]).await;
+    assert!(refused.is_err() || refused.is_ok_and(|refused| refused.status() == 431));
+    assert_eq!(begin(&mut send, &[]).await.unwrap().status(), 200);
+    drop(send);
+    server.end().await;
+}
