@@ -52,6 +52,12 @@ const CLUSTER: &str = "cluster";
 /// The timeout of a request to an election's register.
 const CELL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Checks the options of a connection, and the files that they name; no request is sent.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    options.check().map_err(anyhow::Error::msg)?;
+    pd::Pd::new(options).check()
+}
+
 /// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
 #[derive(Clone)]
 pub struct Tikv {

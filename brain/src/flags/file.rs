@@ -88,7 +88,7 @@ fn take(
     (given, warnings): (&mut Vec<(&'static Flag, Given)>, &mut Vec<String>),
 ) -> Result<(), String> {
     let origin = format!("{key} in the configuration file");
-    let Some(flag) = Flag::named(flag).filter(|flag| ![CONFIG_FILE, "version"].contains(&flag.name)) else {
+    let Some(flag) = Flag::named(flag).filter(|flag| ![CONFIG_FILE, "version", "check"].contains(&flag.name)) else {
         warnings.push(format!("{origin} is unknown"));
         return Ok(());
     };

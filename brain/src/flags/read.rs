@@ -37,8 +37,11 @@ pub(super) fn config(given: &BTreeMap<&'static str, Given>, warnings: &mut Vec<S
         return Err("--listen-client-urls must name at least one URL".to_owned());
     }
     let storage = storage::read(&values)?;
+    storage::check_member(&values, &name)?;
     let mut config = Config {
         wipes: false,
+        checks: values.bool("check"),
+        embedded_cluster_id: storage::embedded_cluster_id(&values)?,
         dump: None,
         snapshot: None,
         import: None,

@@ -8,11 +8,13 @@ use super::*;
 use crate::slow_requests::SlowOptions;
 
 mod debug;
+mod embedded;
 mod import;
 mod log;
 mod members;
 mod snapshot;
 mod tracing;
+mod values;
 mod warnings;
 
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {
@@ -475,7 +477,7 @@ fn the_table_is_sound() {
 #[test]
 fn table_is_published_as_committed() {
     let line = |flag: &Flag| match flag.treatment {
-        Treatment::Works(_) => format!("{} works", flag.name),
+        Treatment::Works(_) => format!("{} works {}", flag.name, values::Values::of(flag)),
         Treatment::Idle(_) => format!("{} idle", flag.name),
         Treatment::Refused(_) => format!("{} refused", flag.name),
         Treatment::Renamed(new) => format!("{} renamed {new}", flag.name),

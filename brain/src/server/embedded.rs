@@ -8,6 +8,7 @@ use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
+use crate::data_dir;
 use crate::data_dir::{DataDir, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::log::{FileLog, Log as _, LogId, LogObserver, Origin, Slot};
@@ -44,6 +45,9 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         urls = urls.join(","),
         "not listening for peers: a data directory has one member"
     );
+    if let Some(wanted) = config.embedded_cluster_id {
+        data_dir::expect(&config.data_dir, wanted)?;
+    }
     let mut dir = DataDir::open(&config.data_dir, || Identity {
         format: crate::data_dir::FORMAT,
         cluster_id: rand::random(),

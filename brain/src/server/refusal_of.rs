@@ -67,6 +67,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             DataDirError::Damaged { .. } | DataDirError::Missing { .. } | DataDirError::OtherLog { .. } => {
                 Some(Code::Corrupt)
             }
+            DataDirError::OtherStore { .. } | DataDirError::NoStore { .. } => Some(Code::StoreMismatch),
             DataDirError::InUse { .. }
             | DataDirError::Foreign { .. }
             | DataDirError::Restoring { .. }
