@@ -7,6 +7,7 @@ use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 use crate::slow_requests::SlowOptions;
 
+mod bounds;
 mod debug;
 mod embedded;
 mod import;
@@ -14,7 +15,6 @@ mod log;
 mod members;
 mod snapshot;
 mod tracing;
-mod values;
 mod warnings;
 
 fn ask(line: &str, env: &[(&str, &str)]) -> Result<Asked, String> {
