@@ -120,6 +120,24 @@ pub enum DataDirError {
         /// The directory.
         path: PathBuf,
     },
+    /// It contains the store of another cluster than it must.
+    #[error("data directory {} holds the store of cluster {found:x}, and --embedded-cluster-id is {wanted:x}: bring back the directory of that cluster, or change the flag to go on with this store", path.display())]
+    OtherStore {
+        /// The directory.
+        path: PathBuf,
+        /// The cluster that the flag names.
+        wanted: u64,
+        /// The cluster of the store.
+        found: u64,
+    },
+    /// It contains no store, and must contain that of a cluster.
+    #[error("data directory {} holds no store, and --embedded-cluster-id is {wanted:x}: bring back the directory of that cluster (is its volume mounted?), or take the flag away to begin with an empty store", path.display())]
+    LostStore {
+        /// The directory.
+        path: PathBuf,
+        /// The cluster that the flag names.
+        wanted: u64,
+    },
     /// It contains another log.
     #[error("data directory {} holds another log than its {IDENTITY} file names: restore the whole data directory from one copy", path.display())]
     OtherLog {
@@ -223,6 +241,17 @@ impl DataDir {
     }
 }
 
+/// Checks that a directory holds the store of the cluster `wanted`. Changes nothing.
+pub fn expect(path: &Path, wanted: u64) -> Result<(), DataDirError> {
+    let found = if path.is_dir() { inspect(path)? } else { None };
+    let path = path.to_owned();
+    match found.map(|identity| identity.cluster_id) {
+        Some(found) if found == wanted => Ok(()),
+        Some(found) => Err(DataDirError::OtherStore { path, wanted, found }),
+        None => Err(DataDirError::LostStore { path, wanted }),
+    }
+}
+
 /// Returns etcd's warning, in its words, if others than its owner have permissions in a directory. Etcd continues, and so does this
 /// member: a mounted volume often belongs to a group. Everything below it is accessible to its owner alone.
 fn loose_permission(path: &Path) -> io::Result<Option<String>> {
@@ -269,8 +298,8 @@ fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Returns the identity of a brain's directory, `None` for an empty one. Changes nothing.
-fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
+/// Returns the identity of a brain's directory, `None` for an empty one. Changes nothing. Fails if it is not a brain's, or lacks a part.
+pub fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let io = |source| DataDirError::Io {
         path: path.to_owned(),
         action: "cannot be read",

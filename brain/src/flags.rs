@@ -23,6 +23,8 @@ mod read;
 mod snapshot;
 mod table;
 pub mod url;
+#[cfg(test)]
+mod values;
 mod wipe;
 mod yaml;
 
@@ -251,7 +253,7 @@ fn variables(
         };
         let flag = FLAGS
             .iter()
-            .find(|flag| flag.variable() == variable && flag.name != "version");
+            .find(|flag| flag.variable() == variable && !["version", "check"].contains(&flag.name));
         match (flag, value.into_string()) {
             (_, Ok(value)) if value.is_empty() => {}
             (Some(flag), Ok(value)) => found.push((flag, variable.to_owned(), value)),

@@ -26,6 +26,8 @@ pub enum Code {
     PrefixWiping,
     /// PD belongs to another TiKV cluster than the one that holds the data, or that is configured.
     ClusterIDMismatch,
+    /// The data directory holds another store than the configured one, or none.
+    StoreMismatch,
     /// A newer version stored the data.
     FormatTooNew,
     /// An older version stored the data, in a format that is no longer supported.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::flags::Storage;
 use run::Lifecycle;
 
+mod check;
 mod claim;
 mod debug;
 mod dump;
@@ -31,6 +32,9 @@ pub fn main() -> ExitCode {
     let _refused = rustix::thread::disable_transparent_huge_pages(true);
     process::run(|mut config, signals| async move {
         engine::cap_requests(&mut config);
+        if config.checks {
+            return check::run(&config);
+        }
         let life = Lifecycle::begin(signals);
         if let Some(dump) = &config.dump {
             return Box::pin(debug::run(&config, dump, life)).await;

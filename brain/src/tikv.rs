@@ -53,6 +53,12 @@ const CLUSTER: &str = "cluster";
 /// Short calls that take as long as the longest call that is made of a few requests, about: a transaction in two phases.
 const ROUND_TRIPS: u32 = 6;
 
+/// Checks the options of a connection, and the files that they name; no request is sent.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    options.check().map_err(anyhow::Error::msg)?;
+    pd::Pd::new(options).check()
+}
+
 /// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
 #[derive(Clone)]
 pub struct Tikv {

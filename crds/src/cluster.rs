@@ -75,6 +75,8 @@ pub const OWN_FLAGS: &[&str] = &[
     "experimental-peer-skip-client-san-verification",
     "peer-auto-tls",
     "storage",
+    "embedded-cluster-id",
+    "embedded-member",
     "tikv-pd-endpoints",
     "tikv-ca",
     "tikv-cert",
@@ -87,6 +89,7 @@ pub const OWN_FLAGS: &[&str] = &[
     "lease-kubeconfig",
     "force-new-cluster",
     "unsafe-no-fsync",
+    "check",
     "version",
 ];
 

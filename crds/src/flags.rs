@@ -1,6 +1,10 @@
 //! The brain's flags by name, as its own table has them. `flags.txt` is written by a test of the brain, which fails when it differs.
 
-/// Lines of a name, and what the brain makes of it.
+pub use values::Values;
+
+mod values;
+
+/// Lines of a name, what the brain makes of it, and the values that it takes.
 const TABLE: &str = include_str!("../flags.txt");
 
 /// A flag of the brain.
@@ -10,6 +14,8 @@ pub struct Flag {
     pub name: &'static str,
     /// What the brain makes of it.
     pub treatment: Treatment,
+    /// The values that it takes. What an old name takes is found by its new name.
+    pub values: Values,
 }
 
 /// What the brain makes of a flag.
@@ -24,6 +30,16 @@ pub enum Treatment {
 }
 
 impl Flag {
+    /// Returns what is wrong with a value of it, in words; `None` if nothing is known to be.
+    #[must_use]
+    pub fn fault(&self, value: &str) -> Option<String> {
+        let values = match self.treatment {
+            Treatment::Renamed(new) => named(new).map_or(Values::Text, |new| new.values),
+            Treatment::Accepted | Treatment::Refused => self.values,
+        };
+        values.fault(value)
+    }
+
     /// The name that the brain has for it today.
     #[must_use]
     pub fn current_name(&self) -> &'static str {
@@ -37,15 +53,19 @@ impl Flag {
 /// Every flag of the brain, by name.
 pub fn all() -> impl Iterator<Item = Flag> {
     TABLE.lines().filter_map(|line| {
-        let mut words = line.split(' ');
-        let name = words.next()?;
-        let treatment = match (words.next()?, words.next()) {
-            ("refused", None) => Treatment::Refused,
-            ("renamed", Some(new)) => Treatment::Renamed(new),
-            ("works" | "idle", None) => Treatment::Accepted,
+        let words: Vec<&'static str> = line.split(' ').collect();
+        let (name, treatment, values): (_, _, &[&'static str]) = match words.as_slice() {
+            [name, "refused"] => (name, Treatment::Refused, &[]),
+            [name, "renamed", new] => (name, Treatment::Renamed(new), &[]),
+            [name, "idle"] => (name, Treatment::Accepted, &[]),
+            [name, "works", values @ ..] => (name, Treatment::Accepted, values),
             _ => return None,
         };
-        Some(Flag { name, treatment })
+        Some(Flag {
+            name,
+            treatment,
+            values: Values::read(values)?,
+        })
     })
 }
 
@@ -69,6 +89,9 @@ mod tests {
         let old = named("experimental-corrupt-check-time").unwrap();
         assert_eq!(old.current_name(), "corrupt-check-time");
         assert_eq!(named("no-such-flag"), None);
+        assert!(old.fault("often").is_some(), "an old name takes what the new one does");
+        let gate = named("experimental-initial-corrupt-check").unwrap();
+        assert_eq!(gate.fault("true"), None);
     }
 
     #[test]

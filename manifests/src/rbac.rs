@@ -28,7 +28,8 @@ const RULES: &[Rule] = &[
         &["secrets", "services", "serviceaccounts"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    ("", &["pods"], &["get", "list", "watch", "patch", "delete"]),
+    // One is made to try a new template.
+    ("", &["pods"], &["get", "list", "watch", "create", "patch", "delete"]),
     ("", &["pods/resize"], &["patch"]),
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "patch"]),
     (

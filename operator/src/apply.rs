@@ -191,8 +191,21 @@ impl Applier<'_> {
                 applied.stale = true;
                 Ok(None)
             }
+            Step::Try { pod } => {
+                let name = self.desired.names.trial();
+                let params = PostParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PostParams::default()
+                };
+                let pod: Pod = serde_json::from_value(pod.clone())?;
+                self.pods().create(&params, &pod).await?;
+                let note = format!("made pod {name} to try the new template");
+                Ok(Some(Event::normal("TrialStarted", "Try", note)))
+            }
             Step::ChangeClaim { .. }
+            | Step::EndTrial { .. }
             | Step::RetainClaims { .. }
+            | Step::Scale { .. }
             | Step::Label { .. }
             | Step::Resize { .. }
             | Step::Replace { .. } => self.step_below(step).await,
@@ -227,6 +240,24 @@ impl Applier<'_> {
                 gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
                 let note = format!("the volumes of {set} stay when the cluster is deleted");
                 Ok(Some(Event::normal("VolumesRetained", "RetainVolumes", note)))
+            }
+            Step::EndTrial { pod, uid } => {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        uid: Some(uid.clone()),
+                        resource_version: None,
+                    }),
+                    ..DeleteParams::default()
+                };
+                gone_is_fine(self.pods().delete(pod, &params).await)?;
+                Ok(None)
+            }
+            Step::Scale { set, uid, replicas } => {
+                let patch = json!({"metadata": {"uid": uid}, "spec": {"replicas": replicas}});
+                let sets = self.dynamic(Kind::StatefulSet);
+                gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
+                let note = format!("set the number of members of {set} back to {replicas}");
+                Ok(Some(Event::normal("ReplicasHeld", "Scale", note)))
             }
             Step::Label { pod, uid, role } => {
                 let patch = json!({"metadata": {"uid": uid, "labels": {ROLE: role}}});
@@ -462,7 +493,11 @@ impl Applier<'_> {
 fn stands_alone(step: &Step) -> bool {
     matches!(
         step,
-        Step::ChangeClaim { .. } | Step::RetainClaims { .. } | Step::Label { .. } | Step::Resize { .. }
+        Step::ChangeClaim { .. }
+            | Step::RetainClaims { .. }
+            | Step::Scale { .. }
+            | Step::Label { .. }
+            | Step::Resize { .. }
     )
 }
 
@@ -511,6 +546,9 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
         Step::RetainClaims { set, .. } => format!("keep the volume claims of {set} when it is deleted"),
+        Step::Try { .. } => format!("make pod {}", names.trial()),
+        Step::EndTrial { pod, .. } => format!("delete pod {pod}"),
+        Step::Scale { set, replicas, .. } => format!("set the members of {set} back to {replicas}"),
         Step::Label { pod, .. } => format!("label pod {pod}"),
         Step::Resize { pod, .. } => format!("resize pod {pod}"),
         Step::HandOver { from, to, .. } => format!("hand over from {from} to {to}"),

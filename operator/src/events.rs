@@ -108,6 +108,27 @@ impl Events {
         }
     }
 
+    /// Publishes what became of a cluster as an event about its namespace, which is being deleted: it lies in the namespace `default`.
+    pub(crate) async fn publish_about_namespace(&self, namespace: &str, cluster: &str, event: &Event) {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Namespace".to_owned()),
+            name: Some(namespace.to_owned()),
+            ..ObjectReference::default()
+        };
+        let note = format!("KubeBrainCluster {cluster}: {}", event.note);
+        let event = events::Event {
+            type_: EventType::Warning,
+            reason: event.reason.to_owned(),
+            note: Some(note.chars().take(NOTE).collect()),
+            action: event.action.clone(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, &about).await {
+            debug!(%error, reason = event.reason, "an event was not published");
+        }
+    }
+
     pub(crate) async fn publish(&self, cluster: &KubeBrainCluster, event: Event) {
         let mut secondary = event.about;
         if let Some(object) = &mut secondary {

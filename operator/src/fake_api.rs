@@ -24,6 +24,7 @@ use crate::controller::Scope;
 use crate::events::Events;
 use crate::fake_cluster::{FakeCluster, settings};
 use crate::fake_owners::Owners;
+use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
@@ -221,6 +222,18 @@ impl FakeApi {
             .filter(|asked| asked.path.contains("/events") && asked.writes());
         events
             .map(|asked| asked.body["reason"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    /// Notes of the Events about an object of this kind.
+    pub(crate) fn events_about(&self, kind: &str) -> Vec<String> {
+        let asked = self.lock().asked.clone();
+        let events = asked
+            .iter()
+            .filter(|asked| asked.path.contains("/events") && asked.writes());
+        events
+            .filter(|asked| asked.body["regarding"]["kind"] == kind)
+            .map(|asked| asked.body["note"].as_str().unwrap_or_default().to_owned())
             .collect()
     }
 
@@ -599,6 +612,8 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let client = api.client(leadership, &metrics, &ledger);
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
+    let clusters = Arc::new(Mutex::new(vec![stores.clusters.clone()]));
+    let fleet = Fleet::new(settings().default_image, 1, 1, clusters);
     let context = Context {
         external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),
@@ -611,6 +626,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
         ledger,
         applies: Applies::default(),
         prober: Prober::default(),
+        fleet,
     };
     Scope {
         context,

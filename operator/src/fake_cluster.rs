@@ -26,21 +26,29 @@ use crate::stores::external::is_external;
 /// When the world begins.
 pub(crate) const BEGIN: &str = "2026-11-21T00:00:00Z";
 
+/// Id of the store of every brain, unless a test puts another one there.
+pub(crate) const STORE: &str = "00000000000000c1";
+
 /// One cluster and all that belongs to it.
 pub(crate) struct FakeCluster {
     pub(crate) cluster: KubeBrainCluster,
     pub(crate) seen: Observed,
     /// True if leaders that are asked to hand over refuse.
     pub(crate) refuses_hand_over: bool,
+    /// The operator's default image.
+    pub(crate) default_image: String,
     uids: u64,
 }
 
-/// A cluster named `dev` with an embedded store; `spec` is merged over a minimal spec.
+/// A cluster named `dev` with an embedded store; `spec` is merged over a minimal spec. Templates are not tried, so that a change is one step.
 pub(crate) fn cluster(spec: Value) -> KubeBrainCluster {
     let mut value = json!({
         "apiVersion": "kubebrain.io/v1alpha1",
         "kind": "KubeBrainCluster",
-        "metadata": {"name": "dev", "namespace": "brains", "uid": "cluster-uid", "generation": 1},
+        "metadata": {
+            "name": "dev", "namespace": "brains", "uid": "cluster-uid", "generation": 1,
+            "annotations": {"kubebrain.io/skip-trial": "true"},
+        },
         "spec": {
             "replicas": 1,
             "version": "0.1.0",
@@ -82,6 +90,7 @@ impl FakeCluster {
             cluster: cluster(spec),
             seen,
             refuses_hand_over: false,
+            default_image: settings().default_image,
             uids: 0,
         }
     }
@@ -125,7 +134,11 @@ impl FakeCluster {
     pub(crate) fn desired(&self) -> Desired {
         let set = self.seen.objects.get(&Key::new(Kind::StatefulSet, "dev"));
         let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
-        spec::desired(&self.cluster, &settings(), None, running, Ok(()))
+        let settings = Settings {
+            default_image: self.default_image.clone(),
+            ..settings()
+        };
+        spec::desired(&self.cluster, &settings, None, running, Ok(()))
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -226,6 +239,20 @@ impl FakeCluster {
             Step::RetainClaims { set, .. } => {
                 let set = self.object(Kind::StatefulSet, set);
                 set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = json!("Retain");
+                *set.metadata.generation.get_or_insert_default() += 1;
+            }
+            Step::Try { pod } => {
+                assert!(self.seen.trial.is_none(), "there is a trial");
+                let mut pod = pod.clone();
+                self.uids += 1;
+                pod["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
+                pod["metadata"]["creationTimestamp"] = json!(status::whole_seconds(now));
+                self.seen.trial = Some(serde_json::from_value(pod).unwrap());
+            }
+            Step::EndTrial { .. } => self.seen.trial = None,
+            Step::Scale { set, replicas, .. } => {
+                let set = self.object(Kind::StatefulSet, set);
+                set.data["spec"]["replicas"] = json!(replicas);
                 *set.metadata.generation.get_or_insert_default() += 1;
             }
             Step::Label { pod, role, .. } => {
@@ -339,7 +366,7 @@ impl FakeCluster {
 
     /// The same, but the leader goes on.
     pub(crate) fn kubelet_keeping_the_leader(&mut self) {
-        let leader = crate::plan::leadership::lead(&self.seen);
+        let leader = crate::plan::leadership::lead(&self.seen, &std::collections::BTreeSet::new());
         self.kubelet();
         if let Some(leader) = leader.pod() {
             self.lead(leader);
@@ -353,6 +380,16 @@ impl FakeCluster {
             let size = value["spec"]["resources"]["requests"]["storage"].clone();
             value["status"] = json!({"phase": "Bound", "capacity": {"storage": size}});
             *claim = serde_json::from_value(value).unwrap();
+        }
+        if let Some(trial) = self.seen.trial.as_mut().filter(|trial| trial.status.is_none()) {
+            let ended = json!({"terminated": {"exitCode": 0}});
+            let status = json!({
+                "phase": "Succeeded",
+                "containerStatuses": [{
+                    "name": "brain", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": ended,
+                }],
+            });
+            trial.status = serde_json::from_value(status).unwrap();
         }
         let names: Vec<String> = self
             .seen
@@ -467,6 +504,7 @@ pub(crate) fn answer(member: u64, leader: u64) -> Answer {
     Answer {
         name: name(member),
         member,
+        cluster: Some(STORE.to_owned()),
         role: match leader {
             0 => Role::None,
             leader if leader == member => Role::Leader,

@@ -12,6 +12,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_DEFAULT_IMAGE", default_value = "kubebrain.io/kubebrain", value_parser = image)]
     pub(crate) default_image: String,
 
+    /// Most clusters that move to a newer default image at a time; none begins while one of them is not well with it
+    #[arg(long, env = "KUBEBRAIN_MAX_CLUSTERS_UPDATING", default_value = "1", value_parser = at_least_one)]
+    pub(crate) max_clusters_updating: usize,
+
     /// The only namespaces whose clusters are looked after, separated by commas; all if not set
     #[arg(long, env = "KUBEBRAIN_NAMESPACE", value_parser = label, value_delimiter = ',')]
     pub(crate) namespace: Vec<String>,
@@ -79,6 +83,13 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
     crds::duration::parse(text).map_err(|error| error.to_string())
 }
 
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("it is a number from 1 on".to_owned()),
+    }
+}
+
 fn label(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || text.len() > 63 || !text.chars().all(good) || text.starts_with('-') || text.ends_with('-') {
@@ -133,6 +144,7 @@ mod tests {
             "--cluster-domain=a..b",
             "--listen=8080",
             "--ca-propagation=10",
+            "--max-clusters-updating=0",
             "--log-format=xml",
             "--log=a=b=c",
         ] {

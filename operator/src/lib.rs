@@ -7,13 +7,11 @@
 //! ends the process in the middle of what it does.
 
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use anyhow::Context as _;
 use clap::Parser;
-use crds::KubeBrainCluster;
 use kube::client::ClientBuilder;
-use kube::runtime::reflector::Store;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +31,7 @@ mod fake_cluster;
 #[cfg(test)]
 mod fake_owners;
 mod flags;
+mod fleet;
 mod follow;
 mod http;
 mod leadership;
@@ -63,6 +62,7 @@ pub use plugin::run_plugin;
 
 use applies::Applies;
 use flags::{Flags, LogFormat};
+use fleet::{Clusters, Fleet};
 use follow::Followers;
 use leadership::Leadership;
 use ledger::Ledger;
@@ -144,7 +144,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         .context("make a client for the API server")?
         .with_layer(&fence)
         .build();
-    let clusters = Arc::new(Mutex::new(Vec::new()));
+    let clusters = Clusters::default();
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("signals", until_told(stop.clone()));
@@ -161,7 +161,14 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
     info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
+    let stores = flags.namespace.len().max(1);
     let worker = Worker {
+        fleet: Fleet::new(
+            flags.default_image.clone(),
+            flags.max_clusters_updating,
+            stores,
+            clusters.clone(),
+        ),
         client: client.clone(),
         settings: Settings {
             default_image: flags.default_image,
@@ -200,7 +207,8 @@ struct Worker {
     prober: Prober,
     leadership: Leadership,
     /// The stores of clusters of all namespaces, for the metrics.
-    clusters: Arc<Mutex<Vec<Store<KubeBrainCluster>>>>,
+    clusters: Clusters,
+    fleet: Fleet,
 }
 
 impl Worker {
@@ -238,6 +246,7 @@ impl Worker {
             ledger: self.ledger,
             applies: Applies::default(),
             prober: self.prober,
+            fleet: self.fleet,
         };
         let scope = controller::Scope {
             context,

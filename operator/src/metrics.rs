@@ -220,6 +220,8 @@ impl Metrics {
             Step::Apply { .. } => "Apply",
             Step::Delete { .. } => "Delete",
             Step::ChangeClaim { .. } | Step::RetainClaims { .. } => "Claim",
+            Step::Scale { .. } => "Scale",
+            Step::Try { .. } | Step::EndTrial { .. } => "Trial",
             Step::Label { .. } => "Label",
             Step::Resize { .. } => "Resize",
             Step::HandOver { .. } => "HandOver",

@@ -36,6 +36,12 @@ pub(crate) const RESOURCES_HASH: &str = "kubebrain.io/resources-hash";
 pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
 /// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.
 pub(crate) const ALLOW_DOWNGRADE: &str = "kubebrain.io/allow-downgrade";
+/// Annotation of the resource with the id of the embedded store that is given up: whatever store its brain has next is accepted.
+pub(crate) const ACCEPT_STORE: &str = "kubebrain.io/accept-store";
+/// Annotation of the resource: `true` replaces the only member without a trial of the new template.
+pub(crate) const SKIP_TRIAL: &str = "kubebrain.io/skip-trial";
+/// Label of a pod with its name, which the StatefulSet's controller sets.
+pub(crate) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 /// Label with what a brain does for the others; only the operator sets it.
 pub(crate) const ROLE: &str = "kubebrain.io/role";
 /// Label with the version that a pod runs.
@@ -88,6 +94,11 @@ impl Names {
     /// The Job that wipes the keys of the deleted cluster.
     pub(crate) fn wipe(&self) -> String {
         format!("{}-wipe", self.cluster)
+    }
+
+    /// The pod in which a new template is tried.
+    pub(crate) fn trial(&self) -> String {
+        format!("{}-trial", self.cluster)
     }
 
     pub(crate) fn pod(&self, ordinal: i32) -> String {

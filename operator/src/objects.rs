@@ -27,6 +27,7 @@ mod services;
 mod statefulset;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod wipe;
 
 pub(crate) use epoch::Epoch;

@@ -27,7 +27,7 @@ use crate::spec::Desired;
 use crate::stores::external::is_external;
 
 mod catch_up;
-mod refused_pods;
+pub(crate) mod refused_pods;
 
 pub(crate) use catch_up::{Late, catch_up};
 
@@ -47,6 +47,8 @@ pub(crate) struct Observed {
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
     /// Pods with the cluster's label, of any owner; with an external workload those of its selector.
     pub(crate) pods: Vec<Pod>,
+    /// The pod in which a new template is tried.
+    pub(crate) trial: Option<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
     /// Answers of running brains by pod, or the reasons why there is none.
@@ -109,6 +111,7 @@ pub(crate) async fn observe(
         now: Timestamp::now(),
         objects: objects.collect(),
         pods: pods.into_iter().map(Arc::unwrap_or_clone).collect(),
+        trial: None,
         claims: view.claims.into_iter().map(Arc::unwrap_or_clone).collect(),
         probes: BTreeMap::new(),
         applies: BTreeMap::new(),
@@ -119,8 +122,10 @@ pub(crate) async fn observe(
     };
     late.overlay(&mut observed);
     observed.applies = context.applies.known(&names.namespace, observed.objects.keys());
+    let uid = cluster.uid().unwrap_or_default();
+    observed.trial = ownership::take_trial(&mut observed.pods, names, &uid);
     if !external {
-        ownership::keep_own(&mut observed, names, &cluster.uid().unwrap_or_default());
+        ownership::keep_own(&mut observed, names, &uid);
     }
     if !external {
         observed.refused_pods = refused_pods::look(&context.client, cluster, names, &observed).await;

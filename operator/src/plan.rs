@@ -23,17 +23,21 @@ mod downgrade;
 pub(crate) mod leadership;
 mod owned;
 pub(crate) mod ownership;
+mod replicas;
 mod resize;
 mod roles;
 mod rollout;
 mod storage;
+mod store;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
 pub(crate) use owned::keep_metadata;
 pub(crate) use rollout::{Rollout, Transfer, revision};
 pub(crate) use storage::OTHER_CLUSTER;
+pub(crate) use store::{DATA_REPLACED, seen as seen_store};
 
 /// One write. It has no `Debug`: some carry keys.
 #[derive(Clone, PartialEq)]
@@ -59,6 +63,12 @@ pub(crate) enum Step {
     Apply { object: Object, uid: Option<String> },
     /// Have the StatefulSet keep its claims when it is deleted.
     RetainClaims { set: String, uid: String },
+    /// Set the number of members of the StatefulSet back to what it was told last, while nothing may change.
+    Scale { set: String, uid: String, replicas: i32 },
+    /// Make the pod in which a new template is tried.
+    Try { pod: Value },
+    /// Delete that pod.
+    EndTrial { pod: String, uid: String },
     /// Delete an object that is wanted no more.
     Delete { key: Key, uid: String },
     /// Let a volume grow, or change its attributes class.
@@ -122,6 +132,10 @@ pub(crate) struct Plan {
     pub(crate) contested: BTreeMap<Key, Contested>,
     /// Reason that nothing that runs may be changed: only a person can put it right.
     pub(crate) blocker: Option<Refusal>,
+    /// The trial that a new template waits for, in words.
+    pub(crate) trial: Option<String>,
+    /// Number of members that the StatefulSet has after this pass.
+    pub(crate) replicas: Option<i32>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.
     pub(crate) fixed: Vec<&'static str>,
 }
@@ -136,7 +150,7 @@ impl Plan {
     }
 
     /// The steps that are taken although nothing may change: the leader is still labelled, certificates that exist are still renewed,
-    /// and volumes that a deletion shall not take with it are kept.
+    /// volumes that a deletion shall not take with it are kept, and so is the number of members.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
             Step::WriteAuthority { change, .. } => {
@@ -144,9 +158,11 @@ impl Plan {
             }
             Step::Issue { uid, .. } => uid.is_some(),
             Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
-            Step::Label { .. } | Step::RetainClaims { .. } => true,
+            Step::Label { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
             Step::DiscardAuthority { .. }
             | Step::Delete { .. }
+            | Step::Try { .. }
+            | Step::EndTrial { .. }
             | Step::ChangeClaim { .. }
             | Step::Resize { .. }
             | Step::HandOver { .. }
@@ -159,7 +175,7 @@ impl Plan {
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
-            Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } => true,
+            Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
             _ => false,
         })
     }
@@ -182,6 +198,7 @@ pub(crate) fn plan(
     let mut plan = Plan {
         blocker: claims::terminating(desired, observed)
             .or_else(|| storage::changed(desired, observed))
+            .or_else(|| store::replaced(desired, observed))
             .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };
@@ -201,13 +218,15 @@ pub(crate) fn plan(
     }
     certificates::plan(&mut plan, cluster, desired, observed, &renderer)?;
     if desired.refusal().is_none() {
-        owned::plan(&mut plan, &uid, observed, &renderer)?;
+        owned::plan(&mut plan, cluster, (desired, observed), &renderer)?;
     }
     claims::plan(&mut plan, desired, observed);
     claims::retain(&mut plan, &uid, desired, observed);
-    plan.lead = leadership::lead(observed);
-    roles::plan(&mut plan, observed);
+    let strangers = store::strangers(desired, observed);
+    plan.lead = leadership::lead(observed, &strangers);
+    roles::plan(&mut plan, observed, &strangers);
     rollout::plan(&mut plan, cluster, desired, observed);
+    replicas::hold(&mut plan, cluster, desired, observed);
     resize::plan(&mut plan, desired, observed);
     Ok(plan)
 }

@@ -15,6 +15,7 @@ use crate::api_error::{self, Class};
 use crate::applies::Applies;
 use crate::apply::{self, Applied, Applier};
 use crate::events::{self, Events};
+use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
@@ -33,7 +34,8 @@ use crate::wipe;
 const RESYNC: Duration = Duration::from_secs(60);
 /// Requeue interval while a change is in progress or a condition is bad.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
-/// Requeue interval while an object of another owner blocks the cluster: no watch shows when it is removed.
+/// Requeue interval while an object of another owner, or another cluster that is rolled out first, blocks the cluster: no watch shows when
+/// that ends.
 const BLOCKED: Duration = Duration::from_secs(15);
 /// Requeue interval after a reconcile that wrote something.
 const NEXT: Duration = Duration::from_secs(1);
@@ -92,6 +94,7 @@ pub(crate) struct Context {
     pub(crate) prober: Prober,
     pub(crate) followers: Followers,
     pub(crate) external_pods: ExternalPods,
+    pub(crate) fleet: Fleet,
 }
 
 /// The outcome of a reconcile, with the time until the next one.
@@ -153,7 +156,14 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster) -> Desired {
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     let owner = |kind, name: &str| context.stores.owner(kind, &namespace, name);
     let named = spec::references::check(cluster, &context.settings, owner);
-    spec::desired(cluster, &context.settings, referenced.as_deref(), running, named)
+    let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named);
+    if let Some(spec::Move { from, to }) = spec::image_moves(cluster, &context.settings.default_image)
+        && let Err(why) = context.fleet.admit(cluster)
+    {
+        desired.image_waits = Some(format!("the default image {to} waits: {why}"));
+        desired.image = from;
+    }
+    desired
 }
 
 /// Observe, plan, apply, publish.
@@ -230,7 +240,10 @@ async fn act(
     };
     Ok(Ended {
         outcome,
-        again: again(&status, &plan, applied.done, observed.now),
+        again: match desired.image_waits {
+            Some(_) => again(&status, &plan, applied.done, observed.now).min(BLOCKED),
+            None => again(&status, &plan, applied.done, observed.now),
+        },
     })
 }
 

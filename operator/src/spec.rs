@@ -24,7 +24,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use image::resolve as resolve_image;
+pub(crate) use image::{Move, choose as chosen_image, moves as image_moves, record as pinned_image};
 pub(crate) use storage::{Storage, Tikv};
 
 /// Settings from the operator's flags.
@@ -47,6 +47,10 @@ pub(crate) struct Desired {
     pub(crate) replicas: i32,
     pub(crate) image: String,
     pub(crate) storage: Storage,
+    /// Id of the only embedded store that may serve, once one served; none if it was given up.
+    pub(crate) store: Option<String>,
+    /// Reason that a newer default image is not rolled out yet, if any.
+    pub(crate) image_waits: Option<String>,
     /// Certificates that the operator issues, by their use; none if TLS is disabled.
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
     /// Longest time that a published bundle takes to reach its followers.
@@ -136,10 +140,12 @@ fn read(
     check_workload(cluster)?;
     Ok(Desired {
         replicas: spec.replicas,
-        image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
+        image: chosen_image(cluster, &settings.default_image),
+        store: storage::pinned_store(cluster).filter(|_| storage.embedded().is_some()),
         storage,
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
+        image_waits: None,
         restarted_at: restart::wish(cluster),
         pod_template: pod_template(cluster, &names, settings)?,
         held: spec.paused.then_some(Held::Paused),

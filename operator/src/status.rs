@@ -18,11 +18,12 @@ use kube::ResourceExt;
 use crate::apply::Applied;
 use crate::certificates::Leaf;
 use crate::names::{self, CLIENT_PORT, Names};
+use crate::objects::{Key, Kind};
 use crate::observe::{Observed, is_ready};
 use crate::plan::leadership::Lead;
-use crate::plan::{Plan, revision};
+use crate::plan::{Plan, revision, seen_store};
 use crate::probe::Role;
-use crate::spec::Desired;
+use crate::spec::{self, Desired};
 use crate::stores::external::is_external;
 
 mod change;
@@ -40,6 +41,7 @@ pub(crate) use change::Change;
 pub(crate) use conditions::{ConditionStatus, ConditionUpdate};
 pub(crate) use facts::Facts;
 pub(crate) use merge::merge;
+pub(crate) use pod::stuck as pod_stuck;
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -96,6 +98,16 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         selector: Some(selector(cluster, names)),
         version: version(pass).filter(|_| complete).or(previous.version.clone()),
         image: Some(pass.desired.image.clone()),
+        pinned_image: if complete && is_applied(pass) && !is_external(cluster) {
+            Some(spec::pinned_image(cluster, &pass.desired.image))
+        } else {
+            previous.pinned_image.clone()
+        },
+        pinned_replicas: pass
+            .plan
+            .replicas
+            .filter(|_| pass.applied.failure.is_none())
+            .or(previous.pinned_replicas),
         current_revision: if complete {
             rollout.revision.clone()
         } else {
@@ -121,6 +133,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         None => status,
         Some(_) => KubeBrainClusterStatus {
             image: previous.image,
+            pinned_image: previous.pinned_image,
             connection: previous.connection,
             storage: previous.storage,
             last_handled_restart: previous.last_handled_restart,
@@ -159,7 +172,7 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
             .and_then(|same| same.last_progress_at.clone())
             .or(now),
         step: rollout.step.map(str::to_owned),
-        waiting_for: rollout.waiting.clone(),
+        waiting_for: rollout.waiting.clone().or_else(|| pass.plan.trial.clone()),
         hand_over,
     })
 }
@@ -270,12 +283,29 @@ fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
         let answers = pass.observed.probes.values().flatten();
         answers.into_iter().find_map(|answer| answer.storage.cluster_id.clone())
     };
+    let before = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
     StorageStatus {
         type_: format!("{:?}", cluster.spec.storage.type_),
         cluster_id: tikv.and_then(|tikv| tikv.cluster_id.clone().or_else(seen)),
+        store_id: store_id(pass, before.and_then(|before| before.store_id.clone())),
         key_prefix: tikv.map(|tikv| tikv.key_prefix.clone()),
         capacity: pass.plan.claims.capacity.clone(),
         pd_endpoints: tikv.map(|tikv| tikv.pd_endpoints.clone()),
+    }
+}
+
+/// Returns true if the StatefulSet has the wanted template, as far as it is known.
+fn is_applied(pass: &Pass<'_>) -> bool {
+    let set = Key::new(Kind::StatefulSet, &pass.desired.names.cluster);
+    pass.desired.held.is_none() && !pass.plan.is_blocked() && !pass.plan.contested.contains_key(&set)
+}
+
+/// Id of the embedded store: the first that served, until it is given up and another one serves.
+fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
+    let seen = seen_store(pass.desired, pass.observed).map(str::to_owned);
+    match pass.desired.store {
+        Some(_) => before,
+        None => seen.or(before),
     }
 }
 

@@ -19,8 +19,9 @@ use tracing::warn;
 
 use crate::events::Event;
 use crate::metrics::Outcome;
-use crate::names::{FINALIZER_MANAGER, SKIP_WIPE, WIPE};
+use crate::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
 use crate::objects::Renderer;
+use crate::observe::refused_pods;
 use crate::plan::ownership::{self, Ownership};
 use crate::probe::Refusal as BrainRefusal;
 use crate::reconcile::{self, Context, Ended, Error, api};
@@ -184,15 +185,20 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
     }
     let desired = reconcile::read(context, cluster);
-    if let Some(refusal) = desired.refusal() {
-        let message = format!("the spec cannot be acted on: {}", refusal.message);
-        return Ok(Progress::Trouble(message));
+    // Of a spec that cannot be acted on, the storage is the one that was pinned.
+    if desired.refusal().is_some() && !has_stored(cluster) {
+        let event = kept(cluster, "the spec was never acted on, so nothing was stored");
+        return Ok(Progress::Done(Box::new(event)));
     }
-    let Some(tikv) = desired.storage.tikv() else {
-        return Ok(Progress::Trouble("there is no TiKV cluster to wipe".to_owned()));
+    let tikv = desired.storage.tikv().filter(|tikv| !tikv.pd_endpoints.is_empty());
+    let Some(tikv) = tikv else {
+        let message = format!(
+            "no TiKV cluster is known to wipe the keys from: set the annotation {SKIP_WIPE}=true to let them stay"
+        );
+        return Ok(Progress::Trouble(message));
     };
     let jobs: Api<Job> = Api::namespaced(context.client.clone(), &namespace);
-    let wanted = Renderer::new(cluster, &desired).wipe_job(tikv);
+    let wanted = Renderer::new(cluster, &desired).wipe_job(tikv)?;
     let Some(job) = jobs
         .get_opt(&desired.names.wipe())
         .await
@@ -201,8 +207,9 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         let made = jobs.create(&PostParams::default(), &wanted).await;
         if made.as_ref().is_err_and(is_namespace_terminating) {
             let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
-            // No Event can be made there either.
             warn!(namespace, cluster = name, "{}", event.note);
+            // No Event can be made there any more, but one about it.
+            context.events.publish_about_namespace(&namespace, &name, &event).await;
             return Ok(Progress::Done(Box::new(event)));
         }
         made.map_err(api("making the Job of the wipe"))?;
@@ -225,6 +232,11 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         let note = format!("the keys below {:?} were deleted from TiKV", tikv.key_prefix);
         return Ok(Progress::Done(Box::new(Event::normal("StorageWiped", "Wipe", note))));
     }
+    if is_outdated(&job, &wanted) {
+        delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
+        let message = format!("Job {} is made anew: the spec changed", job.name_any());
+        return Ok(Progress::Waiting(message));
+    }
     let why = failure(context, &namespace, &job).await?;
     let Some(failed) = ended("Failed") else {
         return Ok(match why {
@@ -239,6 +251,20 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     }
     let message = failed.message.clone().unwrap_or_default();
     Ok(Progress::Trouble(why.unwrap_or(message)))
+}
+
+/// Returns true if brains may have stored something: what they use is pinned before they are made.
+fn has_stored(cluster: &KubeBrainCluster) -> bool {
+    let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
+    storage.is_some_and(|storage| storage.key_prefix.is_some())
+}
+
+/// Returns true if a Job has another template than the wanted one: templates of Jobs cannot change, and a wipe that is interrupted goes on
+/// where it was. Older operators did not record it.
+fn is_outdated(job: &Job, wanted: &Job) -> bool {
+    let hash = |job: &Job| job.annotations().get(RESTART_HASH).cloned();
+    let live = hash(job);
+    live.is_some() && live != hash(wanted) && job.metadata.deletion_timestamp.is_none()
 }
 
 /// The StatefulSet of a cluster that is deleted.
@@ -311,13 +337,27 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     Ok(found.iter().filter(may_be_ours).map(ResourceExt::name_any).collect())
 }
 
-/// The reason of failure that the Job's newest pod reports.
+/// The reason of failure that the Job's newest pod reports, or for which it does not start, or for which there is none.
 async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let selector = format!("batch.kubernetes.io/job-name={}", job.name_any());
     let found = pods.list(&ListParams::default().labels(&selector)).await;
     let mut found = found.map_err(api("reading the pods of the wipe"))?.items;
     found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
-    let ends = found.iter().rev().find_map(BrainRefusal::of_end);
-    Ok(ends.map(|refusal| refusal.message))
+    if let Some(refusal) = found.iter().rev().find_map(BrainRefusal::of_end) {
+        return Ok(Some(refusal.message));
+    }
+    let now = Timestamp::now();
+    if let Some(stuck) = found.last().and_then(|pod| status::pod_stuck(pod, now.as_second())) {
+        return Ok(Some(format!("{}: {}", stuck.reason, stuck.message)));
+    }
+    let Some(uid) = job.uid().filter(|_| found.is_empty()) else {
+        return Ok(None);
+    };
+    let since = job
+        .metadata
+        .creation_timestamp
+        .as_ref()
+        .map_or(0, |time| time.0.as_second());
+    Ok(refused_pods::newest(&context.client, namespace, &uid, since).await)
 }

@@ -249,3 +249,23 @@ fn lock_that_is_a_link_is_refused_and_what_it_names_is_kept() {
     assert!(error.to_string().contains("is not writable"), "{error}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
+
+#[test]
+fn directory_holds_the_store_that_is_expected_or_is_refused() {
+    let temp = TempDir::new().unwrap();
+    let path = temp.path().join("data");
+    let missing = expect(&path, FIRST.cluster_id).unwrap_err();
+    assert!(
+        matches!(missing, DataDirError::LostStore { wanted: 0xc1, .. }),
+        "{missing}"
+    );
+    assert!(!path.exists(), "nothing is made");
+    drop(DataDir::open(&path, || FIRST).unwrap());
+    let before = contents(&path);
+    expect(&path, FIRST.cluster_id).unwrap();
+    let other = expect(&path, 0xc2).unwrap_err();
+    assert!(other.to_string().contains("holds the store of cluster c1"), "{other}");
+    assert_eq!(contents(&path), before);
+    fs::remove_file(path.join(IDENTITY)).unwrap();
+    assert!(matches!(expect(&path, 0xc1), Err(DataDirError::LostStore { .. })));
+}

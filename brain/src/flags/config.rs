@@ -102,6 +102,10 @@ pub struct Config {
     pub advertise_client_urls: Vec<Url>,
     /// The peer URLs in the member list.
     pub initial_advertise_peer_urls: Vec<Url>,
+    /// The only cluster whose store the data directory may hold; `None`: any, or none yet.
+    pub embedded_cluster_id: Option<u64>,
+    /// True if this process only checks its configuration.
+    pub checks: bool,
     /// True if there must be a store: none is begun. On TiKV this member joins the cluster even if none of its members is recognised.
     pub joins_existing: bool,
     /// What matters only where there is no store yet.

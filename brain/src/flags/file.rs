@@ -26,7 +26,7 @@ const RENAMED: [(&str, &str); 5] = [
 ];
 
 /// Flags that are no keys of the file.
-const NO_KEYS: [&str; 3] = [CONFIG_FILE, "version", "discovery-fallback"];
+const NO_KEYS: [&str; 4] = [CONFIG_FILE, "version", "check", "discovery-fallback"];
 
 /// Flags that are durations: as numbers they are nanoseconds, as Go reads them from YAML.
 const DURATIONS: [&str; 11] = [

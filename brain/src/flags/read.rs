@@ -48,6 +48,7 @@ pub(super) fn config(
     )?;
     let peer_tls = tls::peer(&values, &listen_peer_urls.iter().collect::<Vec<_>>(), warnings)?;
     let storage = storage::read(&values)?;
+    storage::check_member(&values, &name)?;
     let initial_advertise_peer_urls = values.host_urls("initial-advertise-peer-urls")?;
     let mut bootstrap = Bootstrap {
         faults,
@@ -57,6 +58,8 @@ pub(super) fn config(
     };
     let mut config = Config {
         wipes: false,
+        checks: values.bool("check"),
+        embedded_cluster_id: storage::embedded_cluster_id(&values)?,
         dump: None,
         snapshot: None,
         import: None,

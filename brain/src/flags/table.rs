@@ -145,6 +145,8 @@ pub(super) const FLAGS: &[Flag] = &[
     text("config-file", "", Member, Works("YAML file whose keys are names of flags, as etcd's; other flags and ETCD_* variables are ignored then")),
     text("storage", "embedded", Storage, Works("embedded: the data directory, for one member; tikv: a TiKV cluster, for many")),
     text("embedded-cache-bytes", "0", Storage, Works("bytes of memory for blocks of the data directory; 0 means an eighth of the memory there is, between 64 MiB and 1 GiB")),
+    text("embedded-cluster-id", "", Storage, Works("id of the cluster in the data directory, in hexadecimal digits as /member has it; a directory with another store, or without one, is refused before anything is written")),
+    text("embedded-member", "", Storage, Works("name of the only member that may use a data directory as its storage; a member of another --name does not start. It is for members that are made from one template, which could be made twice")),
     text("tikv-pd-endpoints", "", Storage, Works("comma-separated addresses of TiKV's PD, host:port")),
     text("tikv-ca", "", Storage, Works("path of the CA that signed PD's and TiKV's certificates")),
     text("tikv-cert", "", Storage, Works("path of the certificate shown to PD and TiKV; read anew when it changes")),
@@ -270,5 +272,6 @@ pub(super) const FLAGS: &[Flag] = &[
     bool("experimental-stop-grpc-service-on-defrag", "false", Experimental, Gate("StopGRPCServiceOnDefrag")),
     bool("force-new-cluster", "false", Unsafe, Idle("no quorum of other members is needed: a member alone serves what is stored")),
     bool("unsafe-no-fsync", "false", Unsafe, Works("do not wait for the disk: a crash of the machine loses data")),
+    bool("check", "false", Other, Works("check the flags and the files that they name, and exit; storage is not opened, and no address is bound")),
     bool("version", "false", Other, Works("print the versions and exit")),
 ];

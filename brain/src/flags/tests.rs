@@ -8,7 +8,9 @@ use super::*;
 use crate::slow_requests::SlowOptions;
 
 mod bootstrap;
+mod bounds;
 mod debug;
+mod embedded;
 mod forms;
 mod import;
 mod log;
@@ -476,7 +478,7 @@ fn the_table_is_sound() {
 #[test]
 fn table_is_published_as_committed() {
     let line = |flag: &Flag| match flag.treatment {
-        Treatment::Works(_) => format!("{} works", flag.name),
+        Treatment::Works(_) => format!("{} works {}", flag.name, values::Values::of(flag)),
         Treatment::Idle(_) => format!("{} idle", flag.name),
         Treatment::Refused(_) | Treatment::Bootstrap(_) => format!("{} refused", flag.name),
         Treatment::Renamed(new) => format!("{} renamed {new}", flag.name),

@@ -8,7 +8,7 @@ use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
-use crate::data_dir::{DataDir, Identity, LOG, ROWS};
+use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::log::{FileLog, Log as _, LogId, LogObserver, Origin, Slot};
 use crate::memory;
@@ -23,7 +23,6 @@ use anyhow::Context as _;
 use election::Config as ElectionConfig;
 use tokio::sync::watch;
 
-use crate::data_dir::DataDirError;
 use crate::server::engine::{Ids, OpenEngine, quota};
 use crate::server::first_start;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
@@ -96,6 +95,9 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
 
 /// Refuses to begin a store where there must be one, or by flags that do not fit. With a store, these flags do not matter.
 async fn check_first_start(config: &Config) -> anyhow::Result<()> {
+    if let Some(wanted) = config.embedded_cluster_id {
+        data_dir::expect(&config.data_dir, wanted)?;
+    }
     if DataDir::holds_store(&config.data_dir)? {
         first_start::ignore(&config.bootstrap);
         return Ok(());

@@ -69,6 +69,7 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
                 Some(Code::Corrupt)
             }
             DataDirError::NoStore { .. } => Some(Code::StoreMissing),
+            DataDirError::OtherStore { .. } | DataDirError::LostStore { .. } => Some(Code::StoreMismatch),
             DataDirError::InUse { .. }
             | DataDirError::Foreign { .. }
             | DataDirError::Restoring { .. }

@@ -244,6 +244,11 @@ impl Pd {
         }
     }
 
+    /// Checks the addresses, and the files with certificates.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        self.endpoints.iter().try_for_each(|url| self.endpoint(url).map(|_| ()))
+    }
+
     fn endpoint(&self, url: &str) -> anyhow::Result<Endpoint> {
         let host = url
             .trim_start_matches("http://")

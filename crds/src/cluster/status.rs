@@ -43,6 +43,15 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
+    /// The image that all members ran last, and the part of the spec that chose it. While that part stays, another default image of the
+    /// operator does not change it, unless by its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_image: Option<PinnedImage>,
+
+    /// The number of members that the StatefulSet was last told to have. A pause, or a spec that cannot be acted on, keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_replicas: Option<i32>,
+
     /// Revision of the pod template that all members ran last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
@@ -97,6 +106,25 @@ pub struct KubeBrainClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
+}
+
+/// An image that all members ran, and what chose it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedImage {
+    /// The image.
+    pub image: String,
+
+    /// `spec.version` that it was chosen for.
+    pub version: String,
+
+    /// `spec.image.repository` at that time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+
+    /// `spec.image.digest` at that time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 /// The leader of the brains.
@@ -236,6 +264,12 @@ pub struct StorageStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
+
+    /// Id of the cluster in an embedded store, in hexadecimal digits, pinned when it first served. A brain with another store, or an
+    /// empty one, does not serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "storeID")]
+    pub store_id: Option<String>,
 
     /// Prefix of every key in TiKV, pinned when the cluster was made.
     #[serde(skip_serializing_if = "Option::is_none")]

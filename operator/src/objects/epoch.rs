@@ -19,12 +19,14 @@ pub(crate) enum Epoch {
     Second,
     /// Brains on TiKV have a directory for temporary files.
     Third,
+    /// A brain with a data directory is told the name of the only member from the beginning.
+    Fourth,
 }
 
 impl Epoch {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 3] = [Self::First, Self::Second, Self::Third];
-    pub(crate) const NEWEST: Self = Self::Third;
+    pub(crate) const ALL: [Self; 4] = [Self::First, Self::Second, Self::Third, Self::Fourth];
+    pub(crate) const NEWEST: Self = Self::Fourth;
 
     /// Returns its record on a StatefulSet.
     pub(super) fn record(self) -> Option<&'static str> {
@@ -32,6 +34,7 @@ impl Epoch {
             Self::First => None,
             Self::Second => Some("2"),
             Self::Third => Some("3"),
+            Self::Fourth => Some("4"),
         }
     }
 
@@ -41,6 +44,7 @@ impl Epoch {
             None => Some(Self::First),
             Some("2") => Some(Self::Second),
             Some("3") => Some(Self::Third),
+            Some("4") => Some(Self::Fourth),
             Some(_) => None,
         }
     }
@@ -49,7 +53,7 @@ impl Epoch {
     pub(super) fn any_address(self) -> &'static str {
         match self {
             Self::First => "0.0.0.0",
-            Self::Second | Self::Third => "[::]",
+            Self::Second | Self::Third | Self::Fourth => "[::]",
         }
     }
 
@@ -66,6 +70,16 @@ impl Epoch {
     /// Returns true if brains are started for one TiKV cluster, if its id is known.
     pub(super) fn names_tikv_cluster(self) -> bool {
         self >= Self::Second
+    }
+
+    /// Returns true if an embedded brain is started for one store, once it is known. It is left out of the restart hash.
+    pub(super) fn pins_store(self) -> bool {
+        self >= Self::Second
+    }
+
+    /// Returns true if an embedded brain is told from the beginning that it is the only member.
+    pub(super) fn names_only_member(self) -> bool {
+        self >= Self::Fourth
     }
 
     /// Returns true if brains on TiKV, which have no volume of their own, have a directory for temporary files: they write snapshots there.

@@ -36,6 +36,13 @@ const TEMPORARY: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain is started for one TiKV cluster.
 const CLUSTER_ID: &str = "tikv-cluster-id";
+/// The flag by which an embedded brain refuses to begin with an empty store.
+const CLUSTER_STATE: &str = "initial-cluster-state";
+/// The variable of a brain's flag `--embedded-member`: brains of other names do not start.
+pub(super) const ONLY_MEMBER: &str = "ETCD_EMBEDDED_MEMBER";
+/// The variable of a brain's flag `--embedded-cluster-id`: it does not start with another store.
+pub(crate) const STORE_ID: &str = "ETCD_EMBEDDED_CLUSTER_ID";
+pub(super) const POD_NAME: &str = "POD_NAME";
 const INSTANCE_ID: &str = "distributed-tracing-instance-id";
 /// Common name of the certificate that brains show to each other.
 pub(crate) const PEER_NAME: &str = "kubebrain-peer";
@@ -69,7 +76,7 @@ impl Renderer<'_> {
         }
         let hash = if self.epoch.resizes_in_place() {
             template["metadata"]["annotations"][RESOURCES_HASH] = json!(resources::hash(&template));
-            drift::restart_hash(&resources::strip(&without_cluster_id(&template)))
+            drift::restart_hash(&resources::strip(&without_pinned(&template)))
         } else {
             drift::restart_hash(&template)
         };
@@ -145,17 +152,7 @@ impl Renderer<'_> {
             image: Some(self.desired.image.clone()),
             image_pull_policy: pull_policy.map(|policy| format!("{policy:?}")),
             args: Some(self.arguments()),
-            env: Some(vec![EnvVar {
-                name: "POD_NAME".to_owned(),
-                value_from: Some(EnvVarSource {
-                    field_ref: Some(ObjectFieldSelector {
-                        field_path: "metadata.name".to_owned(),
-                        ..ObjectFieldSelector::default()
-                    }),
-                    ..EnvVarSource::default()
-                }),
-                ..EnvVar::default()
-            }]),
+            env: Some(self.environment()),
             ports: Some(ports.map(|(name, number)| port(name, number)).to_vec()),
             // The process lives: never the storage, or its failure would restart every brain.
             liveness_probe: Some(probe("/livez", 10, 3)),
@@ -177,6 +174,44 @@ impl Renderer<'_> {
             volume_mounts: Some(self.mounts()).filter(|mounts| !mounts.is_empty()),
             ..Container::default()
         }
+    }
+
+    /// The pod's name, and what an embedded brain must find. Brains that do not know those variables yet start all the same, as they would
+    /// not with a flag.
+    fn environment(&self) -> Vec<EnvVar> {
+        let name = EnvVar {
+            name: POD_NAME.to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "metadata.name".to_owned(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        };
+        let mut all = vec![name];
+        if self.names_only_member() {
+            let variable = |name: &str, value: String| EnvVar {
+                name: name.to_owned(),
+                value: Some(value),
+                ..EnvVar::default()
+            };
+            all.push(variable(ONLY_MEMBER, self.names().pod(0)));
+            all.extend(self.pinned_store().map(|id| variable(STORE_ID, id.clone())));
+        }
+        all
+    }
+
+    /// Returns true if pods and Services of an embedded store name the only member.
+    pub(super) fn names_only_member(&self) -> bool {
+        let is_known = self.pinned_store().is_some() || self.epoch.names_only_member();
+        self.desired.storage.embedded().is_some() && is_known
+    }
+
+    /// Id of the embedded store, if brains are started for it alone.
+    fn pinned_store(&self) -> Option<&String> {
+        self.desired.store.as_ref().filter(|_| self.epoch.pins_store())
     }
 
     /// The brain's command line. `$(POD_NAME)` is filled in by the kubelet. Nothing in it depends on the number of members, so that
@@ -201,6 +236,8 @@ impl Renderer<'_> {
             Storage::Embedded(_) => {
                 flags.push(("data-dir", DATA_DIR.to_owned()));
                 flags.push(("initial-cluster", format!("$(POD_NAME)={scheme}://{host}:{PEER_PORT}")));
+                let existing = self.pinned_store().map(|_| (CLUSTER_STATE, "existing".to_owned()));
+                flags.extend(existing);
             }
             Storage::Tikv(tikv) => {
                 flags.extend(tikv_flags(tikv));
@@ -413,15 +450,20 @@ fn certificate_flags() -> Vec<(&'static str, String)> {
     files.into_iter().chain(rules).collect()
 }
 
-/// A pod template without the id of the TiKV cluster. It becomes known when brains run, and those that do are on that cluster: they
-/// need no restart for it.
-fn without_cluster_id(template: &Value) -> Value {
+/// A pod template without the id of the TiKV cluster or of the embedded store. It becomes known when brains run, and those that do are on
+/// that cluster or store: they need no restart for it.
+fn without_pinned(template: &Value) -> Value {
     let mut template = template.clone();
-    let flag = format!("--{CLUSTER_ID}=");
+    let flags = [CLUSTER_ID, CLUSTER_STATE].map(|flag| format!("--{flag}="));
     let containers = template["spec"]["containers"].as_array_mut();
     for container in containers.into_iter().flatten() {
         if let Some(args) = container.get_mut("args").and_then(Value::as_array_mut) {
-            args.retain(|arg| !arg.as_str().is_some_and(|arg| arg.starts_with(&flag)));
+            let is_pinned = |arg: &str| flags.iter().any(|flag| arg.starts_with(flag.as_str()));
+            args.retain(|arg| !arg.as_str().is_some_and(is_pinned));
+        }
+        if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
+            let is_pinned = |name: &str| [ONLY_MEMBER, STORE_ID].contains(&name);
+            env.retain(|variable| !variable["name"].as_str().is_some_and(is_pinned));
         }
     }
     template

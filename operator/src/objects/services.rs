@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::Renderer;
-use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, ROLE};
+use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE};
 
 impl Renderer<'_> {
     /// Names each member; before it is ready too, or brains could not find each other.
@@ -48,6 +48,15 @@ impl Renderer<'_> {
         given.unwrap_or_else(|| self.names().selector())
     }
 
+    /// The labels of those that may serve clients: of an embedded store the first pod alone, however many there are.
+    fn serving_labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.pod_labels();
+        if self.names_only_member() {
+            labels.insert(POD_NAME.to_owned(), self.names().pod(0));
+        }
+        labels
+    }
+
     fn families(&self) -> Option<String> {
         let policy = self.cluster.spec.services.client.ip_family_policy;
         policy.map(|policy| format!("{policy:?}"))
@@ -73,7 +82,7 @@ impl Renderer<'_> {
             .extend(wanted.annotations.clone());
         let spec = ServiceSpec {
             type_: Some(type_.to_owned()),
-            selector: Some(self.pod_labels()),
+            selector: Some(self.serving_labels()),
             ports: Some(vec![port("client", CLIENT_PORT)]),
             traffic_distribution: wanted.traffic_distribution.clone(),
             load_balancer_class: wanted.load_balancer_class.clone(),
@@ -89,7 +98,7 @@ impl Renderer<'_> {
 
     /// The leader alone: a pod has the label only while it is known to lead.
     pub(super) fn leader_service(&self) -> Option<Service> {
-        let mut selector = self.pod_labels();
+        let mut selector = self.serving_labels();
         selector.insert(ROLE.to_owned(), "leader".to_owned());
         let spec = ServiceSpec {
             type_: Some("ClusterIP".to_owned()),

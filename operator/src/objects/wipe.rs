@@ -5,18 +5,68 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
 
 use super::Renderer;
-use crate::names::{MANAGED_BY, MANAGER, labels};
+use super::pod::CONTAINER;
+use crate::drift;
+use crate::names::{MANAGED_BY, MANAGER, RESTART_HASH, labels};
 use crate::spec::Tikv;
 
 /// Pods that may fail before the Job has failed.
 const RETRIES: i32 = 3;
+/// Seconds after which a Job that does not end has failed; the next one goes on where it was.
+const DEADLINE: i64 = 3600;
+/// Fields of a pod by which a podTemplate says where brains run, and as whom.
+const POD: [&str; 14] = [
+    "affinity",
+    "dnsConfig",
+    "dnsPolicy",
+    "hostAliases",
+    "hostNetwork",
+    "imagePullSecrets",
+    "nodeSelector",
+    "os",
+    "preemptionPolicy",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "securityContext",
+    "tolerations",
+];
+/// The same of the brain's container.
+const BRAIN: [&str; 4] = ["image", "imagePullPolicy", "resources", "securityContext"];
 
 impl Renderer<'_> {
     /// It runs the brain's own subcommand, with the image, the certificates and the place of the brains.
-    pub(crate) fn wipe_job(&self, tikv: &Tikv) -> Job {
+    ///
+    /// # Errors
+    /// The template does not serialise.
+    pub(crate) fn wipe_job(&self, tikv: &Tikv) -> Result<Job, serde_json::Error> {
         let name = self.names().wipe();
+        let template = self.wipe_template(tikv)?;
+        let mut owner = self.owner();
+        // A deletion in the foreground would not wait for the wipe, but delete it.
+        owner.block_owner_deletion = None;
+        let mut metadata = ObjectMeta {
+            owner_references: Some(vec![owner]),
+            ..self.metadata(&name)
+        };
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(RESTART_HASH.to_owned(), drift::digest(&template));
+        Ok(Job {
+            metadata,
+            spec: Some(JobSpec {
+                backoff_limit: Some(RETRIES),
+                active_deadline_seconds: Some(DEADLINE),
+                template: serde_json::from_value(template)?,
+                ..JobSpec::default()
+            }),
+            ..Job::default()
+        })
+    }
+
+    fn wipe_template(&self, tikv: &Tikv) -> Result<Value, serde_json::Error> {
         let brain = self.pod_spec();
         let containers = brain.containers.into_iter().map(|container| Container {
             name: "wipe".to_owned(),
@@ -38,27 +88,42 @@ impl Renderer<'_> {
             restart_policy: Some("Never".to_owned()),
             ..brain
         };
-        let mut owner = self.owner();
-        // A deletion in the foreground would not wait for the wipe, but delete it.
-        owner.block_owner_deletion = None;
-        Job {
-            metadata: ObjectMeta {
-                owner_references: Some(vec![owner]),
-                ..self.metadata(&name)
-            },
-            spec: Some(JobSpec {
-                backoff_limit: Some(RETRIES),
-                template: PodTemplateSpec {
-                    metadata: Some(ObjectMeta {
-                        labels: Some(self.wipe_labels()),
-                        ..ObjectMeta::default()
-                    }),
-                    spec: Some(spec),
-                },
-                ..JobSpec::default()
+        let mut template = serde_json::to_value(PodTemplateSpec {
+            metadata: Some(ObjectMeta {
+                labels: Some(self.wipe_labels()),
+                ..ObjectMeta::default()
             }),
-            ..Job::default()
+            spec: Some(spec),
+        })?;
+        if self.desired.pod_template.is_some() {
+            self.follow_template(&mut template)?;
         }
+        Ok(template)
+    }
+
+    /// Takes over what the podTemplate says of brains' pods and of their container. Other containers and volumes stay out: they would not end.
+    fn follow_template(&self, template: &mut Value) -> Result<(), serde_json::Error> {
+        let merged = self.template()?;
+        for field in POD {
+            template["spec"][field] = merged["spec"][field].clone();
+        }
+        let mut containers = merged["spec"]["containers"].as_array().into_iter().flatten();
+        if let Some(brain) = containers.find(|container| container["name"] == CONTAINER) {
+            for field in BRAIN {
+                template["spec"]["containers"][0][field] = brain[field].clone();
+            }
+        }
+        let group = format!("{}/", crds::GROUP);
+        let own = self.names().labels();
+        for kind in ["labels", "annotations"] {
+            for (key, value) in merged["metadata"][kind].as_object().into_iter().flatten() {
+                if !key.starts_with(&group) && !own.contains_key(key) && *key != drift::RESTARTED_AT {
+                    template["metadata"][kind][key] = json!(value);
+                }
+            }
+        }
+        super::drop_nulls(template);
+        Ok(())
     }
 
     /// Without those by which Services and budgets find brains.

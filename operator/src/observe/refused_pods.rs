@@ -29,14 +29,19 @@ pub(super) async fn look(
     let since = missing_since(cluster, names, observed)?;
     let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
     let uid = set.metadata.uid.as_ref()?;
-    let events: Api<Event> = Api::namespaced(client.clone(), &names.namespace);
+    newest(client, &names.namespace, uid, since).await
+}
+
+/// The newest refusal of a pod of the object with this uid, since then, in the words of its controller.
+pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i64) -> Option<String> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default()
         .fields(&format!("involvedObject.uid={uid},reason=FailedCreate"))
         .limit(EVENTS);
     let found = match events.list(&params).await {
         Ok(found) => found.items,
         Err(error) => {
-            debug!(%error, "Events of the StatefulSet cannot be read");
+            debug!(%error, "Events of a controller cannot be read");
             return None;
         }
     };

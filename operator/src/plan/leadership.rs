@@ -1,5 +1,7 @@
 //! The leader, by the brains' reports. No answer from a brain is not the same as "it does not lead".
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -27,14 +29,15 @@ impl Lead {
     }
 }
 
-/// The leader. Of two that say they lead, the one in the higher epoch is right: the other has not heard yet. Where only followers
+/// The leader, which is none of the `strangers`. Of two that say they lead, the one in the higher epoch is right: the other has not heard yet. Where only followers
 /// answer, their leader leads if its pod is one of ours.
-pub(crate) fn lead(observed: &Observed) -> Lead {
-    let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+pub(crate) fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> Lead {
+    let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && !strangers.contains(&pod.name_any());
     let answers = || {
         observed
             .probes
             .iter()
+            .filter(|(pod, _)| !strangers.contains(*pod))
             .filter_map(|(pod, answer)| Some((pod, answer.as_ref().ok()?)))
     };
     let newest = answers().map(|(_, answer)| answer.epoch).max();

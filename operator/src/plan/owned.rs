@@ -1,11 +1,13 @@
 //! Objects without keys of their own: applied when they differ, deleted when they are wanted no more.
 
+use crds::KubeBrainCluster;
 use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::ownership::{self, Ownership};
-use super::{Contested, Plan, Step};
+use super::{Contested, Plan, Step, trial};
 use crate::certificates::Leaf;
 use crate::drift;
 use crate::objects::{self, Key, Kind, Object, Renderer};
@@ -37,10 +39,11 @@ pub(super) fn keys(
 
 pub(super) fn plan(
     plan: &mut Plan,
-    uid: &str,
-    observed: &Observed,
+    cluster: &KubeBrainCluster,
+    (desired, observed): (&Desired, &Observed),
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
+    let uid = cluster.uid().unwrap_or_default();
     let objects = renderer.all(observed.pod_monitors)?;
     let locked = may_hold_lease(&objects, observed);
     for key in renderer.unwanted(&objects) {
@@ -53,7 +56,7 @@ pub(super) fn plan(
             .iter()
             .flatten()
             .find(|owner| owner.uid == uid);
-        let ours = owner.is_some_and(|owner| ownership::of(&live.metadata, &owner.name, uid) == Ownership::Ours);
+        let ours = owner.is_some_and(|owner| ownership::of(&live.metadata, &owner.name, &uid) == Ownership::Ours);
         if let (true, Some(live_uid), None) = (ours, &live.metadata.uid, &live.metadata.deletion_timestamp) {
             plan.steps.push(Step::Delete {
                 key,
@@ -69,6 +72,9 @@ pub(super) fn plan(
             }
             if let Some(live) = observed.objects.get(&object.key) {
                 plan.fixed = keep_fixed(&mut object, &live.data);
+                if trial::holds_back(plan, cluster, (desired, observed), renderer, (&object, live)) {
+                    continue;
+                }
             }
         }
         apply(plan, object, observed)?;

@@ -68,6 +68,14 @@ pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     observed.claims.retain(|claim| is_own_claim(claim, names));
 }
 
+/// Takes the pod in which a template is tried out of all pods with the cluster's label.
+pub(crate) fn take_trial(pods: &mut Vec<Pod>, names: &Names, uid: &str) -> Option<Pod> {
+    let is_trial =
+        |pod: &Pod| pod.name_any() == names.trial() && of(&pod.metadata, &names.cluster, uid) == Ownership::Ours;
+    let at = pods.iter().position(is_trial)?;
+    Some(pods.remove(at))
+}
+
 /// Uid of the StatefulSet that controls a pod.
 pub(crate) fn controller(pod: &Pod) -> Option<&str> {
     let mut owners = pod.metadata.owner_references.iter().flatten();

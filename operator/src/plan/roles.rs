@@ -2,6 +2,8 @@
 //!
 //! While it is not known who leads, labels stay as they are: a brain that the operator cannot reach may serve clients well.
 
+use std::collections::BTreeSet;
+
 use kube::ResourceExt;
 
 use super::leadership::Lead;
@@ -10,7 +12,8 @@ use crate::names::ROLE;
 use crate::observe::Observed;
 use crate::probe::Role;
 
-pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
+/// Labels every pod, but none of the `strangers`: those serve other data.
+pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<String>) {
     for pod in &observed.pods {
         if pod.metadata.deletion_timestamp.is_some() {
             continue;
@@ -22,6 +25,7 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed) {
             _ => None,
         };
         let role = match &plan.lead {
+            _ if strangers.contains(&name) => None,
             // A member that reports that it does not lead does not belong behind the leader's Service.
             Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
             Lead::Unknown => Some("follower"),

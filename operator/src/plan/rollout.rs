@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::leadership::Lead;
-use super::{Plan, Step, resize};
+use super::{Plan, Step, resize, store};
 use crate::drift;
 use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
@@ -106,7 +106,10 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         .and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTART_HASH));
     rollout.revision = status.update_revision.clone();
     let resources = live.and_then(|live| resize::wanted(&live.data));
-    let blocker = |pod: &Pod| resources.and_then(|wanted| resize::blocker(pod, wanted));
+    let blocker = |pod: &Pod| {
+        let resized = resources.and_then(|wanted| resize::blocker(pod, wanted));
+        resized.or_else(|| store::waits_for_lost(pod, desired))
+    };
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {
         is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()) && blocker(pod).is_none()
     });

@@ -22,6 +22,8 @@ mod replacement;
 mod resize;
 mod rotation;
 mod storage;
+mod store;
+mod trial;
 
 /// So many members on TiKV that serve, the first one leading; those of `outdated` are of a former template.
 fn members<const N: usize>(replicas: usize, outdated: [bool; N]) -> FakeCluster {

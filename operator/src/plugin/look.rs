@@ -62,8 +62,10 @@ pub(super) async fn look(target: &Target, cluster: &KubeBrainCluster, names: &Na
     observed.pods.sort_by_key(ResourceExt::name_any);
     let given = given::read(&target.client, cluster).await;
     observed.given_secrets = given.map_err(|error| target.explain(error, "get", "the Secrets that the spec names"))?;
+    let uid = cluster.uid().unwrap_or_default();
+    observed.trial = ownership::take_trial(&mut observed.pods, names, &uid);
     if !external {
-        ownership::keep_own(&mut observed, names, &cluster.uid().unwrap_or_default());
+        ownership::keep_own(&mut observed, names, &uid);
     }
     Ok(observed)
 }

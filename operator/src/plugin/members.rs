@@ -103,6 +103,7 @@ fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answ
     Some(Answer {
         name: member.name.clone(),
         member: id(member)?,
+        cluster: storage.and_then(|storage| storage.store_id.clone()),
         role: match member.role {
             MemberRole::Leader => Role::Leader,
             MemberRole::Follower => Role::Follower,

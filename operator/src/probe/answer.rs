@@ -19,6 +19,8 @@ pub(crate) struct Answer {
     pub(crate) name: String,
     /// Its id.
     pub(crate) member: u64,
+    /// Id of its cluster, in 16 hexadecimal digits; with an embedded store, that of the store. Old brains do not report it.
+    pub(crate) cluster: Option<String>,
     /// Its role in the cluster.
     pub(crate) role: Role,
     /// The leader that it knows, perhaps itself.
@@ -146,6 +148,8 @@ struct Wire {
     name: String,
     #[serde(rename = "memberID")]
     member: String,
+    #[serde(rename = "clusterID")]
+    cluster: Option<String>,
     role: Role,
     leader: Option<WireLeader>,
     epoch: i64,
@@ -202,6 +206,10 @@ impl Wire {
             }),
             None => None,
         };
+        let cluster = match &self.cluster {
+            Some(text) => Some(format!("{:016x}", id(text)?)),
+            None => None,
+        };
         let cluster_id = match self.storage.cluster_id {
             Some(text) => Some(text.parse::<u64>().ok()?.to_string()),
             None => None,
@@ -214,6 +222,7 @@ impl Wire {
         Some(Answer {
             name: clean(&self.name, NAME),
             member: id(&self.member)?,
+            cluster,
             role: self.role,
             leader,
             epoch: self.epoch.max(0),

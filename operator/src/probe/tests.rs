@@ -66,6 +66,7 @@ fn answer_is_read_whole() {
     let expected = Answer {
         name: "dev-0".to_owned(),
         member: 0x8e9e_05c5_2164_694d,
+        cluster: Some("00000000000000ff".to_owned()),
         role: Role::Follower,
         leader: Some(KnownLeader {
             name: "dev-1".to_owned(),

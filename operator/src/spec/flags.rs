@@ -34,6 +34,10 @@ pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
                 "flags: the value of {flag:?} has a line break or a zero byte"
             )));
         }
+        if let Some(fault) = known.fault(value) {
+            let shown: String = value.chars().take(64).collect();
+            return Err(invalid(format!("flags: {flag}: {shown:?} {fault}")));
+        }
     }
     Ok(())
 }
@@ -87,6 +91,35 @@ mod tests {
             "discovery-token",
             "InvalidSpec: flags: the brain does not start with \"discovery-token\"",
         );
+    }
+
+    #[test]
+    fn value_that_the_brain_does_not_take_is_refused_in_words() {
+        let judge = |flag: &str, value: &str| judged(json!({"flags": {flag: value}}));
+        for (flag, value, fault) in [
+            ("max-txn-ops", "abc", "is no whole number"),
+            ("bcrypt-cost", "3", "is not in 4 to 31"),
+            ("strict-reads", "yes", "is neither true nor false"),
+            ("metrics", "all", "is none of basic, extensive"),
+            (
+                "grpc-keepalive-interval",
+                "5",
+                "is no duration such as 5s, 1m30s or 100ms",
+            ),
+            ("compaction-sleep-interval", "1h", "is longer than 30s"),
+            (
+                "experimental-warning-apply-duration",
+                "-1s",
+                "is no duration such as 5s, 1m30s or 100ms",
+            ),
+        ] {
+            assert_eq!(
+                judge(flag, value),
+                format!("InvalidSpec: flags: {flag}: {value:?} {fault}")
+            );
+        }
+        assert_eq!(judge("grpc-keepalive-interval", "1m30s"), "");
+        assert_eq!(judge("metrics", "extensive"), "");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crds::cluster::storage::StorageType;
 use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
 
 use super::storage::{Storage, Tikv};
-use super::{Desired, Held, Refusal, Settings, names, resolve_image};
+use super::{Desired, Held, Refusal, Settings, chosen_image, names};
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
 use crate::stores::external::is_external;
@@ -20,10 +20,19 @@ pub(super) fn desired(
 ) -> Desired {
     let spec = &cluster.spec;
     let names = names(cluster, settings);
+    let storage = storage(cluster);
+    let pinned = cluster.status.as_ref().and_then(|status| status.pinned_replicas);
+    let replicas = pinned.or(running).unwrap_or(spec.replicas);
     Desired {
-        replicas: running.unwrap_or(spec.replicas),
-        image: resolve_image(spec.image.as_ref(), &spec.version, &settings.default_image),
-        storage: storage(cluster),
+        replicas: if storage.embedded().is_some() {
+            replicas.min(1)
+        } else {
+            replicas
+        },
+        store: super::storage::pinned_store(cluster).filter(|_| storage.embedded().is_some()),
+        image: chosen_image(cluster, &settings.default_image),
+        image_waits: None,
+        storage,
         certificates: certificates(cluster, &names),
         ca_propagation: settings.ca_propagation,
         restarted_at: None,

@@ -1,6 +1,8 @@
 //! The brain's image: repository, and tag or digest.
 
+use crds::KubeBrainCluster;
 use crds::cluster::image::Image;
+use crds::cluster::status::PinnedImage;
 
 /// The image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository the operator's
 /// default is used: as it stands if it has a tag or digest of its own, else with the version; a digest of the spec wins.
@@ -15,6 +17,69 @@ pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> St
         (None, None) if untagged(default) == default => format!("{default}:{version}"),
         (None, None) => default.to_owned(),
     }
+}
+
+/// The image that a cluster shall run: what it ran last, as long as the part of the spec that chose it stays. A default of the operator
+/// changes it only by a higher version.
+pub(crate) fn choose(cluster: &KubeBrainCluster, default: &str) -> String {
+    let spec = &cluster.spec;
+    let resolved = resolve(spec.image.as_ref(), &spec.version, default);
+    match pinned(cluster) {
+        Some(pinned) if pinned != resolved && !is_newer(&resolved, &pinned) => pinned,
+        _ => resolved,
+    }
+}
+
+/// The image that a cluster ran last and that it is to leave for a newer default, and that default.
+pub(crate) fn moves(cluster: &KubeBrainCluster, default: &str) -> Option<Move> {
+    let from = pinned(cluster)?;
+    let to = choose(cluster, default);
+    (from != to).then_some(Move { from, to })
+}
+
+/// A change of the image that nobody asked for in the spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: String,
+    pub(crate) to: String,
+}
+
+/// The record of an image that all members run.
+pub(crate) fn record(cluster: &KubeBrainCluster, image: &str) -> PinnedImage {
+    let given = cluster.spec.image.clone().unwrap_or_default();
+    PinnedImage {
+        image: image.to_owned(),
+        version: cluster.spec.version.clone(),
+        repository: given.repository,
+        digest: given.digest,
+    }
+}
+
+/// The image that all members ran last, if the same part of the spec chose it.
+fn pinned(cluster: &KubeBrainCluster) -> Option<String> {
+    let status = cluster.status.as_ref()?;
+    if let Some(pinned) = &status.pinned_image {
+        return (*pinned == record(cluster, &pinned.image)).then(|| pinned.image.clone());
+    }
+    // Operators that did not record it told the members to run this one.
+    let is_current = status.observed_generation == cluster.metadata.generation && status.version.is_some();
+    status.image.clone().filter(|_| is_current)
+}
+
+/// Returns true if the tag of an image is a higher version than that of another one.
+fn is_newer(image: &str, than: &str) -> bool {
+    matches!((version(image), version(than)), (Some(one), Some(other)) if one > other)
+}
+
+/// The version in the tag of an image; `None` if its tag is none, or if it has a digest.
+fn version(image: &str) -> Option<(u64, u64, u64)> {
+    if image.contains('@') {
+        return None;
+    }
+    let tag = image.strip_prefix(untagged(image))?.strip_prefix(':')?;
+    let mut parts = tag.strip_prefix('v').unwrap_or(tag).splitn(3, '.').map(str::parse);
+    let mut part = || parts.next()?.ok();
+    Some((part()?, part()?, part()?))
 }
 
 /// The repository alone. A colon before the last slash belongs to a port.
@@ -51,5 +116,69 @@ mod tests {
         check(None, None, "d/brain@sha256:cd", "d/brain@sha256:cd");
         check(None, None, "d:5000/brain", "d:5000/brain:1.2.3");
         assert_eq!(resolve(None, "1.2.3", "brain"), "brain:1.2.3");
+    }
+
+    /// A cluster of version 0.1.0 that runs this image, and what it is to run by this default.
+    #[track_caller]
+    fn chosen(runs: &str, default: &str, expected: &str) {
+        let mut cluster = crate::fake_cluster::cluster(serde_json::json!({}));
+        let pinned = record(&cluster, runs);
+        cluster.status = Some(crds::KubeBrainClusterStatus {
+            pinned_image: Some(pinned),
+            ..crds::KubeBrainClusterStatus::default()
+        });
+        assert_eq!(choose(&cluster, default), expected, "{runs} by {default}");
+        assert_eq!(moves(&cluster, default).is_some(), runs != expected);
+    }
+
+    #[test]
+    fn default_moves_a_cluster_only_by_a_higher_version() {
+        let runs = "a/brain:0.1.0";
+        for other in [
+            "b/brain",
+            "a/brain:latest",
+            "a/brain:0.1.0",
+            "a/brain:0.0.9",
+            "b@sha256:aa",
+            "b:0.2.0@sha256:aa",
+            "b:1",
+        ] {
+            chosen(runs, other, runs);
+        }
+        for newer in ["a/brain:0.1.1", "b:5000/brain:v1.0.0"] {
+            chosen(runs, newer, newer);
+        }
+        chosen("a/brain@sha256:aa", "a/brain:0.2.0", "a/brain@sha256:aa");
+    }
+
+    #[test]
+    fn spec_that_changes_takes_the_default_of_its_time() {
+        let mut cluster = crate::fake_cluster::cluster(serde_json::json!({"image": {"repository": "own/brain"}}));
+        let pinned = record(&cluster, "own/brain:0.1.0");
+        cluster.status = Some(crds::KubeBrainClusterStatus {
+            pinned_image: Some(pinned),
+            ..crds::KubeBrainClusterStatus::default()
+        });
+        cluster.spec.image = None;
+        assert_eq!(choose(&cluster, "a/brain"), "a/brain:0.1.0");
+        assert_eq!(moves(&cluster, "a/brain"), None, "the spec asked for it");
+    }
+
+    #[test]
+    fn image_that_an_older_operator_told_the_members_to_run_is_kept() {
+        let mut cluster = crate::fake_cluster::cluster(serde_json::json!({}));
+        cluster.status = Some(crds::KubeBrainClusterStatus {
+            observed_generation: Some(1),
+            version: Some("0.1.0".to_owned()),
+            image: Some("a/brain:0.1.0".to_owned()),
+            ..crds::KubeBrainClusterStatus::default()
+        });
+        assert_eq!(choose(&cluster, "wrong/brain"), "a/brain:0.1.0");
+        cluster.metadata.generation = Some(2);
+        assert_eq!(
+            choose(&cluster, "wrong/brain"),
+            "wrong/brain:0.1.0",
+            "the spec is another one"
+        );
     }
 }

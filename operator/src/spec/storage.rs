@@ -7,6 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Refusal, invalid};
+use crate::names::ACCEPT_STORE;
 use crate::stores::external::is_external;
 
 /// Default interval of garbage collection by the leader, and default age that a version reaches before it is collected.
@@ -138,6 +139,12 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
         tls: wanted.tls.clone(),
         gc: gc.map(|gc| (or_default(&gc.interval), or_default(&gc.window))),
     })
+}
+
+/// The id of the embedded store that the status has pinned, unless the annotation gives that store up.
+pub(crate) fn pinned_store(cluster: &KubeBrainCluster) -> Option<String> {
+    let pinned = cluster.status.as_ref()?.storage.as_ref()?.store_id.clone()?;
+    (cluster.annotations().get(ACCEPT_STORE) != Some(&pinned)).then_some(pinned)
 }
 
 fn not_found(message: String) -> Refusal {

@@ -4,8 +4,10 @@ use crds::KubeBrainCluster;
 use crds::cluster::status::RolloutType;
 use crds::cluster::update_strategy::UpdateStrategyType;
 use crds::cluster::workload::WorkloadType;
+use serde_json::Value;
 
 use super::{Facts, Pass, count};
+use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
 use crate::plan::Step;
 
@@ -86,11 +88,18 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
             why => Change::Rolling(why.clone()),
         };
     }
-    let template = plan
-        .steps
-        .iter()
-        .any(|step| matches!(step, Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet));
-    if (template || !plan.rollout.adopted) && ever && facts.replicas > 0 && !cluster.spec.paused {
+    if let Some(why) = plan.trial.as_ref().filter(|_| !cluster.spec.paused) {
+        return Change::Rolling(Some(why.clone()));
+    }
+    // A template that needs no other pods is no change in flight.
+    let hash = |set: &Value| set["spec"]["template"]["metadata"]["annotations"][RESTART_HASH].clone();
+    let live = hash(&set.data);
+    let template = plan.steps.iter().any(|step| match step {
+        Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet && hash(&object.body) != live,
+        _ => false,
+    });
+    let is_told_by_hash = live.is_string();
+    if (template || !(plan.rollout.adopted || is_told_by_hash)) && ever && facts.replicas > 0 && !cluster.spec.paused {
         return Change::Rolling(None);
     }
     if complete {

@@ -227,7 +227,10 @@ fn progressing(facts: &Facts) -> ConditionUpdate {
         (Change::None, _) => say(
             ConditionStatus::False,
             "Reconciled",
-            "nothing is being changed".to_owned(),
+            match &facts.image_waits {
+                Some(why) => format!("nothing is being changed; {why}"),
+                None => "nothing is being changed".to_owned(),
+            },
         ),
         (Change::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
         (change, _) => say(ConditionStatus::True, change.reason(), in_flight(facts)),

@@ -33,6 +33,8 @@ fn every_documented_reason_is_in_the_sources() {
         include_str!("../plan/certificates/authority.rs"),
         include_str!("../plan/claims.rs"),
         include_str!("../plan/downgrade.rs"),
+        include_str!("../plan/store.rs"),
+        include_str!("../plan/trial.rs"),
     ];
     for reason in reasons() {
         let named = sources.iter().any(|source| source.contains(&format!("\"{reason}\"")));

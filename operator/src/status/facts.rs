@@ -13,7 +13,7 @@ use crate::certificates::Problem;
 use crate::names::ADOPT_CA;
 use crate::observe::is_ready;
 use crate::plan::leadership::Lead;
-use crate::plan::{OTHER_CLUSTER, Plan, claims};
+use crate::plan::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Refusal, Storage};
 
@@ -110,6 +110,8 @@ pub(crate) struct Facts {
     pub(crate) refused_pods: Option<Blocker>,
     /// The blocker is the spec: it cannot be acted on.
     pub(crate) refused: bool,
+    /// Reason that a newer default image is not rolled out yet.
+    pub(crate) image_waits: Option<String>,
     /// Objects that somebody else keeps changing.
     pub(crate) contested: Option<String>,
     /// A step failed, and why.
@@ -186,11 +188,12 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
-            pending: cluster.spec.paused && plan.safe_steps().len() < plan.steps.len(),
+            pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,
             blocker: None,
             refused: pass.desired.refusal().is_some(),
+            image_waits: pass.desired.image_waits.clone(),
             contested: contested(plan),
             failure: pass
                 .applied
@@ -370,6 +373,10 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
         Storage::Tikv(_) => return reach(pass),
         Storage::Unmanaged => return serving(pass),
         Storage::Embedded(_) => {}
+    }
+    let replaced = pass.plan.blocker.clone();
+    if let Some(Refusal { reason, message }) = replaced.filter(|refusal| refusal.reason == DATA_REPLACED) {
+        return Volumes::Refused { reason, message };
     }
     let seen = &pass.plan.claims;
     if !seen.lost.is_empty() {

@@ -45,8 +45,8 @@ const WAITING: [(&str, &[&str]); 3] = [
     (CRASHING, &[CRASHING]),
 ];
 
-/// The reason for which the brain of a pod does not start until somebody acts, if there is one. `now` tells the pod's age, in seconds.
-pub(super) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
+/// The reason for which a container of a pod does not start until somebody acts, if there is one. `now` tells the pod's age, in seconds.
+pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
     let age = now - pod.metadata.creation_timestamp.as_ref()?.0.as_second();
     let named = |reason: &'static str, why: String| Blocker {
         reason,
@@ -55,7 +55,12 @@ pub(super) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
     if age <= GRACE || is_ready(pod) {
         return None;
     }
-    let stuck = brain(pod).and_then(|brain| {
+    let stuck = containers(pod).find_map(|brain| {
+        let own = [CONTAINER, "wipe"].contains(&brain.name.as_str());
+        let named = |reason, why: String| match own {
+            true => named(reason, why),
+            false => named(reason, format!("container {}: {why}", brain.name)),
+        };
         let waiting = brain.state.as_ref().and_then(|state| state.waiting.as_ref());
         let said = waiting
             .and_then(|waiting| waiting.reason.as_deref())
@@ -89,12 +94,16 @@ pub(super) fn waits_for_volume(stuck: &Blocker) -> bool {
     stuck.reason == UNSCHEDULABLE && words.iter().any(|word| stuck.message.contains(word))
 }
 
-/// The container with the brain.
-fn brain(pod: &Pod) -> Option<&ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    let inits = status.init_container_statuses.iter().flatten();
-    let mut all = inits.chain(status.container_statuses.iter().flatten());
-    all.find(|container| container.name == CONTAINER)
+/// The containers, the one with the brain first.
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let all = || {
+        let inits = status.and_then(|status| status.init_container_statuses.as_ref());
+        let others = status.and_then(|status| status.container_statuses.as_ref());
+        inits.into_iter().chain(others).flatten()
+    };
+    let brains = all().filter(|container| container.name == CONTAINER);
+    brains.chain(all().filter(|container| container.name != CONTAINER))
 }
 
 /// The condition of a pod that is on no node.

@@ -19,6 +19,33 @@ pub(in crate::flags) const TIKV_STORE: [&str; 6] = [
 /// The flags of garbage collection in TiKV.
 const TIKV_GC: [&str; 2] = ["tikv-gc-interval", "tikv-gc-window"];
 
+/// The flags that name the store of a data directory.
+const EMBEDDED_STORE: [&str; 2] = ["embedded-cluster-id", "embedded-member"];
+
+/// Returns the only cluster whose store the data directory may hold.
+pub(super) fn embedded_cluster_id(values: &Values<'_>) -> Result<Option<u64>, String> {
+    let name = "embedded-cluster-id";
+    match values.text(name) {
+        "" => Ok(None),
+        text => match u64::from_str_radix(text, 16) {
+            Ok(id) if text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(Some(id)),
+            _ => Err(values.error(name, format!("{text:?} is not up to 16 hexadecimal digits"))),
+        },
+    }
+}
+
+/// Refuses a member that is not the only one that may use a data directory.
+pub(super) fn check_member(values: &Values<'_>, name: &str) -> Result<(), String> {
+    match values.text("embedded-member") {
+        "" => Ok(()),
+        only if only == name => Ok(()),
+        only => Err(format!(
+            "{} is {only:?} and this member is {name:?}: embedded storage has one member; have one member run, not several",
+            values.origin("embedded-member")
+        )),
+    }
+}
+
 pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
     if !values.one_of("storage", &[("embedded", false), ("tikv", true)])? {
         let differs = |name: &&&str| Flag::named(name).is_some_and(|flag| values.text(name) != flag.default);
@@ -26,6 +53,9 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
             Some(name) => Err(format!("{} needs --storage tikv", values.origin(name))),
             None => Ok(Storage::Embedded),
         };
+    }
+    if let Some(name) = EMBEDDED_STORE.iter().find(|name| !values.text(name).is_empty()) {
+        return Err(format!("{} needs --storage embedded", values.origin(name)));
     }
     let pd_endpoints = values.list("tikv-pd-endpoints");
     if pd_endpoints.is_empty() {

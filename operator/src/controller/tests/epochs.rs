@@ -38,7 +38,7 @@ async fn newer_operator_writes_no_stateful_set_until_the_spec_changes() {
     assert_eq!(writes.len(), 1, "{writes:?}");
     assert_eq!(
         writes[0].body["metadata"]["annotations"]["kubebrain.io/render-epoch"],
-        "3"
+        "4"
     );
     let arguments = writes[0].body["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
     assert!(

@@ -47,6 +47,7 @@ async fn answer(stream: TcpStream, mut said: Said) {
         let (epoch, leads) = *said.borrow();
         let mut body = full();
         body["epoch"] = json!(epoch);
+        body["clusterID"] = json!(crate::fake_cluster::STORE);
         body["tls"] = json!(null);
         body["alarms"] = json!([]);
         body["role"] = json!(if leads { "Leader" } else { "None" });

@@ -293,3 +293,154 @@ async fn finalizer_that_another_manager_owns_is_removed_also_after_a_conflict() 
     assert_eq!(finalizers(&rig), json!(["example.org/other"]));
     assert_eq!(next(&rig).await, None);
 }
+
+/// Puts a pod of the Job there, whose container is in this state since long.
+fn put_pod(rig: &Rig, state: &Value) {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"},
+            "creationTimestamp": crate::fake_cluster::BEGIN,
+        },
+        "status": {"containerStatuses": [
+            {"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state},
+        ]},
+    });
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-wipe-x"), pod);
+}
+
+/// A cluster on its way out whose spec is refused: its flags contradict it.
+fn refused() -> FakeApi {
+    let api = leaving("Delete");
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = api.get(&path).unwrap();
+    cluster["spec"]["flags"] = json!({"no-such-flag": "1"});
+    api.put(&path, cluster);
+    api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    api.remove(&format!("{SETS}/dev"));
+    api
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_whose_spec_was_refused_from_the_first_day_can_be_deleted() {
+    let rig = Rig::new(refused()).await;
+    released(&rig).await;
+    assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
+    assert_eq!(rig.api.events(), ["WipeSkipped"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_a_spec_that_is_refused_by_now_are_wiped_where_they_were_pinned() {
+    let api = refused();
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = api.get(&path).unwrap();
+    cluster["status"]["storage"] = json!({"type": "TiKV", "keyPrefix": "pinned", "pdEndpoints": ["old:2379"]});
+    api.put(&path, cluster);
+    let rig = Rig::new(api).await;
+    next(&rig).await.unwrap();
+    let job = rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap().to_string();
+    assert!(
+        job.contains("--tikv-key-prefix=pinned") && job.contains("--tikv-pd-endpoints=old:2379"),
+        "{job}"
+    );
+    end(&rig, "Complete", crate::fake_cluster::BEGIN);
+    released(&rig).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_of_the_wipe_that_cannot_start_is_named() {
+    let rig = Rig::new(leaving("Delete")).await;
+    let made = job(&rig).await;
+    assert_eq!(made["spec"]["activeDeadlineSeconds"], 3600);
+    put_pod(
+        &rig,
+        &json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}),
+    );
+    next(&rig).await.unwrap();
+    let why = "ImagePullFailed: dev-wipe-x: ErrImagePull: no such image";
+    assert_eq!(message(&rig, "StorageReady"), format!("False WipeFailed: {why}"));
+    assert_eq!(message(&rig, "Degraded"), format!("True WipeFailed: {why}"));
+    // A spec with another image has the Job made anew at once.
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = rig.api.get(&path).unwrap();
+    cluster["spec"]["image"] = json!({"repository": "example.org/right"});
+    rig.api.put(&path, cluster);
+    next(&rig).await.unwrap();
+    rig.api.remove(&format!("{NAMESPACE}/pods/dev-wipe-x"));
+    next(&rig).await.unwrap();
+    let job = rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap();
+    let image = &job["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, "example.org/right:0.1.0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn quota_that_refuses_the_pod_of_the_wipe_is_named() {
+    let rig = Rig::new(leaving("Delete")).await;
+    let made = job(&rig).await;
+    let uid = made["metadata"]["uid"].clone();
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "dev-wipe.1", "namespace": "brains"},
+        "involvedObject": {"uid": uid}, "reason": "FailedCreate", "message": "exceeded quota: small",
+        "lastTimestamp": Timestamp::now().to_string(),
+    });
+    rig.api.put(&format!("{NAMESPACE}/events/dev-wipe.1"), event);
+    next(&rig).await.unwrap();
+    assert_eq!(message(&rig, "Degraded"), "True WipeFailed: exceeded quota: small");
+}
+
+#[tokio::test(start_paused = true)]
+async fn wipe_runs_where_the_pod_template_has_brains_run() {
+    let api = leaving("Delete");
+    let path = format!("{CLUSTERS}/dev");
+    let mut cluster = api.get(&path).unwrap();
+    cluster["spec"]["podTemplate"] = json!({
+        "metadata": {"annotations": {"sidecar.istio.io/inject": "false"}, "labels": {"team": "a"}},
+        "spec": {
+            "nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "containers": [{"name": "brain", "resources": {"limits": {"memory": "1Gi"}}}, {"name": "side", "image": "x"}],
+        },
+    });
+    api.put(&path, cluster);
+    let rig = Rig::new(api).await;
+    let template = job(&rig).await["spec"]["template"].clone();
+    assert_eq!(template["spec"]["nodeSelector"], json!({"disk": "fast"}));
+    assert_eq!(template["spec"]["tolerations"][0]["key"], "dedicated");
+    assert_eq!(
+        template["spec"]["containers"].as_array().unwrap().len(),
+        1,
+        "another one would not end"
+    );
+    assert_eq!(
+        template["spec"]["containers"][0]["resources"]["limits"]["memory"],
+        "1Gi"
+    );
+    assert_eq!(template["metadata"]["annotations"]["sidecar.istio.io/inject"], "false");
+    assert_eq!(template["metadata"]["labels"]["team"], "a");
+    assert!(
+        !template["metadata"].to_string().contains("kubebrain.io/"),
+        "{}",
+        template["metadata"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_namespace_is_told_what_stays_in_tikv() {
+    let api = leaving("Delete");
+    api.remove(&format!("{NAMESPACE}/pods/dev-0"));
+    api.remove(&format!("{SETS}/dev"));
+    let api = api.answering(|asked| {
+        if asked.path != BATCH {
+            return Reply::Pass;
+        }
+        let (code, mut status) = failure(403, "Forbidden", "dev-wipe");
+        status["details"]["causes"] = json!([{"reason": "NamespaceTerminating", "message": "it ends"}]);
+        Reply::With(code, status)
+    });
+    let rig = Rig::new(api).await;
+    released(&rig).await;
+    let about = rig.api.events_about("Namespace");
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert!(
+        about[0].contains("KubeBrainCluster dev: the keys stay in TiKV"),
+        "{about:?}"
+    );
+}

@@ -86,5 +86,5 @@ fn set_of_a_newer_operator_is_rendered_as_far_as_this_one_can() {
         .unwrap();
     annotations.insert("kubebrain.io/render-epoch".to_owned(), "99".to_owned());
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
-    assert_eq!(set(&fake)["metadata"]["annotations"]["kubebrain.io/render-epoch"], "3");
+    assert_eq!(set(&fake)["metadata"]["annotations"]["kubebrain.io/render-epoch"], "4");
 }

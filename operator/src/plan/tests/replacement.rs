@@ -73,7 +73,7 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3], leaving: [bool; 3]
     let mut desired = fake.desired();
     desired.replicas = 3;
     let mut plan = Plan {
-        lead: leadership::lead(&fake.seen),
+        lead: leadership::lead(&fake.seen, &std::collections::BTreeSet::new()),
         ..Plan::default()
     };
     rollout::plan(&mut plan, &fake.cluster, &desired, &fake.seen);

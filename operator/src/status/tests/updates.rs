@@ -5,6 +5,7 @@ use super::*;
 /// A settled cluster of one.
 fn good() -> Facts {
     Facts {
+        image_waits: None,
         replicas: 1,
         ready: 1,
         pods: 1,

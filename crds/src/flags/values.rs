@@ -1,0 +1,163 @@
+//! The values that a flag of the brain takes.
+
+/// Units of Go's durations in nanoseconds. `ms` stands before its prefix `m`.
+const UNITS: [(&str, u128); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// The values that a flag takes, as far as its bounds alone tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// Any text, or what only the brain can judge.
+    Text,
+    /// A boolean of Go.
+    Bool,
+    /// A whole number, with its bounds.
+    Number(i128, i128),
+    /// A duration of Go, with its bounds in nanoseconds.
+    Duration(u128, u128),
+    /// One of these words, which `|` separates.
+    OneOf(&'static str),
+}
+
+impl Values {
+    /// Reads the words that the table has.
+    pub(super) fn read(words: &[&'static str]) -> Option<Self> {
+        Some(match words {
+            [] | ["text"] => Self::Text,
+            ["bool"] => Self::Bool,
+            ["number", least, most] => Self::Number(least.parse().ok()?, most.parse().ok()?),
+            ["duration", least, most] => Self::Duration(least.parse().ok()?, most.parse().ok()?),
+            ["one-of", words] => Self::OneOf(words),
+            _ => return None,
+        })
+    }
+
+    /// Returns what is wrong with a value, in words; `None` if nothing is known to be.
+    #[must_use]
+    pub fn fault(self, value: &str) -> Option<String> {
+        match self {
+            Self::Text => None,
+            Self::Bool => {
+                let known = [
+                    "1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False",
+                ];
+                (!known.contains(&value)).then(|| "is neither true nor false".to_owned())
+            }
+            Self::Number(least, most) => match value.parse::<i128>() {
+                Ok(number) if (least..=most).contains(&number) => None,
+                Ok(_) => Some(format!("is not in {least} to {most}")),
+                Err(_) => Some("is no whole number".to_owned()),
+            },
+            Self::Duration(least, most) => match nanoseconds(value) {
+                Some(taken) if (least..=most).contains(&taken) => None,
+                Some(_) if value.len() > 64 => Some("is no duration".to_owned()),
+                Some(taken) if taken < least => Some(format!("is shorter than {}", shown(least))),
+                Some(_) => Some(format!("is longer than {}", shown(most))),
+                None => Some("is no duration such as 5s, 1m30s or 100ms".to_owned()),
+            },
+            Self::OneOf(words) if words.split('|').any(|word| word == value) => None,
+            Self::OneOf(words) => {
+                let words: Vec<&str> = words.split('|').filter(|word| !word.is_empty()).collect();
+                Some(format!("is none of {}", words.join(", ")))
+            }
+        }
+    }
+}
+
+/// A duration of Go without a sign below zero; `None` if it is none.
+fn nanoseconds(text: &str) -> Option<u128> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut total: Option<u128> = None;
+    while !rest.is_empty() {
+        let number = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(number);
+        let unit = behind
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(unit);
+        let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 19 {
+            return None;
+        }
+        let digits = |text: &str| {
+            text.bytes()
+                .fold(0_u128, |sum, digit| sum * 10 + u128::from(digit - b'0'))
+        };
+        // Digits below a nanosecond are ignored.
+        let fraction = &fraction[..fraction.len().min(18)];
+        let places = u32::try_from(fraction.len()).ok()?;
+        let term = digits(whole) * scale + digits(fraction) * scale / 10_u128.pow(places);
+        total = Some(total.unwrap_or_default().saturating_add(term));
+        rest = behind;
+    }
+    total
+}
+
+fn shown(nanoseconds: u128) -> String {
+    match nanoseconds {
+        whole if whole % 1_000_000_000 == 0 => format!("{}s", whole / 1_000_000_000),
+        other => format!("{other}ns"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(values: Values, value: &str, fault: Option<&str>) {
+        assert_eq!(values.fault(value).as_deref(), fault, "{values:?} {value:?}");
+    }
+
+    #[test]
+    fn values_are_held_against_their_bounds() {
+        let number = Values::Number(4, 31);
+        check(number, "4", None);
+        check(number, "31", None);
+        check(number, "32", Some("is not in 4 to 31"));
+        for bad in [
+            "abc",
+            "",
+            "1.0",
+            "1e2",
+            "0x10",
+            " 4",
+            "99999999999999999999999999999999999999999",
+        ] {
+            check(number, bad, Some("is no whole number"));
+        }
+        check(Values::Bool, "true", None);
+        check(Values::Bool, "yes", Some("is neither true nor false"));
+        check(Values::OneOf("basic|extensive"), "extensive", None);
+        check(Values::OneOf("|a|b"), "", None);
+        check(Values::OneOf("|a|b"), "c", Some("is none of a, b"));
+        check(Values::Text, "anything", None);
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        let duration = Values::Duration(1, 30_000_000_000);
+        for good in ["30s", "1ns", "+.5s", "1.5s", "10s20000ms", "1\u{b5}s"] {
+            check(duration, good, None);
+        }
+        check(duration, "0", Some("is shorter than 1ns"));
+        check(duration, "31s", Some("is longer than 30s"));
+        for bad in ["", "5", "-1s", "1d", "s", "1..2s", "1h1", "\u{e9}"] {
+            check(duration, bad, Some("is no duration such as 5s, 1m30s or 100ms"));
+        }
+    }
+}

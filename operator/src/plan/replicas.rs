@@ -1,0 +1,58 @@
+//! The number of members while nothing may change: a pause stops changes of ours, and admits none of others.
+
+use crds::KubeBrainCluster;
+use kube::ResourceExt;
+
+use super::ownership::{self, Ownership};
+use super::{Plan, Step};
+use crate::objects::{Key, Kind};
+use crate::observe::Observed;
+use crate::spec::Desired;
+
+/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change. An embedded store never has
+/// more than one member, whatever is known.
+pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
+    let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let Some(live) = observed.objects.get(&key) else {
+        return;
+    };
+    let Some(running) = live.data["spec"]["replicas"].as_i64() else {
+        return;
+    };
+    let running = i32::try_from(running).unwrap_or(i32::MAX);
+    let told = cluster.status.as_ref().and_then(|status| status.pinned_replicas);
+    let retains = plan.steps.iter().any(|step| matches!(step, Step::RetainClaims { .. }));
+    if retains || plan.contested.contains_key(&key) {
+        plan.replicas = told;
+        return;
+    }
+    if desired.held.is_none() && !plan.is_blocked() {
+        let written = plan.steps.iter().find_map(|step| match step {
+            Step::Apply { object, .. } if object.key == key => object.body["spec"]["replicas"].as_i64(),
+            _ => None,
+        });
+        let written = written.and_then(|written| i32::try_from(written).ok());
+        plan.replicas = written.or(Some(running));
+        return;
+    }
+    let most = if desired.storage.embedded().is_some() {
+        1
+    } else {
+        i32::MAX
+    };
+    let wanted = told.unwrap_or(running).min(most);
+    plan.replicas = told.or(Some(wanted));
+    let whose = ownership::of(
+        &live.metadata,
+        &desired.names.cluster,
+        &cluster.uid().unwrap_or_default(),
+    );
+    if let (true, Ownership::Ours, Some(uid)) = (running != wanted, whose, live.metadata.uid.clone()) {
+        let step = Step::Scale {
+            set: key.name,
+            uid,
+            replicas: wanted,
+        };
+        plan.steps.insert(0, step);
+    }
+}

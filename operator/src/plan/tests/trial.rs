@@ -1,0 +1,197 @@
+//! A template is tried before it replaces the only member.
+
+use super::*;
+use crate::names::{RESTART_HASH, SKIP_TRIAL};
+
+/// A settled cluster whose templates are tried.
+fn settled(spec: Value) -> FakeCluster {
+    let mut fake = FakeCluster::settled(spec);
+    fake.cluster.annotations_mut().remove(SKIP_TRIAL);
+    fake.wait(60);
+    fake
+}
+
+/// Puts the containers of the trial into these states.
+fn containers(fake: &mut FakeCluster, states: Value) {
+    let statuses: Vec<Value> = states
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, state)| {
+            json!({"name": name, "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": state})
+        })
+        .collect();
+    let status = json!({"phase": "Pending", "containerStatuses": statuses});
+    fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(status).unwrap();
+}
+
+fn message(fake: &FakeCluster, type_: &str) -> String {
+    let conditions = fake.cluster.status.as_ref().unwrap().conditions.as_ref().unwrap();
+    let found = conditions.iter().find(|condition| condition.type_ == type_);
+    found.map_or_else(String::new, |found| found.message.clone())
+}
+
+#[test]
+fn only_member_is_replaced_after_the_new_template_has_run() {
+    let mut fake = settled(json!({}));
+    fake.edit(json!({"version": "0.2.0"}));
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(fake.condition("Progressing"), "True/RollingUpdate");
+    let trial = serde_json::to_value(&fake.seen.trial).unwrap();
+    let brain = &trial["spec"]["containers"][0];
+    assert_eq!(brain["image"], "kubebrain.io/kubebrain:0.2.0");
+    assert_eq!(brain["args"].as_array().unwrap().last().unwrap(), "--check");
+    assert_eq!(brain["env"][0], json!({"name": "POD_NAME", "value": "dev-0"}));
+    assert!(
+        trial["metadata"]["labels"]["app.kubernetes.io/component"].is_null(),
+        "a Service would take it for a brain"
+    );
+    assert_eq!(
+        trial["spec"]["volumes"].as_array().unwrap().last().unwrap(),
+        &json!({"name": "data", "emptyDir": {}})
+    );
+    containers(&mut fake, json!({"brain": {"terminated": {"exitCode": 0}}}));
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    assert_eq!(fake.pass(), ["delete pod dev-trial", "delete pod dev-0"]);
+    fake.kubelet();
+    fake.pass();
+    assert_eq!(fake.condition("Ready"), "True/AsExpected");
+}
+
+#[test]
+fn template_that_does_not_run_replaces_nothing_and_says_why() {
+    for (state, why) in [
+        (
+            json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}),
+            "ErrImagePull: no such image",
+        ),
+        (
+            json!({"terminated": {"exitCode": 2, "message": "{\"code\":\"Failed\",\"message\":\"--max-txn-ops is not valid\"}"}}),
+            "brain ends with exit code 2: --max-txn-ops is not valid",
+        ),
+    ] {
+        let mut fake = settled(json!({}));
+        let set = written(&fake)["StatefulSet dev"].clone();
+        fake.edit(json!({"version": "9.9.9"}));
+        fake.pass();
+        fake.wait(60);
+        containers(&mut fake, json!({ "brain": state }));
+        assert_eq!(fake.pass(), Vec::<String>::new());
+        assert_eq!(fake.condition("Stalled"), "True/TrialFailed");
+        assert!(message(&fake, "Stalled").contains(why), "{}", message(&fake, "Stalled"));
+        assert_eq!(fake.condition("Available"), "True/LeaderElected");
+        assert_eq!(
+            written(&fake)["StatefulSet dev"],
+            set,
+            "a node that fails would take the member away"
+        );
+        // Another template is tried anew.
+        fake.edit(json!({"version": "0.3.0"}));
+        assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+        assert_eq!(fake.pass(), ["make pod dev-trial"]);
+        fake.kubelet();
+        assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+        // The former template needs no trial.
+        let mut back = settled(json!({}));
+        back.edit(json!({"version": "9.9.9"}));
+        back.pass();
+        back.edit(json!({"version": "0.1.0"}));
+        assert_eq!(back.pass(), ["delete pod dev-trial"]);
+        assert_eq!(back.pass(), Vec::<String>::new());
+        assert_eq!(back.condition("Ready"), "True/AsExpected");
+    }
+}
+
+#[test]
+fn containers_that_a_template_adds_must_start_too() {
+    let mut fake = settled(json!({}));
+    fake.edit(json!({"podTemplate": {"spec": {"containers": [{"name": "side", "image": "x"}]}}}));
+    fake.pass();
+    let done = json!({"terminated": {"exitCode": 0}});
+    containers(
+        &mut fake,
+        json!({"brain": done, "side": {"waiting": {"reason": "ContainerCreating"}}}),
+    );
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    fake.wait(60);
+    containers(
+        &mut fake,
+        json!({"brain": done, "side": {"waiting": {"reason": "InvalidImageName", "message": "x"}}}),
+    );
+    fake.pass();
+    assert!(
+        message(&fake, "Stalled").contains("container side: InvalidImageName"),
+        "{}",
+        message(&fake, "Stalled")
+    );
+    containers(&mut fake, json!({"brain": done, "side": {"running": {}}}));
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+}
+
+#[test]
+fn template_is_not_tried_where_no_member_would_be_lost() {
+    let applies = |fake: &mut FakeCluster| {
+        fake.edit(json!({"version": "0.2.0"}));
+        assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    };
+    let mut skipped = settled(json!({}));
+    skipped
+        .cluster
+        .annotations_mut()
+        .insert(SKIP_TRIAL.to_owned(), "true".to_owned());
+    applies(&mut skipped);
+    let mut down = settled(json!({}));
+    down.set_ready("dev-0", false);
+    applies(&mut down);
+    let mut many = members(3, [false; 3]);
+    many.cluster.annotations_mut().remove(SKIP_TRIAL);
+    applies(&mut many);
+    let mut suspended = settled(json!({}));
+    suspended.edit(json!({"replicas": 0}));
+    applies(&mut suspended);
+    // A single member on TiKV is the only one, too.
+    let mut single = members(1, [false]);
+    single.cluster.annotations_mut().remove(SKIP_TRIAL);
+    single.edit(json!({"version": "0.2.0"}));
+    assert_eq!(single.pass(), ["make pod dev-trial"]);
+}
+
+#[test]
+fn trial_that_somebody_else_ends_is_made_anew() {
+    let mut fake = settled(json!({}));
+    fake.edit(json!({"version": "0.2.0"}));
+    fake.pass();
+    let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "the node is short of memory"});
+    fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(evicted).unwrap();
+    assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    let hash = fake.seen.trial.as_ref().unwrap().annotations().get(RESTART_HASH);
+    assert!(hash.is_some());
+}
+
+#[test]
+fn wrong_default_image_changes_no_cluster_that_runs() {
+    let mut fake = settled(json!({}));
+    let before = written(&fake);
+    for default in [
+        "wrong.example/brain",
+        "wrong.example/brain:latest",
+        "wrong.example/brain@sha256:00",
+    ] {
+        fake.default_image = default.to_owned();
+        assert_eq!(fake.pass(), Vec::<String>::new(), "{default}");
+        assert_eq!(written(&fake), before);
+    }
+    // A new version takes the default of its time.
+    fake.edit(json!({"version": "0.2.0"}));
+    fake.default_image = "right.example/brain".to_owned();
+    fake.pass();
+    let image = fake.seen.trial.as_ref().unwrap().spec.as_ref().unwrap().containers[0]
+        .image
+        .clone();
+    assert_eq!(image.as_deref(), Some("right.example/brain:0.2.0"));
+    // What never ran is not kept.
+    fake.default_image = "other.example/brain".to_owned();
+    assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+}
