@@ -1,4 +1,6 @@
 //! Features of the brain, tested from outside: each against the dumbest etcd that could be right.
+// The futures of brains on TiKV are nested deeply.
+#![recursion_limit = "256"]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may stop at once")]
 
 mod alarms;
