@@ -62,6 +62,24 @@ fn overlay(base: &mut Value, more: Value) {
     }
 }
 
+/// As RFC 7386 has it.
+fn merge_patch(base: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *base = patch.clone();
+        return;
+    };
+    if !base.is_object() {
+        *base = json!({});
+    }
+    let base = base.as_object_mut().unwrap();
+    for (field, value) in fields {
+        match value {
+            Value::Null => drop(base.remove(field)),
+            value => merge_patch(base.entry(field.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
 pub(crate) fn settings() -> Settings {
     Settings {
         default_image: "kubebrain.io/kubebrain".to_owned(),
@@ -125,7 +143,7 @@ impl FakeCluster {
     pub(crate) fn desired(&self) -> Desired {
         let set = self.seen.objects.get(&Key::new(Kind::StatefulSet, "dev"));
         let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
-        spec::desired(&self.cluster, &settings(), None, running, Ok(()))
+        spec::desired(&self.cluster, &settings(), None, running, Ok(()), self.seen.now)
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -204,6 +222,12 @@ impl FakeCluster {
                 applied.leaves.insert(*leaf, stored);
             }
             Step::Apply { object, .. } => self.write(desired, object),
+            Step::TakeBack { object, additions, .. } => {
+                let live = self.seen.objects.get_mut(&object.key).unwrap();
+                let mut value = serde_json::to_value(&*live).unwrap();
+                merge_patch(&mut value, &additions.patch);
+                *live = serde_json::from_value(value).unwrap();
+            }
             Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
             Step::ChangeClaim {
                 claim,

@@ -32,6 +32,8 @@ mod fake_api;
 mod fake_cluster;
 #[cfg(test)]
 mod fake_owners;
+#[cfg(test)]
+mod fake_strategic;
 mod flags;
 mod follow;
 mod http;

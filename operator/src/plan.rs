@@ -16,7 +16,9 @@ use crate::certificates::{Change, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
+use crate::stores::external::is_external;
 
+mod additions;
 mod certificates;
 pub(crate) mod claims;
 mod downgrade;
@@ -30,6 +32,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use additions::Additions;
 pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
 pub(crate) use owned::keep_metadata;
 pub(crate) use rollout::{Rollout, Transfer, revision};
@@ -57,6 +60,12 @@ pub(crate) enum Step {
     },
     /// Write an object; `uid` is that of the live one.
     Apply { object: Object, uid: Option<String> },
+    /// Take back what somebody else added to the live object of this uid; `object` is as it should be.
+    TakeBack {
+        object: Object,
+        uid: String,
+        additions: Additions,
+    },
     /// Have the StatefulSet keep its claims when it is deleted.
     RetainClaims { set: String, uid: String },
     /// Delete an object that is wanted no more.
@@ -78,6 +87,8 @@ pub(crate) enum Step {
         pod: String,
         uid: String,
         patch: Value,
+        /// What the pod shall look like then.
+        template: Value,
         hash: String,
     },
     /// Ask the leader at `address` to hand over to the member `target`.
@@ -146,6 +157,7 @@ impl Plan {
             Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
             Step::Label { .. } | Step::RetainClaims { .. } => true,
             Step::DiscardAuthority { .. }
+            | Step::TakeBack { .. }
             | Step::Delete { .. }
             | Step::ChangeClaim { .. }
             | Step::Resize { .. }
@@ -158,11 +170,30 @@ impl Plan {
     /// Returns true if a step changes what runs, and not only what is known of it.
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
-            Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
+            Step::Apply { object, .. } | Step::TakeBack { object, .. } => object.key.kind == Kind::StatefulSet,
             Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } => true,
             _ => false,
         })
     }
+}
+
+/// The objects that a cluster should have.
+///
+/// # Errors
+/// An object does not serialise.
+pub(crate) fn keys(
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+) -> Result<Vec<Key>, serde_json::Error> {
+    let set = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let renderer = Renderer::beside(observed.objects.get(&set), cluster, desired)?;
+    let mut keys = owned::keys(desired, observed, &renderer)?;
+    // While the spec is refused, too: pods that exist are looked after.
+    if !is_external(cluster) && !keys.contains(&set) {
+        keys.push(set);
+    }
+    Ok(keys)
 }
 
 /// Plans one pass.
@@ -182,6 +213,7 @@ pub(crate) fn plan(
     let mut plan = Plan {
         blocker: claims::terminating(desired, observed)
             .or_else(|| storage::changed(desired, observed))
+            .or_else(|| storage::unfit_authority(desired, observed))
             .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };
@@ -208,6 +240,6 @@ pub(crate) fn plan(
     plan.lead = leadership::lead(observed);
     roles::plan(&mut plan, observed);
     rollout::plan(&mut plan, cluster, desired, observed);
-    resize::plan(&mut plan, desired, observed);
+    resize::plan(&mut plan, desired, observed)?;
     Ok(plan)
 }

@@ -7,7 +7,7 @@ use crds::cluster::storage::StorageType;
 use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
 
 use super::storage::{Storage, Tikv};
-use super::{Desired, Held, Refusal, Settings, names, resolve_image};
+use super::{Desired, Held, Refusal, Restart, Settings, names, resolve_image};
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
 use crate::stores::external::is_external;
@@ -26,7 +26,7 @@ pub(super) fn desired(
         storage: storage(cluster),
         certificates: certificates(cluster, &names),
         ca_propagation: settings.ca_propagation,
-        restarted_at: None,
+        restart: Restart::default(),
         pod_template: None,
         held: Some(Held::Refused(refusal)),
         names,
