@@ -175,6 +175,8 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .message("image, imagePullSecrets and restartedAt have no effect with workload.type External: set them where the pods are made"),
     validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.quota) && !has(self.spec.autoCompaction) && !has(self.spec.logLevel) && !has(self.spec.flags))")
         .message("quota, autoCompaction, logLevel and flags have no effect with workload.type External: set the brain's flags where the pods are made"),
+    validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.jwtSecretRef)")
+        .message("jwtSecretRef has no effect with workload.type External: mount the Secret where the pods are made"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.tikv) || !has(self.spec.storage.tikv.gc)")
         .message("storage.tikv.gc has no effect with workload.type External: set --tikv-gc-interval where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.storage.embedded)")
@@ -191,9 +193,19 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .field_path(".storage.type"),
     validation = Rule::new("has(self.bootstrap) == has(oldSelf.bootstrap)")
         .message("bootstrap is immutable: it says where the first data came from"),
-    validation = Rule::new("!has(self.quota) || quantity(string(self.quota)).compareTo(quantity('16Mi')) >= 0")
+    validation = Rule::new("!has(self.quota) || isQuantity(string(self.quota))")
+        .message("quota must be a size such as 8Gi or 10G; 10GB is written 10G")
+        .field_path(".quota"),
+    validation = Rule::new("!has(self.quota) || !isQuantity(string(self.quota)) || quantity(string(self.quota)).compareTo(quantity('16Mi')) >= 0")
         .message("quota must be at least 16Mi, such as 8Gi")
+        .field_path(".quota"),
+    validation = Rule::new("!has(self.quota) || !has(self.storage.embedded) || !isQuantity(string(self.quota)) || !isQuantity(string(self.storage.embedded.size)) || quantity(string(self.quota)).compareTo(quantity(string(self.storage.embedded.size))) <= 0 || oldSelf.optMap(old, has(old.quota) && string(old.quota) == string(self.quota)).orValue(false)")
+        .message("quota must not be larger than storage.embedded.size: the volume would be full before the alarm")
         .field_path(".quota")
+        .optional_old_self(true),
+    validation = Rule::new("!has(self.restartedAt) || self.restartedAt.matches('^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$')")
+        .message("restartedAt must be a time such as 2026-11-21T00:00:00Z")
+        .field_path(".restartedAt")
 )]
 pub struct KubeBrainClusterSpec {
     /// Number of brains. 0 suspends the cluster and keeps its data. Embedded storage allows 0 or 1. With workload External it says how
@@ -221,14 +233,10 @@ pub struct KubeBrainClusterSpec {
     #[serde(default)]
     pub paused: bool,
 
-    /// A time such as `2026-11-21T00:00:00Z`. A newer one restarts the brains one by one; an older one than was acted on changes nothing.
+    /// A time such as `2026-11-21T00:00:00Z`. A newer one restarts the brains one by one; an older one than was acted on changes
+    /// nothing, and one that lies more than five minutes ahead is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 64),
-        regex(
-            pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"
-        )
-    )]
+    #[schemars(length(max = 64))]
     pub restarted_at: Option<String>,
 
     /// Who makes the pods that the brains run in.
@@ -281,7 +289,8 @@ pub struct KubeBrainClusterSpec {
     #[schemars(schema_with = "schema::preserved_object")]
     pub pod_template: Option<serde_json::Value>,
 
-    /// Bytes that the data may occupy before writes are refused with the NOSPACE alarm, such as `8Gi`. Default: the brain's.
+    /// Bytes that the data may occupy before writes are refused with the NOSPACE alarm, such as `8Gi`. A volume of an embedded store
+    /// that is smaller is full before. Default: the brain's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quantity>,
 
@@ -292,6 +301,11 @@ pub struct KubeBrainClusterSpec {
     /// How much the brains log. Default: Info.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
+
+    /// A Secret with the keys of JSON Web Tokens: `jwt.pub`, and `jwt.key` if the brains sign tokens. They are mounted in
+    /// `/etc/kubebrain/jwt`, where the flag `auth-token` may name them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwt_secret_ref: Option<LocalRef>,
 
     /// Further flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Flags that the operator sets, and unknown ones, are refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -5,6 +5,9 @@
 /// A time since which all brains shall have been restarted, in RFC 3339. The newest counts.
 pub const RESTART: &str = "kubebrain.io/restart";
 
+/// How far a time in [`RESTART`] may lie ahead, as clocks differ. One that lies further ahead is ignored.
+pub const AHEAD: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// The pod that shall lead, or [`ANY`] for any other than the leader. A text behind an `@`, such as the time, is not read: it makes
 /// one wish differ from the former one.
 pub const TRANSFER_LEADER: &str = "kubebrain.io/transfer-leader";

@@ -70,6 +70,8 @@ fn pod_template_rules() -> Vec<(String, &'static str)> {
             .join(" && ")
     };
     let context = "has(c.securityContext) && c.securityContext != null";
+    let token =
+        "has(c.volumeMounts) && c.volumeMounts != null && c.volumeMounts.exists(m, m.name == 'kube-api-access')";
     let account = |field: &str| {
         format!(
             "!({template} && has({pod}.{field}) && {pod}.{field} != null && {pod}.{field} != '' && \
@@ -104,6 +106,13 @@ fn pod_template_rules() -> Vec<(String, &'static str)> {
                 "has(c.ports) && c.ports != null && c.ports.exists(p, has(p.hostPort) && p.hostPort != null && p.hostPort != 0)",
             ),
             "no container of podTemplate may have a hostPort: use services.client instead",
+        ),
+        (
+            format!(
+                "!({template} && has({pod}.containers) && {pod}.containers != null && {pod}.containers.exists(c, c.name != 'brain' && {token})) && {}",
+                each("initContainers", token)
+            ),
+            "no container of podTemplate but the brain may mount kube-api-access, which is the token of the leader lock",
         ),
         (
             [account("serviceAccountName"), account("serviceAccount")].join(" && "),

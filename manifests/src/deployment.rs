@@ -47,12 +47,7 @@ fn pod(install: &Install) -> Value {
     let mut pod = json!({
         "serviceAccountName": install.name,
         "terminationGracePeriodSeconds": 60,
-        "securityContext": {
-            "runAsNonRoot": true,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": install.pod_security_context,
         "topologySpreadConstraints": [{
             "maxSkew": 1,
             "topologyKey": "kubernetes.io/hostname",

@@ -35,6 +35,8 @@ pub(crate) struct Install {
     pub(crate) replicas: Value,
     /// CPU and memory of the operator.
     pub(crate) resources: Value,
+    /// User, groups and profiles of the operator's pods.
+    pub(crate) pod_security_context: Value,
     /// Arguments after the fixed ones.
     pub(crate) arguments: Vec<String>,
     /// Fields of the pod beside the fixed ones.
@@ -66,6 +68,7 @@ impl Install {
             brain_image: BRAIN_IMAGE.to_owned(),
             replicas: json!(2),
             resources: resources(),
+            pod_security_context: pod_security_context(),
             arguments: Vec::new(),
             pod: Vec::new(),
             api_server_ports: json!(api_server_ports().map(port)),
@@ -87,6 +90,7 @@ impl Install {
             brain_image: "{{ $.Values.defaultImage }}".to_owned(),
             replicas: template::scalar("$.Values.replicas"),
             resources: template::block("$.Values.resources"),
+            pod_security_context: template::block("$.Values.podSecurityContext"),
             arguments: vec![
                 template::item_with("$.Values.watchNamespaces", r#"--namespace={{ join "," . }}"#),
                 template::each("$.Values.extraArgs"),
@@ -141,6 +145,16 @@ impl Install {
 /// CPU and memory of the operator.
 pub(crate) fn resources() -> Value {
     json!({"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}})
+}
+
+/// Security context of the operator's pods: the unprivileged user of the image, by number as the restricted standard wants it.
+pub(crate) fn pod_security_context() -> Value {
+    json!({
+        "runAsNonRoot": true,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    })
 }
 
 /// Ports of API servers, before and behind the Service.

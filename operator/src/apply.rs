@@ -19,9 +19,10 @@ use crate::names::{CLUSTER, MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::{self, Observed};
 use crate::plan::claims::is_terminating;
-use crate::plan::{AuthorityView, Live, Step, Stored, keep_metadata, ownership};
+use crate::plan::{Additions, AuthorityView, Live, Step, Stored, keep_metadata, ownership};
 use crate::probe;
 use crate::spec::Desired;
+use crate::stores::{clusters, received};
 
 pub(crate) mod certificates;
 mod resize;
@@ -166,6 +167,7 @@ impl Applier<'_> {
                     Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(reference(&object.key)),
                 ))
             }
+            Step::TakeBack { object, uid, additions } => self.take_back((object, uid), additions, applied).await,
             Step::Delete { key, uid } => {
                 self.delete(key, uid).await?;
                 Ok(Some(
@@ -210,6 +212,31 @@ impl Applier<'_> {
             | Step::Resize { .. }
             | Step::Replace { .. } => self.step_below(step).await,
         }
+    }
+
+    /// Takes fields back that somebody else added. Where admission puts them there again, they stay.
+    async fn take_back(
+        &self,
+        (object, uid): (&Object, &str),
+        additions: &Additions,
+        applied: &mut Applied,
+    ) -> Result<Option<Event>, Error> {
+        let mut patch = additions.patch.clone();
+        patch["metadata"] = json!({"uid": uid});
+        let api = self.dynamic(object.key.kind);
+        let answer = api.patch(&object.key.name, &merge(), &Patch::Merge(patch)).await?;
+        let live = self.observed.objects.get(&object.key);
+        let unchanged = live.is_some_and(|live| live.metadata.resource_version == answer.metadata.resource_version);
+        self.applies
+            .record(&self.desired.names.namespace, object, live, !unchanged);
+        if unchanged {
+            applied.unchanged += 1;
+            return Ok(None);
+        }
+        let note = format!("took back {} of {}", additions.fields.join(", "), object.key);
+        Ok(Some(
+            Event::normal("Updated", "TakeBack", note).about(reference(&object.key)),
+        ))
     }
 
     /// Steps on claims and pods, which the StatefulSet made, and on what becomes of them.
@@ -264,7 +291,7 @@ impl Applier<'_> {
                 gone_is_fine(self.pods().patch(pod, &merge(), &Patch::Merge(patch)).await)?;
                 Ok(None)
             }
-            Step::Resize { pod, uid, patch, hash } => self.resize((pod, uid), patch, hash).await,
+            Step::Resize { .. } => self.resize(step).await,
             Step::Replace { pod, uid, version, why } => {
                 let same = Preconditions {
                     uid: Some(uid.clone()),
@@ -407,8 +434,11 @@ impl Applier<'_> {
 
     /// Deletes an authority that was never recorded, unless it was meanwhile.
     async fn discard_authority(&self, live: &Live) -> Result<(), Error> {
-        let clusters: Api<KubeBrainCluster> = Api::namespaced(self.client.clone(), &self.desired.names.namespace);
-        let newest = clusters.get(&self.desired.names.cluster).await?;
+        let namespace = &self.desired.names.namespace;
+        let clusters: Api<received::Object> =
+            Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
+        let newest = clusters::read(clusters.get(&self.desired.names.cluster).await?);
+        let Some(newest) = newest else { return Ok(()) };
         let recorded = |cluster: &KubeBrainCluster| cluster.status.as_ref().and_then(|status| status.ca.clone());
         if recorded(&newest) != recorded(self.cluster) {
             return Ok(());
@@ -543,6 +573,9 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::DiscardAuthority { .. } => format!("discard the certificate authority {}", names.authority()),
         Step::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
         Step::Apply { object, .. } => format!("apply {}", object.key),
+        Step::TakeBack { object, additions, .. } => {
+            format!("take back {} of {}", additions.fields.join(", "), object.key)
+        }
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
         Step::RetainClaims { set, .. } => format!("keep the volume claims of {set} when it is deleted"),

@@ -12,6 +12,7 @@ pub(crate) mod authority;
 pub(crate) mod bundle;
 pub(crate) mod given;
 pub(crate) mod inspect;
+mod key_form;
 pub(crate) mod leaf;
 pub(crate) mod rotation;
 pub(crate) mod state;
@@ -19,9 +20,10 @@ pub(crate) mod state;
 pub(crate) mod tests;
 
 pub(crate) use authority::Authority;
-pub(crate) use bundle::Bundle;
+pub(crate) use bundle::{Bundle, holds_only_certificates};
 pub(crate) use given::Problem;
 pub(crate) use inspect::Inspected;
+pub(crate) use key_form::to_pkcs8;
 pub(crate) use leaf::{Leaf, Request};
 pub(crate) use state::{Change, Phase, State};
 

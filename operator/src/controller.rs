@@ -153,7 +153,7 @@ pub(crate) async fn wait_for_definition(
     stop: &CancellationToken,
 ) -> kube::Result<Option<()>> {
     for attempt in 1_u32.. {
-        match clusters.list(&ListParams::default().limit(1)).await {
+        match clusters.list_metadata(&ListParams::default().limit(1)).await {
             Ok(_) => return Ok(Some(())),
             Err(kube::Error::Api(status)) if status.is_forbidden() => return Err(kube::Error::Api(status)),
             Err(problem) if attempt == 10 => {

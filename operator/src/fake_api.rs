@@ -24,6 +24,7 @@ use crate::controller::Scope;
 use crate::events::Events;
 use crate::fake_cluster::{FakeCluster, settings};
 use crate::fake_owners::Owners;
+use crate::fake_strategic as strategic;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::leadership::Leadership;
@@ -49,6 +50,8 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) body: Value,
+    /// No more than the metadata of objects is asked for.
+    pub(crate) bare: bool,
 }
 
 impl std::fmt::Debug for Asked {
@@ -273,6 +276,10 @@ impl FakeApi {
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or_default().to_owned(),
             body: serde_json::from_slice(&bytes).unwrap_or_default(),
+            bare: parts
+                .headers
+                .get(http::header::ACCEPT)
+                .is_some_and(|accept| accept.to_str().unwrap().contains("as=PartialObjectMetadata")),
         };
         self.lock().asked.push(asked.clone());
         match (self.script)(&asked) {
@@ -284,7 +291,12 @@ impl FakeApi {
         if asked.parameter("watch").as_deref() == Some("true") {
             return Ok(Response::new(self.watch(asked)));
         }
-        let (code, value) = self.lock().serve(&asked, &*self.admission, &self.changed);
+        let (code, mut value) = self.lock().serve(&asked, &*self.admission, &self.changed);
+        if asked.bare {
+            for item in value["items"].as_array_mut().into_iter().flatten() {
+                strip(item);
+            }
+        }
         reply(code, &value)
     }
 
@@ -301,7 +313,7 @@ impl FakeApi {
             .count();
         let (server, collection) = (self.clone(), Collection::of(&asked));
         let events = futures::stream::unfold(at, move |mut at| {
-            let (server, collection) = (server.clone(), collection.clone());
+            let (server, collection, asked) = (server.clone(), collection.clone(), asked.clone());
             async move {
                 loop {
                     let changed = server.changed.notified();
@@ -316,7 +328,10 @@ impl FakeApi {
                         continue;
                     };
                     at += 1;
-                    if let Some(line) = collection.line(&event) {
+                    if let Some(mut line) = collection.line(&event) {
+                        if asked.bare {
+                            strip(&mut line["object"]);
+                        }
                         let frame = Frame::data(Bytes::from(format!("{line}\n")));
                         return Some((Ok::<_, BoxError>(frame), at));
                     }
@@ -324,6 +339,13 @@ impl FakeApi {
             }
         });
         StreamBody::new(events).boxed_unsync()
+    }
+}
+
+/// Leaves nothing but the metadata.
+fn strip(object: &mut Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|field, _| field == "metadata");
     }
 }
 
@@ -518,7 +540,7 @@ impl State {
                 let mut object = found.unwrap_or(json!({}));
                 let mut wanted = asked.body.clone();
                 if part == "resize" {
-                    resize(&mut object, &wanted);
+                    strategic::merge(&mut object, &wanted);
                     wanted = json!({});
                 }
                 if part == "status" {
@@ -550,8 +572,17 @@ impl State {
             fields.remove("apiVersion");
             object
         });
-        let items: Vec<Value> = items.collect();
-        json!({"metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+        // A page begins where the former one ended.
+        let from: usize = asked
+            .parameter("continue")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        let limit = asked.parameter("limit").and_then(|text| text.parse().ok());
+        let all: Vec<Value> = items.skip(from).collect();
+        let page = limit.unwrap_or(all.len()).min(all.len());
+        let next = (page < all.len()).then(|| (from + page).to_string());
+        let metadata = json!({"resourceVersion": self.version.to_string(), "continue": next.unwrap_or_default()});
+        json!({"metadata": metadata, "items": all[..page]})
     }
 }
 
@@ -575,20 +606,6 @@ fn meets(wanted: &Value, metadata: &Value) -> bool {
     ["uid", "resourceVersion"]
         .iter()
         .all(|key| wanted[*key].is_null() || wanted[*key] == metadata[*key])
-}
-
-/// Replaces the resources of the containers that a patch names.
-fn resize(pod: &mut Value, patch: &Value) {
-    for wanted in patch["spec"]["containers"].as_array().into_iter().flatten() {
-        let mut containers = pod["spec"]["containers"].as_array_mut().into_iter().flatten();
-        let container = containers
-            .find(|container| container["name"] == wanted["name"])
-            .unwrap();
-        container["resources"] = wanted["resources"].clone();
-        for amounts in container["resources"].as_object_mut().unwrap().values_mut() {
-            amounts.as_object_mut().unwrap().remove("$patch");
-        }
-    }
 }
 
 fn merge(base: &mut Value, more: Value) {

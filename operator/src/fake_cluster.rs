@@ -70,6 +70,24 @@ fn overlay(base: &mut Value, more: Value) {
     }
 }
 
+/// As RFC 7386 has it.
+fn merge_patch(base: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *base = patch.clone();
+        return;
+    };
+    if !base.is_object() {
+        *base = json!({});
+    }
+    let base = base.as_object_mut().unwrap();
+    for (field, value) in fields {
+        match value {
+            Value::Null => drop(base.remove(field)),
+            value => merge_patch(base.entry(field.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
 pub(crate) fn settings() -> Settings {
     Settings {
         default_image: "kubebrain.io/kubebrain".to_owned(),
@@ -138,7 +156,7 @@ impl FakeCluster {
             default_image: self.default_image.clone(),
             ..settings()
         };
-        spec::desired(&self.cluster, &settings, None, running, Ok(()))
+        spec::desired(&self.cluster, &settings, None, running, Ok(()), self.seen.now)
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -217,6 +235,12 @@ impl FakeCluster {
                 applied.leaves.insert(*leaf, stored);
             }
             Step::Apply { object, .. } => self.write(desired, object),
+            Step::TakeBack { object, additions, .. } => {
+                let live = self.seen.objects.get_mut(&object.key).unwrap();
+                let mut value = serde_json::to_value(&*live).unwrap();
+                merge_patch(&mut value, &additions.patch);
+                *live = serde_json::from_value(value).unwrap();
+            }
             Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
             Step::ChangeClaim {
                 claim,

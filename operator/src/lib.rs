@@ -30,6 +30,8 @@ mod fake_api;
 mod fake_cluster;
 #[cfg(test)]
 mod fake_owners;
+#[cfg(test)]
+mod fake_strategic;
 mod flags;
 mod fleet;
 mod follow;

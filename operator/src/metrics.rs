@@ -217,7 +217,7 @@ impl Metrics {
         let step = match step {
             Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } => "Authority",
             Step::Issue { .. } => "Certificate",
-            Step::Apply { .. } => "Apply",
+            Step::Apply { .. } | Step::TakeBack { .. } => "Apply",
             Step::Delete { .. } => "Delete",
             Step::ChangeClaim { .. } | Step::RetainClaims { .. } => "Claim",
             Step::Scale { .. } => "Scale",

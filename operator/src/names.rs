@@ -55,6 +55,11 @@ pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label that tells brains from whatever else belongs to a cluster.
 pub(crate) const COMPONENT: &str = "app.kubernetes.io/component";
 
+/// Returns true if a label or an annotation is of the operator's own group: it selects pods and records what was done with an object.
+pub(crate) fn is_reserved(key: &str) -> bool {
+    key.strip_prefix(crds::GROUP).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// Names of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Names {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::certificates::{Leaf, Pair};
 use crate::drift;
-use crate::names::{Names, RESTART_HASH};
+use crate::names::{Names, RESTART_HASH, is_reserved};
 use crate::spec::Desired;
 
 mod epoch;
@@ -31,10 +31,17 @@ mod trial;
 mod wipe;
 
 pub(crate) use epoch::Epoch;
-pub(crate) use lease::competes_by_lease;
+pub(crate) use lease::{TOKEN, competes_by_lease};
+pub(crate) use pod::CONTAINER;
 
 /// Annotations that belong to other tools and are not inherited.
 const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
+
+/// Returns true if objects of a cluster inherit an annotation of this key. Those of the operator's own group say how an object was
+/// rendered, and what was done with it.
+pub(crate) fn is_inherited(key: &str) -> bool {
+    !is_reserved(key) && !FOREIGN.iter().any(|prefix| key.starts_with(prefix))
+}
 
 /// Kinds of objects that a cluster owns, in the order in which they are applied: what is mounted before what mounts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,6 +210,13 @@ impl<'a> Renderer<'a> {
         &self.desired.names
     }
 
+    /// Name of the ServiceAccount of the pods. The one with the cluster's name is the cluster's own, also where the spec names it.
+    fn account(&self) -> &str {
+        let settings = self.cluster.spec.pod.as_ref();
+        let named = settings.and_then(|pod| pod.service_account_name.as_deref());
+        named.unwrap_or(&self.names().cluster)
+    }
+
     /// Everything but certificates. `pod_monitors` is true if the API server knows that kind.
     ///
     /// # Errors
@@ -212,9 +226,14 @@ impl<'a> Renderer<'a> {
         let spec = &self.cluster.spec;
         let mut objects = Vec::new();
         let external = spec.workload.type_ == WorkloadType::External;
-        if !external && spec.pod.as_ref().is_none_or(|pod| pod.service_account_name.is_none()) {
+        if !external && self.account() == names.cluster {
+            // Clouds give an account the role that its annotations name: it inherits none.
+            let metadata = ObjectMeta {
+                annotations: Some(BTreeMap::new()),
+                ..self.metadata(&names.cluster)
+            };
             let account = ServiceAccount {
-                metadata: self.metadata(&names.cluster),
+                metadata,
                 automount_service_account_token: Some(false),
                 ..ServiceAccount::default()
             };
@@ -334,8 +353,7 @@ impl<'a> Renderer<'a> {
             .inherited_metadata
             .iter()
             .flat_map(|metadata| metadata.labels.clone());
-        let group = format!("{}/", crds::GROUP);
-        let mut labels: BTreeMap<String, String> = inherited.filter(|(key, _)| !key.starts_with(&group)).collect();
+        let mut labels: BTreeMap<String, String> = inherited.filter(|(key, _)| !is_reserved(key)).collect();
         labels.extend(self.names().labels());
         labels
     }
@@ -347,9 +365,7 @@ impl<'a> Renderer<'a> {
             .inherited_metadata
             .iter()
             .flat_map(|metadata| metadata.annotations.clone());
-        inherited
-            .filter(|(key, _)| !FOREIGN.iter().any(|prefix| key.starts_with(prefix)))
-            .collect()
+        inherited.filter(|(key, _)| is_inherited(key)).collect()
     }
 
     fn owner(&self) -> OwnerReference {

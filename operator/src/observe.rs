@@ -26,9 +26,11 @@ use crate::reconcile::Context;
 use crate::spec::Desired;
 use crate::stores::external::is_external;
 
+mod by_name;
 mod catch_up;
 pub(crate) mod refused_pods;
 
+pub(crate) use by_name::ask as ask_by_name;
 pub(crate) use catch_up::{Late, catch_up};
 
 /// Questions to brains at a time, for one cluster and for all together.
@@ -121,6 +123,7 @@ pub(crate) async fn observe(
         refused_pods: None,
     };
     late.overlay(&mut observed);
+    ask_by_name(&context.client, cluster, desired, &mut observed).await?;
     observed.applies = context.applies.known(&names.namespace, observed.objects.keys());
     let uid = cluster.uid().unwrap_or_default();
     observed.trial = ownership::take_trial(&mut observed.pods, names, &uid);

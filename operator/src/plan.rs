@@ -16,7 +16,9 @@ use crate::certificates::{Change, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
+use crate::stores::external::is_external;
 
+mod additions;
 mod certificates;
 pub(crate) mod claims;
 mod downgrade;
@@ -33,6 +35,7 @@ mod store;
 mod tests;
 mod trial;
 
+pub(crate) use additions::Additions;
 pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
 pub(crate) use owned::keep_metadata;
 pub(crate) use rollout::{Rollout, Transfer, revision};
@@ -61,6 +64,12 @@ pub(crate) enum Step {
     },
     /// Write an object; `uid` is that of the live one.
     Apply { object: Object, uid: Option<String> },
+    /// Take back what somebody else added to the live object of this uid; `object` is as it should be.
+    TakeBack {
+        object: Object,
+        uid: String,
+        additions: Additions,
+    },
     /// Have the StatefulSet keep its claims when it is deleted.
     RetainClaims { set: String, uid: String },
     /// Set the number of members of the StatefulSet back to what it was told last, while nothing may change.
@@ -88,6 +97,8 @@ pub(crate) enum Step {
         pod: String,
         uid: String,
         patch: Value,
+        /// What the pod shall look like then.
+        template: Value,
         hash: String,
     },
     /// Ask the leader at `address` to hand over to the member `target`.
@@ -160,6 +171,7 @@ impl Plan {
             Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
             Step::Label { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
             Step::DiscardAuthority { .. }
+            | Step::TakeBack { .. }
             | Step::Delete { .. }
             | Step::Try { .. }
             | Step::EndTrial { .. }
@@ -174,11 +186,30 @@ impl Plan {
     /// Returns true if a step changes what runs, and not only what is known of it.
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
-            Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet,
+            Step::Apply { object, .. } | Step::TakeBack { object, .. } => object.key.kind == Kind::StatefulSet,
             Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
             _ => false,
         })
     }
+}
+
+/// The objects that a cluster should have.
+///
+/// # Errors
+/// An object does not serialise.
+pub(crate) fn keys(
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+) -> Result<Vec<Key>, serde_json::Error> {
+    let set = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let renderer = Renderer::beside(observed.objects.get(&set), cluster, desired)?;
+    let mut keys = owned::keys(desired, observed, &renderer)?;
+    // While the spec is refused, too: pods that exist are looked after.
+    if !is_external(cluster) && !keys.contains(&set) {
+        keys.push(set);
+    }
+    Ok(keys)
 }
 
 /// Plans one pass.
@@ -199,6 +230,7 @@ pub(crate) fn plan(
         blocker: claims::terminating(desired, observed)
             .or_else(|| storage::changed(desired, observed))
             .or_else(|| store::replaced(desired, observed))
+            .or_else(|| storage::unfit_authority(desired, observed))
             .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };
@@ -227,6 +259,6 @@ pub(crate) fn plan(
     roles::plan(&mut plan, observed, &strangers);
     rollout::plan(&mut plan, cluster, desired, observed);
     replicas::hold(&mut plan, cluster, desired, observed);
-    resize::plan(&mut plan, desired, observed);
+    resize::plan(&mut plan, desired, observed)?;
     Ok(plan)
 }

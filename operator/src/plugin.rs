@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};
 
 mod connect;
+mod list;
 mod look;
 mod members;
 mod plan;
@@ -40,8 +41,12 @@ enum Command {
     /// How far a member is behind is asked of the members themselves, which takes the right to get pods/proxy. All else is the
     /// status that the operator wrote.
     Status {
-        /// Name of the KubeBrainCluster
-        name: String,
+        /// Name of the KubeBrainCluster; all are listed if not given
+        #[arg(conflicts_with = "all_namespaces")]
+        name: Option<String>,
+        /// List those of all namespaces
+        #[arg(short = 'A', long)]
+        all_namespaces: bool,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
@@ -83,6 +88,12 @@ enum Command {
     Restart {
         /// Name of the KubeBrainCluster
         name: String,
+        /// Do not wait until the operator has taken the wish
+        #[arg(long)]
+        no_wait: bool,
+        /// How long to wait for that
+        #[arg(long, default_value = "1m", value_parser = duration)]
+        timeout: Duration,
     },
     /// Have the key of the certificate authority replaced, in phases
     ///
@@ -169,7 +180,22 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
 /// One command; what it says goes to `out`.
 async fn run(target: &Target, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
-        Command::Status { name, output } => {
+        Command::Status {
+            name: None,
+            all_namespaces,
+            output,
+        } => {
+            let list = list::view(target, all_namespaces).await?;
+            match output {
+                Output::Table => write!(out, "{}", list::table_of(&list, all_namespaces))?,
+                Output::Json => json(out, &list)?,
+            }
+        }
+        Command::Status {
+            name: Some(name),
+            output,
+            ..
+        } => {
             let view = status::view(target, &name).await?;
             match output {
                 Output::Table => write!(out, "{}", view.table(k8s_openapi::jiff::Timestamp::now()))?,
@@ -194,7 +220,12 @@ async fn run(target: &Target, command: Command, out: &mut impl Write) -> anyhow:
                 rollout::until_transferred(target, (&name, &wish), timeout, out).await?;
             }
         }
-        Command::Restart { name } => wishes::restart(target, &name, out).await?,
+        Command::Restart { name, no_wait, timeout } => {
+            let wish = wishes::restart(target, &name, out).await?;
+            if !no_wait {
+                rollout::until_restart_is_taken(target, (&name, &wish), timeout, out).await?;
+            }
+        }
         Command::RotateCa { name, yes } => wishes::rotate_ca(target, &name, yes, out).await?,
         Command::Pause { name } => wishes::pause(target, &name, true, out).await?,
         Command::Resume { name } => wishes::pause(target, &name, false, out).await?,

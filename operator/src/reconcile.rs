@@ -19,15 +19,16 @@ use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
-use crate::names::STATUS_MANAGER;
+use crate::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
 use crate::objects::Kind;
 use crate::observe::{Late, Prober, catch_up, observe};
 use crate::plan::{Plan, Transfer, plan};
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
-use crate::stores::Stores;
 use crate::stores::external::ExternalPods;
-use crate::stores::given::GivenSecrets;
+use crate::stores::given::{Given, GivenSecrets};
+use crate::stores::received::Stub;
+use crate::stores::{Stores, clusters};
 use crate::wipe;
 
 /// Resync interval of a settled cluster, for changes that no watch showed.
@@ -104,6 +105,11 @@ pub(crate) struct Ended {
     pub(crate) again: Duration,
 }
 
+/// For writes of clusters: of the answers nothing but metadata is read.
+fn api_of(context: &Context, namespace: &str) -> Api<Stub> {
+    Api::namespaced_with(context.client.clone(), namespace, &clusters::resource())
+}
+
 /// One pass over a cluster, after `failures` that failed in a row. `None` if there is nothing to do for it ever again.
 ///
 /// # Errors
@@ -114,7 +120,7 @@ pub(crate) async fn reconcile(
     failures: u32,
 ) -> Result<Option<Ended>, Error> {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters = api_of(context, &namespace);
     let Some(late) = catch_up(context, &namespace, &name)
         .await
         .map_err(api("reading an object again"))?
@@ -140,23 +146,41 @@ pub(crate) async fn reconcile(
     }
     // Before anything is stored that it is to wipe.
     wipe::guard(&clusters, &cluster).await?;
-    let desired = read(context, &cluster);
+    let given = context.given_secrets.of(&cluster).await;
+    let given = given.map_err(api("looking at the objects"))?;
+    let desired = read(context, &cluster, &given);
     Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
         .await
         .map(Some)
 }
 
-/// The desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused.
-pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster) -> Desired {
+/// The desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused. `given` are
+/// Secrets that the spec names.
+pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given) -> Desired {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     let tikv = cluster.spec.storage.tikv.as_ref();
     let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
     let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
     let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
-    let owner = |kind, name: &str| context.stores.owner(kind, &namespace, name);
+    let owner = |kind, name: &str| {
+        let made = given
+            .get(name)
+            .filter(|_| kind == Kind::Secret)
+            .and_then(Option::as_ref);
+        // That of a cluster that is gone, too.
+        let labelled = made.filter(|secret| {
+            secret
+                .labels()
+                .get(MANAGED_BY)
+                .is_some_and(|manager| manager == MANAGER)
+        });
+        let labelled = labelled.and_then(|secret| secret.labels().get(CLUSTER).cloned());
+        labelled.or_else(|| context.stores.owner(kind, &namespace, name))
+    };
     let named = spec::references::check(cluster, &context.settings, owner);
-    let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named);
+    let now = Timestamp::now();
+    let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named, now);
     if let Some(spec::Move { from, to }) = spec::image_moves(cluster, &context.settings.default_image)
         && let Err(why) = context.fleet.admit(cluster)
     {
@@ -169,7 +193,7 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster) -> Desired {
 /// Observe, plan, apply, publish.
 async fn act(
     context: &Context,
-    clusters: &Api<KubeBrainCluster>,
+    clusters: &Api<Stub>,
     cluster: &KubeBrainCluster,
     desired: &Desired,
     late: Late,
@@ -280,7 +304,7 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
 /// The API server refused or did not answer.
 pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
     let namespace = known.namespace().unwrap_or_default();
-    let clusters: Api<KubeBrainCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let clusters = api_of(context, &namespace);
     let found = context.stores.cluster(&namespace, &known.name_any());
     let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
@@ -297,7 +321,7 @@ pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, 
 /// Writes the status if it differs, and tells of what flipped.
 pub(crate) async fn publish(
     context: &Context,
-    clusters: &Api<KubeBrainCluster>,
+    clusters: &Api<Stub>,
     cluster: &KubeBrainCluster,
     status: &KubeBrainClusterStatus,
 ) -> Result<(), Error> {

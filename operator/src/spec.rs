@@ -8,6 +8,7 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use crds::cluster::tls::TlsMode;
 use crds::cluster::workload::WorkloadType;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
@@ -25,6 +26,7 @@ mod storage;
 mod tests;
 
 pub(crate) use image::{Move, choose as chosen_image, moves as image_moves, record as pinned_image};
+pub(crate) use restart::Restart;
 pub(crate) use storage::{Storage, Tikv};
 
 /// Settings from the operator's flags.
@@ -56,7 +58,7 @@ pub(crate) struct Desired {
     /// Longest time that a published bundle takes to reach its followers.
     pub(crate) ca_propagation: Duration,
     /// Since when all brains shall have been restarted, as RFC 3339 has it.
-    pub(crate) restarted_at: Option<String>,
+    pub(crate) restart: Restart,
     /// A partial PodTemplateSpec, as it was given.
     pub(crate) pod_template: Option<serde_json::Value>,
     /// Reason that nothing may change for now, if any. Certificates are renewed and the leader is labelled all the same.
@@ -108,16 +110,18 @@ fn invalid(message: impl Into<String>) -> Refusal {
 
 /// Desired state by a spec. For a spec that cannot be acted on, it holds only the fields for the work that goes on all the same.
 /// `referenced` is the TiDB operator's cluster that the spec names, if that exists, `running` the number of members that the live
-/// StatefulSet has, and `named` an error if the spec may not name the objects that it names.
+/// StatefulSet has, `named` an error if the spec may not name the objects that it names, and `now` the wall clock.
 pub(crate) fn desired(
     cluster: &KubeBrainCluster,
     settings: &Settings,
     referenced: Option<&DynamicObject>,
     running: Option<i32>,
     named: Result<(), Refusal>,
+    now: Timestamp,
 ) -> Desired {
+    let restart = restart::wish(cluster, now);
     read(cluster, settings, referenced)
-        .and_then(|desired| named.map(|()| desired))
+        .and_then(|desired| named.map(|()| Desired { restart, ..desired }))
         .unwrap_or_else(|refusal| held::desired(cluster, settings, refusal, running))
 }
 
@@ -130,6 +134,12 @@ fn read(
     settings: &Settings,
     referenced: Option<&DynamicObject>,
 ) -> Result<Desired, Refusal> {
+    if let Some(why) = crate::stores::clusters::too_large(cluster) {
+        return Err(Refusal {
+            reason: "SpecTooLarge",
+            message: why.clone(),
+        });
+    }
     let spec = &cluster.spec;
     let names = names(cluster, settings);
     let storage = storage::read(cluster, referenced)?;
@@ -146,7 +156,7 @@ fn read(
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
         image_waits: None,
-        restarted_at: restart::wish(cluster),
+        restart: Restart::default(),
         pod_template: pod_template(cluster, &names, settings)?,
         held: spec.paused.then_some(Held::Paused),
         names,
@@ -241,6 +251,11 @@ fn pod_template(
     if let Some(account) = account.filter(|account| **account != names.cluster && !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
             "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
+        )));
+    }
+    if let Some(why) = pod_template::metadata::inherited(cluster).filter(|_| !settings.allow_unsafe_pods) {
+        return Err(invalid(format!(
+            "{why}; or have the operator started with --allow-unsafe-pods"
         )));
     }
     let Some(template) = &cluster.spec.pod_template else {

@@ -121,7 +121,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
-        last_handled_restart: pass.desired.restarted_at.clone(),
+        last_handled_restart: pass.desired.restart.at.clone(),
         last_handled_transfer: handled
             .map(|transfer| transfer.wish.clone())
             .or(previous.last_handled_transfer.clone()),

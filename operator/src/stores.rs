@@ -1,7 +1,8 @@
 //! Everything that passes look at, kept current by watches: a settled pass makes no request to the API server.
 //!
-//! Objects are found by the label that the operator puts on all it makes, pods and claims by the label of their cluster. What does
-//! not carry it is not here: it shows when a write is refused. What managers of fields wrote down is not kept.
+//! Objects are found by the label that the operator puts on all it makes, pods and claims by the label of their cluster. Anybody may set
+//! these labels: what no cluster owns is not kept, and what is kept is bounded (`received`, `clusters`). So an object that is missing here
+//! may exist all the same: a pass asks for it by its name before it calls it absent (`observe`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +17,20 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
+use serde_json::json;
 
 use crate::certificates::Leaf;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
+pub(crate) mod clusters;
 pub(crate) mod external;
 mod feed;
 pub(crate) mod given;
 mod optional;
+pub(crate) mod received;
 
 use feed::Feed;
 pub(crate) use feed::name_kind;
@@ -93,41 +97,85 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
     let managed = format!("{MANAGED_BY}={MANAGER}");
     let feeds = Feeds::new();
     feeds.push(Box::pin(feed.clone().clusters(writers.clusters)));
-    for (kind, writer) in writers.objects {
-        let resource = kind.resource();
+    for (kind, mut writer) in writers.objects {
         if let Some(known) = stores.known.get(&kind) {
             let wanted = optional::Wanted {
-                resource,
-                labels: Some(managed.clone()),
+                resource: kind.resource(),
                 known: known.clone(),
                 asked: monitored,
-                touched: |_, metadata| Vec::from_iter(cluster_of(metadata)),
+                source: optional::Source::Owned {
+                    kind,
+                    labels: managed.clone(),
+                },
             };
             feeds.push(Box::pin(optional::run(feed.clone(), wanted, writer)));
             continue;
         }
-        let api = feed.dynamic(&resource);
-        feeds.push(Box::pin(feed.clone().objects(api, managed.clone(), kind, writer)));
+        let (feed, managed) = (feed.clone(), managed.clone());
+        feeds.push(Box::pin(async move { feed.objects(kind, &managed, &mut writer).await }));
     }
     feeds.push(Box::pin(feed.clone().labelled(
-        feed.api(),
         CLUSTER,
-        "pods",
+        is_pod_of_cluster,
         writers.pods,
     )));
-    let claims = feed
-        .clone()
-        .labelled(feed.api(), CLUSTER, "persistentvolumeclaims", writers.claims);
-    feeds.push(Box::pin(claims));
+    feeds.push(Box::pin(feed.clone().labelled(
+        CLUSTER,
+        is_claim_of_cluster,
+        writers.claims,
+    )));
     let tidb = optional::Wanted {
         resource: tidb_cluster(),
-        labels: None,
         known: Arc::default(),
         asked: |cluster| reference(cluster).is_some(),
-        touched: referring,
+        source: optional::Source::Tidb,
     };
     feeds.push(Box::pin(optional::run(feed, tidb, writers.tidb_clusters)));
     (stores, feeds)
+}
+
+/// Watches the clusters of the TiDB operator. Of each only the status of its placement drivers is kept.
+async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
+    let mut touched = |cluster: &DynamicObject, _| referring(feed, &cluster.metadata);
+    let events = feed.listed(&tidb_cluster(), None).filter_map(|event| {
+        let kept = feed.kept(event, |cluster| {
+            let status = cluster.content.get("status");
+            let kept = |field: &str| status.map(|status| status[field].clone()).unwrap_or_default();
+            let mut bare = cluster.clone();
+            let status = json!({"pd": kept("pd"), "id": kept("id")});
+            bare.content = serde_json::Map::from_iter([("status".to_owned(), status)]);
+            Some(bare.into_dynamic(&tidb_cluster()))
+        });
+        std::future::ready(kept)
+    });
+    let plural = tidb_cluster().plural;
+    feed.follow(events, &plural, writer, &mut touched).await;
+}
+
+/// Returns true if a pod has a name that the StatefulSet of the cluster that it names by its label gives, and says that it is from there.
+fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
+    let Some(cluster) = cluster_of(pod).map(|cluster| cluster.name) else {
+        return false;
+    };
+    let mut owners = pod.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    controller.is_some_and(|owner| owner.kind == "StatefulSet" && owner.name == cluster)
+        && is_ordinal(pod, &format!("{cluster}-"))
+        && feed.exists(&cluster, pod)
+}
+
+/// The same for a claim, which has no owner as long as it shall outlive its pod.
+fn is_claim_of_cluster(feed: &Feed, claim: &ObjectMeta) -> bool {
+    cluster_of(claim).is_some_and(|cluster| {
+        is_ordinal(claim, &format!("data-{}-", cluster.name)) && feed.exists(&cluster.name, claim)
+    })
+}
+
+/// Returns true if the name is `prefix` with the ordinal of a pod behind it.
+fn is_ordinal(object: &ObjectMeta, prefix: &str) -> bool {
+    let name = object.name.as_deref().unwrap_or_default();
+    let ordinal = name.strip_prefix(prefix).and_then(|rest| rest.parse::<u16>().ok());
+    ordinal.is_some_and(|ordinal| format!("{prefix}{ordinal}") == name)
 }
 
 /// Polls the watches for ever.
@@ -143,8 +191,8 @@ pub(crate) fn belongs(object: &ObjectMeta, name: &str) -> bool {
     called == name || below || labels.is_some_and(|labels| labels.get(CLUSTER).is_some_and(|cluster| cluster == name))
 }
 
-/// Returns true if `name` is that of an object with certificates of the cluster `cluster`.
-fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
+/// Returns true if `name` is one that the operator gives to an object of this kind of the cluster `cluster`.
+pub(crate) fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
     let names = Names {
         cluster: cluster.to_owned(),
         namespace: String::new(),
@@ -153,7 +201,11 @@ fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
     match kind {
         Kind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
         Kind::ConfigMap => names.bundle() == name,
-        _ => false,
+        Kind::Service => [names.headless(), names.client(), names.leader()]
+            .iter()
+            .any(|own| own == name),
+        Kind::Role | Kind::RoleBinding | Kind::Lease => names.lease() == name,
+        Kind::ServiceAccount | Kind::PodDisruptionBudget | Kind::StatefulSet | Kind::PodMonitor => cluster == name,
     }
 }
 
@@ -256,16 +308,12 @@ impl Stores {
         self.claims.get(&ObjectRef::new(name).within(namespace))
     }
 
-    /// The cluster that an object was made for, or will be: its Secrets have their names before they exist.
+    /// The cluster that an object of this name was made for, or will be.
     pub(crate) fn owner(&self, kind: Kind, namespace: &str, name: &str) -> Option<String> {
-        let made = self.object(kind, namespace, name);
-        let labelled = made.and_then(|object| object.labels().get(CLUSTER).cloned());
-        labelled.or_else(|| {
-            let found = self.clusters.find(|cluster| {
-                cluster.metadata.namespace.as_deref() == Some(namespace) && is_name_of(&cluster.name_any(), kind, name)
-            });
-            found.map(|cluster| cluster.name_any())
-        })
+        let found = self.clusters.find(|cluster| {
+            cluster.metadata.namespace.as_deref() == Some(namespace) && is_name_of(&cluster.name_any(), kind, name)
+        });
+        found.map(|cluster| cluster.name_any())
     }
 
     /// The cluster of the TiDB operator of this name.
@@ -295,25 +343,6 @@ impl Stores {
             objects: objects.collect(),
             pods,
             claims,
-        }
-    }
-}
-
-impl Feed {
-    fn api<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-    {
-        match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        }
-    }
-
-    fn dynamic(&self, resource: &ApiResource) -> Api<DynamicObject> {
-        match &self.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
-            None => Api::all_with(self.client.clone(), resource),
         }
     }
 }

@@ -27,6 +27,8 @@ use crate::probe::Refusal as BrainRefusal;
 use crate::reconcile::{self, Context, Ended, Error, api};
 use crate::status;
 use crate::stores::external::is_external;
+use crate::stores::given::Given;
+use crate::stores::received::Stub;
 
 /// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has let the dependents go.
 const ORPHAN: &str = "orphan";
@@ -39,7 +41,7 @@ const RETRY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(crate) async fn guard(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+pub(crate) async fn guard(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     match (is_wanted(cluster), is_guarded(cluster)) {
         (true, false) => add_finalizer(clusters, cluster).await,
         (false, true) => remove_finalizer(clusters, cluster).await,
@@ -57,7 +59,7 @@ fn is_guarded(cluster: &KubeBrainCluster) -> bool {
 }
 
 /// Adds the finalizer; those of others stay.
-async fn add_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+async fn add_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     let body = json!({
         "apiVersion": KubeBrainCluster::api_version(&()),
         "kind": KubeBrainCluster::kind(&()),
@@ -69,7 +71,7 @@ async fn add_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainClus
 
 /// Removes the finalizer, whoever set it: an apply would leave one that another manager owns. The list is replaced only if nobody
 /// changed the cluster since it was read, so those of others stay.
-async fn remove_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+async fn remove_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     let others: Vec<&String> = cluster.finalizers().iter().filter(|name| *name != WIPE).collect();
     let body = json!({"metadata": {
         "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": others,
@@ -82,7 +84,7 @@ async fn remove_finalizer(clusters: &Api<KubeBrainCluster>, cluster: &KubeBrainC
 }
 
 /// A cluster that is gone, or that somebody else changed meanwhile, is no error: the next pass sees it.
-fn written(answer: kube::Result<KubeBrainCluster>) -> Result<(), Error> {
+fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
     match answer {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
@@ -106,7 +108,7 @@ enum Progress {
 /// The API server refused or did not answer.
 pub(crate) async fn finish(
     context: &Context,
-    clusters: &Api<KubeBrainCluster>,
+    clusters: &Api<Stub>,
     cluster: &KubeBrainCluster,
 ) -> Result<Option<Ended>, Error> {
     if !is_guarded(cluster) {
@@ -184,7 +186,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     if !left.is_empty() {
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
     }
-    let desired = reconcile::read(context, cluster);
+    let desired = reconcile::read(context, cluster, &Given::default());
     // Of a spec that cannot be acted on, the storage is the one that was pinned.
     if desired.refusal().is_some() && !has_stored(cluster) {
         let event = kept(cluster, "the spec was never acted on, so nothing was stored");

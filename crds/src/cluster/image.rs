@@ -1,11 +1,18 @@
 //! Which container image the brains run.
 
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Source of the brain's image.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.repository) || !self.repository.matches('/[^/]*:[^/]*$')")
+        .message("image.repository must have no tag: the tag is spec.version, or set image.digest")
+        .field_path(".repository")
+)]
 pub struct Image {
     /// Repository without tag or digest. The tag is `version`. Without it the repository of the operator's `--default-image` is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,20 +3,45 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ResourceRequirements, Toleration, TopologySpreadConstraint};
+use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::schema;
+
 /// Labels and annotations for every object of the cluster.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    cel,
+    validation = Rule::new("!has(self.labels) || self.labels.all(key, !key.startsWith('kubebrain.io/') && !(key in ['app.kubernetes.io/component', 'app.kubernetes.io/managed-by', 'app.kubernetes.io/name', 'app.kubernetes.io/part-of', 'app.kubernetes.io/version']))")
+        .message("inheritedMetadata.labels must not have the operator's own: those of kubebrain.io, and app.kubernetes.io/component, managed-by, name, part-of and version")
+        .field_path(".labels"),
+    validation = Rule::new("!has(self.annotations) || self.annotations.all(key, !key.startsWith('kubebrain.io/'))")
+        .message("inheritedMetadata.annotations must not have those of kubebrain.io, which are the operator's")
+        .field_path(".annotations")
+)]
 pub struct InheritedMetadata {
-    /// Labels; those of the operator win.
+    /// Labels; those of the operator are not among them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::texts")]
     pub labels: BTreeMap<String, String>,
 
-    /// Annotations; those of the operator win.
+    /// Annotations; the ServiceAccount gets none of them. Those that give pods something, such as an identity or a network, are refused
+    /// unless the operator allows it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::texts")]
     pub annotations: BTreeMap<String, String>,
+}
+
+/// Who chooses the user and the groups that brains run as.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum RunAs {
+    /// The operator: those of the image, which is 65532.
+    #[default]
+    Image,
+    /// Kubernetes: nothing is set, so that an OpenShift chooses from the range of the namespace. Never root.
+    Platform,
 }
 
 /// Resources, placement and other settings of the pods. Whatever is missing here goes into `podTemplate`.
@@ -44,7 +69,12 @@ pub struct PodSettings {
     #[schemars(length(max = 253))]
     pub priority_class_name: Option<String>,
 
-    /// An existing ServiceAccount, instead of one made for the cluster.
+    /// Who chooses the user and the groups that brains run as. Default: Image. On OpenShift: Platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_as: Option<RunAs>,
+
+    /// An existing ServiceAccount, instead of one made for the cluster. Any but the cluster's own, which has its name, only if the
+    /// operator allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,

@@ -42,6 +42,15 @@ pub(super) fn preserved_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true})
 }
 
+/// Labels or annotations.
+pub(super) fn texts(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "maxProperties": 64,
+    })
+}
+
 /// Flags of the brain by their names, without dashes.
 pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
     let owned: Vec<String> = super::OWN_FLAGS.iter().map(|flag| format!("'{flag}'")).collect();

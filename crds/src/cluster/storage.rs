@@ -152,7 +152,10 @@ pub struct TikvTls {
     validation = Rule::new("self.accessMode == oldSelf.accessMode")
         .message("storage.embedded.accessMode is immutable")
         .field_path(".accessMode"),
-    validation = Rule::new("quantity(string(self.size)).compareTo(quantity('64Mi')) >= 0")
+    validation = Rule::new("isQuantity(string(self.size))")
+        .message("storage.embedded.size must be a size such as 10Gi or 10G; 10GB is written 10G")
+        .field_path(".size"),
+    validation = Rule::new("!isQuantity(string(self.size)) || quantity(string(self.size)).compareTo(quantity('64Mi')) >= 0")
         .message("storage.embedded.size must be at least 64Mi, such as 10Gi")
         .field_path(".size")
 )]

@@ -30,11 +30,17 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
         .message("tls.caGeneration and caAdvance go with mode Operator"),
     validation = Rule::new("!has(self.caSecretRef) || !has(self.caGeneration)")
         .message("tls.caGeneration replaces the operator's own key: with caSecretRef put the new key into that Secret instead"),
+    validation = Rule::new("!has(self.validity) || self.validity.matches('^([0-9]+(h|m|s))+$')")
+        .message("tls.validity is written in h, m and s: 90 days are 2160h")
+        .field_path(".validity"),
+    validation = Rule::new("!has(self.renewBefore) || self.renewBefore.matches('^([0-9]+(h|m|s))+$')")
+        .message("tls.renewBefore is written in h, m and s: 30 days are 720h")
+        .field_path(".renewBefore"),
     validation = Rule::new(
-        "duration(has(self.renewBefore) ? self.renewBefore : (has(self.validity) && duration(self.validity) <= duration('720h') ? '0s' : '720h')) < duration(has(self.validity) ? self.validity : '2160h')"
+        "(has(self.validity) && !self.validity.matches('^([0-9]+(h|m|s))+$')) || (has(self.renewBefore) && !self.renewBefore.matches('^([0-9]+(h|m|s))+$')) || duration(has(self.renewBefore) ? self.renewBefore : (has(self.validity) && duration(self.validity) <= duration('720h') ? '0s' : '720h')) < duration(has(self.validity) ? self.validity : '2160h')"
     )
     .message("tls.renewBefore must be shorter than validity"),
-    validation = Rule::new("!has(self.validity) || (duration(self.validity) >= duration('1m') && duration(self.validity) <= duration('8760h'))")
+    validation = Rule::new("!has(self.validity) || !self.validity.matches('^([0-9]+(h|m|s))+$') || (duration(self.validity) >= duration('1m') && duration(self.validity) <= duration('8760h'))")
         .message("tls.validity must be between 1m and 8760h")
         .field_path(".validity"),
     validation = Rule::new(
@@ -43,18 +49,19 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
     .message("tls.caGeneration may be raised only one step at a time")
 )]
 pub struct Tls {
-    /// Who makes the certificates. It cannot be changed later.
+    /// Who makes the certificates. It cannot be changed later: with mode Operator, name an authority of cert-manager in `caSecretRef`
+    /// to have it sign.
     #[serde(default)]
     pub mode: TlsMode,
 
     /// How long a certificate is valid, from one minute to a year, in h, m and s. Default: 2160h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
+    #[schemars(length(max = 32))]
     pub validity: Option<String>,
 
     /// How long before its end a certificate is renewed. Default: 720h, or a third of a validity of 720h and less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
+    #[schemars(length(max = 32))]
     pub renew_before: Option<String>,
 
     /// Further DNS names and IP addresses of the server certificate, such as those of a load balancer.
@@ -72,7 +79,8 @@ pub struct Tls {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_advance: Option<Advance>,
 
-    /// A Secret with `ca.crt` and `ca.key` of your own authority, which signs instead of one made by the operator.
+    /// A Secret with your own authority, which signs instead of one made by the operator: certificate and key are in `ca.crt` and
+    /// `ca.key`, or in `tls.crt` and `tls.key`, as in a Secret of cert-manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<LocalRef>,
 

@@ -94,6 +94,17 @@ fn rights_over_a_node_are_refused() {
 }
 
 #[test]
+fn token_of_the_leader_lock_is_for_the_brain_alone() {
+    let mounts = |list: &str, name: &str| {
+        let mounts = json!([{"name": "kube-api-access", "mountPath": "/a"}]);
+        json!({"podTemplate": {"spec": {list: [{"name": name, "volumeMounts": mounts}]}}})
+    };
+    refused(mounts("containers", "side"), "kube-api-access");
+    refused(mounts("initContainers", "brain"), "kube-api-access");
+    assert_eq!(judge(mounts("containers", "brain")), Vec::<String>::new());
+}
+
+#[test]
 fn foreign_accounts_are_refused() {
     for field in ["serviceAccountName", "serviceAccount"] {
         refused(

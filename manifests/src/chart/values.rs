@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
-use crate::install::{BRAIN_IMAGE, IMAGE, INTERVAL, api_server_ports, resources};
+use crate::install::{BRAIN_IMAGE, IMAGE, INTERVAL, api_server_ports, pod_security_context, resources};
 
 /// One value by its path, with its default, its schema and what it means.
 struct Field {
@@ -97,6 +97,12 @@ fn table() -> Vec<Field> {
             "Further flags of the operator, such as --log=debug.",
         ),
         field("resources", resources(), any(), "CPU and memory of the operator."),
+        field(
+            "podSecurityContext",
+            pod_security_context(),
+            any(),
+            "Security context of the pods. On OpenShift set runAsUser and runAsGroup to null, and pod.runAs of clusters to Platform.",
+        ),
         field("nodeSelector", json!({}), labels(), "Labels that a node has to have."),
         field(
             "tolerations",

@@ -1,43 +1,52 @@
 //! Other resources for a pod that runs.
 
 use kube::api::Patch;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Applier, Error, merge};
 use crate::api_error;
 use crate::events::Event;
 use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+use crate::objects::resources;
+use crate::plan::Step;
 
 impl Applier<'_> {
     /// Resizes a pod, and records on it what came of that. An API server before 1.33 has no such subresource, and not every change can
     /// be made in place: the roll-out replaces the pod then.
-    pub(super) async fn resize(
-        &self,
-        (pod, uid): (&str, &str),
-        patch: &Value,
-        hash: &str,
-    ) -> Result<Option<Event>, Error> {
+    pub(super) async fn resize(&self, step: &Step) -> Result<Option<Event>, Error> {
+        let Step::Resize {
+            pod,
+            uid,
+            patch,
+            template,
+            hash,
+        } = step
+        else {
+            return Ok(None);
+        };
         let mut patch = patch.clone();
         patch["metadata"] = json!({"uid": uid});
-        let (annotations, event) = match self.pods().patch_resize(pod, &merge(), &Patch::Strategic(patch)).await {
-            Ok(_) => {
+        let refusal = match self.pods().patch_resize(pod, &merge(), &Patch::Strategic(patch)).await {
+            // An API server may answer that all is well and have changed nothing.
+            Ok(live) => resources::missing(template, &serde_json::to_value(live)?),
+            Err(error) if is_refusal(&error) => Some(api_error::message(&error)),
+            Err(error) => return Err(error.into()),
+        };
+        let (annotations, event) = match refusal {
+            None => {
                 let note = format!("changed the resources of pod {pod} in place");
                 (
                     json!({RESOURCES_HASH: hash, RESIZE_REFUSED: null}),
                     Event::normal("PodResized", "ResizePod", note),
                 )
             }
-            Err(error) if is_refusal(&error) => {
-                let note = format!(
-                    "the resources of pod {pod} cannot change in place, so it will be replaced: {}",
-                    api_error::message(&error)
-                );
+            Some(why) => {
+                let note = format!("the resources of pod {pod} cannot change in place, so it will be replaced: {why}");
                 (
                     json!({RESIZE_REFUSED: hash}),
                     Event::warning("ResizeRefused", "ResizePod", note),
                 )
             }
-            Err(error) => return Err(error.into()),
         };
         let record = json!({"metadata": {"uid": uid, "annotations": annotations}});
         match self.pods().patch(pod, &merge(), &Patch::Merge(record)).await {
@@ -59,7 +68,6 @@ mod tests {
     use crate::apply::Applied;
     use crate::fake_api::{FakeApi, Reply, Rig, failure};
     use crate::fake_cluster::FakeCluster;
-    use crate::plan::Step;
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 
@@ -76,7 +84,7 @@ mod tests {
             }),
         );
         let rig = Rig::new(api.clone()).await;
-        fake.edit(json!({"pod": {"resources": {"limits": {"memory": "1Gi"}}}}));
+        fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "2"}}}}));
         fake.pass();
         let desired = fake.desired();
         let steps = fake.plan().steps;
@@ -84,11 +92,16 @@ mod tests {
             .into_iter()
             .map(|step| match step {
                 Step::Resize {
-                    pod: name, patch, hash, ..
+                    pod: name,
+                    patch,
+                    template,
+                    hash,
+                    ..
                 } => Step::Resize {
                     pod: name,
                     uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
                     patch,
+                    template,
                     hash,
                 },
                 other => other,
@@ -119,11 +132,25 @@ mod tests {
         assert!(applied.failure.is_none() && applied.done == 1);
         let containers = api.get(POD).unwrap()["spec"]["containers"].clone();
         assert_eq!(containers[0], json!({"name": "other"}));
-        assert_eq!(
-            containers[1]["resources"],
-            json!({"requests": {}, "limits": {"memory": "1Gi"}})
-        );
+        assert_eq!(containers[1]["resources"], json!({"limits": {"cpu": "2"}}));
         assert!(annotation(&api, RESOURCES_HASH) && !annotation(&api, RESIZE_REFUSED));
+    }
+
+    /// As an API server that drops what it cannot merge.
+    #[tokio::test(start_paused = true)]
+    async fn resize_that_changed_nothing_is_no_resize() {
+        let (api, applied) = resized(FakeApi::scripted(|asked| {
+            if asked.path.ends_with("/resize") {
+                let containers = json!([{"name": "brain", "resources": {"limits": {"cpu": "1"}}}]);
+                let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "dev-0"}, "spec": {"containers": containers}});
+                return Reply::With(200, pod);
+            }
+            Reply::Pass
+        }))
+        .await;
+        assert!(applied.failure.is_none());
+        assert!(annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH));
+        assert_eq!(api.events(), ["ResizeRefused"]);
     }
 
     #[tokio::test(start_paused = true)]

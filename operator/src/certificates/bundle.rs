@@ -78,6 +78,16 @@ impl Bundle {
     }
 }
 
+/// Returns true if a PEM text holds certificates and no other block, such as a key.
+pub(crate) fn holds_only_certificates(text: &str) -> bool {
+    let mut blocks = text
+        .lines()
+        .filter(|line| line.trim_start().starts_with("-----BEGIN "))
+        .peekable();
+    let wanted = format!("-----BEGIN {LABEL}-----");
+    blocks.peek().is_some() && blocks.all(|line| line.trim() == wanted)
+}
+
 /// SHA-256 in hex digits.
 pub(super) fn fingerprint(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))

@@ -15,7 +15,7 @@ use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject
 use super::{Kind, Object, Renderer};
 
 /// Volume and mount of the token, where every client of the API server looks for it.
-pub(super) const TOKEN: &str = "kube-api-access";
+pub(crate) const TOKEN: &str = "kube-api-access";
 pub(super) const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The flag by which a brain competes for a Lease.
 const FLAG: &str = "--election=lease";
@@ -48,8 +48,6 @@ impl Renderer<'_> {
                 ..PolicyRule::default()
             }]),
         };
-        let settings = self.cluster.spec.pod.as_ref();
-        let account = settings.and_then(|pod| pod.service_account_name.clone());
         let binding = RoleBinding {
             metadata: self.metadata(&name),
             role_ref: RoleRef {
@@ -59,7 +57,7 @@ impl Renderer<'_> {
             },
             subjects: Some(vec![Subject {
                 kind: "ServiceAccount".to_owned(),
-                name: account.unwrap_or_else(|| self.names().cluster.clone()),
+                name: self.account().to_owned(),
                 namespace: Some(self.names().namespace.clone()),
                 ..Subject::default()
             }]),

@@ -1,7 +1,7 @@
 //! The pod template: the brain's container under the restricted pod security standard.
 
 use crds::cluster::image::PullPolicy;
-use crds::cluster::pod::PodSettings;
+use crds::cluster::pod::{PodSettings, RunAs};
 use crds::cluster::storage::TikvTls;
 use crds::cluster::tuning::CompactionMode;
 use k8s_openapi::api::core::v1::{
@@ -31,6 +31,9 @@ const TLS_MOUNT: &str = "/etc/kubebrain/tls";
 /// Certificates for the way to TiKV.
 const TIKV_TLS: &str = "tikv-tls";
 const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
+/// Keys of JSON Web Tokens.
+const JWT: &str = "jwt";
+const JWT_MOUNT: &str = "/etc/kubebrain/jwt";
 /// Volume and mount of temporary files.
 const TEMPORARY: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
@@ -60,7 +63,7 @@ impl Renderer<'_> {
             "kubectl.kubernetes.io/default-container".to_owned(),
             CONTAINER.to_owned(),
         );
-        if let Some(at) = &self.desired.restarted_at {
+        if let Some(at) = &self.desired.restart.at {
             annotations.insert(drift::RESTARTED_AT.to_owned(), at.clone());
         }
         let mut template = serde_json::to_value(PodTemplateSpec {
@@ -108,6 +111,7 @@ impl Renderer<'_> {
     pub(super) fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
+        let user = (settings.run_as.unwrap_or_default() == RunAs::Image).then_some(USER);
         let secrets: Vec<_> = self
             .cluster
             .spec
@@ -120,14 +124,14 @@ impl Renderer<'_> {
         PodSpec {
             containers: vec![self.container(image.pull_policy, &settings)],
             volumes: self.volumes(),
-            service_account_name: Some(settings.service_account_name.unwrap_or(self.names().cluster.clone())),
+            service_account_name: Some(self.account().to_owned()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             security_context: Some(PodSecurityContext {
                 run_as_non_root: Some(true),
-                run_as_user: Some(USER),
-                run_as_group: Some(USER),
-                fs_group: Some(USER),
+                run_as_user: user,
+                run_as_group: user,
+                fs_group: user,
                 fs_group_change_policy: Some("OnRootMismatch".to_owned()),
                 seccomp_profile: Some(SeccompProfile {
                     type_: "RuntimeDefault".to_owned(),
@@ -363,6 +367,13 @@ impl Renderer<'_> {
             .chain(self.tikv_volumes().into_iter().flatten())
             .chain(token)
             .chain(self.has_temporary_files().then(temporary_volume))
+            .chain(
+                self.cluster
+                    .spec
+                    .jwt_secret_ref
+                    .as_ref()
+                    .map(|secret| jwt_volume(&secret.name)),
+            )
             .collect();
         (!all.is_empty()).then_some(all)
     }
@@ -397,6 +408,9 @@ impl Renderer<'_> {
         }
         if self.has_temporary_files() {
             mounts.push(mount(TEMPORARY, TEMPORARY_MOUNT, false));
+        }
+        if self.cluster.spec.jwt_secret_ref.is_some() {
+            mounts.push(mount(JWT, JWT_MOUNT, true));
         }
         mounts
     }
@@ -508,6 +522,16 @@ fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
         }),
         ..VolumeProjection::default()
     }
+}
+
+/// Members that only verify tokens have no private key.
+fn jwt_volume(secret: &str) -> Volume {
+    let public = from_secret(secret, vec![item("jwt.pub", "jwt.pub")]);
+    let mut private = from_secret(secret, vec![item("jwt.key", "jwt.key")]);
+    if let Some(source) = &mut private.secret {
+        source.optional = Some(true);
+    }
+    projected(JWT, vec![public, private])
 }
 
 fn temporary_volume() -> Volume {

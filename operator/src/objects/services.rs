@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::Renderer;
-use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE};
+use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE, is_reserved};
 
 impl Renderer<'_> {
     /// Names each member; before it is ready too, or brains could not find each other.
@@ -76,10 +76,11 @@ impl Renderer<'_> {
             ServiceType::LoadBalancer => "LoadBalancer",
         };
         let mut metadata = self.metadata(&self.names().client());
+        let own = wanted.annotations.clone().into_iter();
         metadata
             .annotations
             .get_or_insert_default()
-            .extend(wanted.annotations.clone());
+            .extend(own.filter(|(key, _)| !is_reserved(key)));
         let spec = ServiceSpec {
             type_: Some(type_.to_owned()),
             selector: Some(self.serving_labels()),

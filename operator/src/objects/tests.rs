@@ -491,3 +491,81 @@ fn restart_hash_leaves_resources_and_metadata_out() {
     assert!(set.to_string().contains("--tikv-cluster-id=7"));
     assert_eq!(of_one, of_any, "brains that run are on it");
 }
+
+#[test]
+fn service_account_inherits_no_annotation_and_no_object_one_of_the_operator() {
+    let spec = json!({
+        "inheritedMetadata": {"annotations": {
+            "eks.amazonaws.com/role-arn": "arn", "kubebrain.io/render-epoch": "9", "kubebrain.io/adopt-ca": "x", "note": "a",
+        }},
+        "services": {"client": {"annotations": {"kubebrain.io/applied-hash": "x", "lb.example/kind": "a"}}},
+    });
+    let keys = |kind, name: &str| {
+        let object = rendered(spec.clone(), kind, name);
+        let all = object["metadata"]["annotations"].as_object().unwrap().clone();
+        all.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(keys(Kind::ServiceAccount, "dev"), ["kubebrain.io/applied-hash"]);
+    let client = keys(Kind::Service, "dev-client");
+    let expected = [
+        "eks.amazonaws.com/role-arn",
+        "kubebrain.io/applied-hash",
+        "lb.example/kind",
+        "note",
+    ];
+    assert_eq!(client, expected);
+    let client = rendered(spec.clone(), Kind::Service, "dev-client");
+    assert_ne!(client["metadata"]["annotations"]["kubebrain.io/applied-hash"], "x");
+    let set = rendered(spec.clone(), Kind::StatefulSet, "dev");
+    let template = &set["spec"]["template"]["metadata"]["annotations"];
+    assert!(template.get("kubebrain.io/adopt-ca").is_none(), "{template}");
+    assert_ne!(set["metadata"]["annotations"]["kubebrain.io/render-epoch"], "9");
+}
+
+#[test]
+fn account_with_the_name_of_the_cluster_is_its_own_wherever_it_is_named() {
+    let kinds = |account: &str| {
+        let fake = FakeCluster::new(json!({"pod": {"serviceAccountName": account}}));
+        let desired = fake.desired();
+        let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
+        objects
+            .into_iter()
+            .any(|object| object.key.kind == Kind::ServiceAccount)
+    };
+    assert!(kinds("dev"));
+    assert!(!kinds("theirs"));
+}
+
+#[test]
+fn keys_of_tokens_are_mounted_and_nothing_else_of_their_secret() {
+    let set = rendered(json!({"jwtSecretRef": {"name": "tokens"}}), Kind::StatefulSet, "dev");
+    let pod = &set["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == "jwt").unwrap();
+    let source = |key: &str| json!({"name": "tokens", "items": [{"key": key, "path": key}]});
+    let mut private = source("jwt.key");
+    private["optional"] = json!(true);
+    let expected = json!([{"secret": source("jwt.pub")}, {"secret": private}]);
+    assert_eq!(volume["projected"]["sources"], expected);
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    assert!(
+        mounts
+            .iter()
+            .any(|mount| mount["mountPath"] == "/etc/kubebrain/jwt" && mount["readOnly"] == true)
+    );
+}
+
+#[test]
+fn user_is_left_to_the_platform_where_the_spec_says_so() {
+    let context = |run_as: Value| {
+        let spec = json!({"pod": {"runAs": run_as}});
+        rendered(spec, Kind::StatefulSet, "dev")["spec"]["template"]["spec"]["securityContext"].clone()
+    };
+    assert_eq!(context(json!("Image")), context(json!(null)));
+    assert_eq!(context(json!("Image"))["runAsUser"], 65532);
+    let left = context(json!("Platform"));
+    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
+        assert!(left.get(field).is_none(), "{left}");
+    }
+    assert_eq!(left["runAsNonRoot"], true);
+}

@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::core::{ApiResource, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
 
 use super::Observed;
 use crate::ledger::{Pending, Place, is_newer};
 use crate::objects::{Key, Kind};
 use crate::reconcile::Context;
+use crate::stores::clusters;
+use crate::stores::received::Object;
 
 /// A store that is behind a write for longer is not waited for: the object is read.
 const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Objects as the API server has them, where the stores do not show it; `None` for what does not exist.
 #[derive(Default)]
-pub(crate) struct Late(Vec<(Watched, String, Option<DynamicObject>)>);
+pub(crate) struct Late(Vec<(Watched, String, Option<Object>)>);
 
 /// Kinds of objects in the stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +73,9 @@ fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
     place.namespace == namespace && (belongs(name) || belongs(&place.name))
 }
 
-async fn read(client: &Client, resource: &ApiResource, place: &Place) -> kube::Result<Option<DynamicObject>> {
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, resource);
-    let mut found = api.get_opt(&place.name).await?;
-    if let Some(object) = &mut found {
-        object.metadata.managed_fields = None;
-    }
-    Ok(found)
+async fn read(client: &Client, resource: &ApiResource, place: &Place) -> kube::Result<Option<Object>> {
+    let api: Api<Object> = Api::namespaced_with(client.clone(), &place.namespace, resource);
+    api.get_opt(&place.name).await
 }
 
 impl Watched {
@@ -121,7 +119,7 @@ impl Late {
     /// The cluster itself, if it is late.
     pub(crate) fn cluster(&self) -> Option<KubeBrainCluster> {
         let mut all = self.0.iter().filter(|(watched, ..)| *watched == Watched::Cluster);
-        all.find_map(|(_, _, object)| object.clone()?.try_parse().ok())
+        all.find_map(|(_, _, object)| clusters::read(object.clone()?))
     }
 
     /// Puts what was read in the place of what the stores show.
@@ -132,6 +130,7 @@ impl Late {
                 Watched::Owned(kind) => {
                     let key = Key::new(kind, name);
                     observed.objects.remove(&key);
+                    let object = object.map(|object| object.into_dynamic(&kind.resource()));
                     observed.objects.extend(object.map(|object| (key, object)));
                 }
                 Watched::Pod => replace(&mut observed.pods, &name, object),
@@ -142,10 +141,10 @@ impl Late {
     }
 }
 
-fn replace<K>(all: &mut Vec<K>, name: &str, object: Option<DynamicObject>)
+fn replace<K>(all: &mut Vec<K>, name: &str, object: Option<Object>)
 where
     K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
 {
     all.retain(|each| each.meta().name.as_deref() != Some(name));
-    all.extend(object.and_then(|object| object.try_parse().ok()));
+    all.extend(object.and_then(|object| object.parse()));
 }

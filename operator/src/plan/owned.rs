@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::ownership::{self, Ownership};
-use super::{Contested, Plan, Step, trial};
+use super::{Additions, Contested, Plan, Step, additions, trial};
 use crate::certificates::Leaf;
 use crate::drift;
 use crate::objects::{self, Key, Kind, Object, Renderer};
@@ -106,19 +106,40 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
         plan.steps.push(Step::Apply { object, uid: None });
         return Ok(());
     };
-    if differs(&object, observed)? {
-        let known = observed.applies.get(&object.key);
-        if let Some(held) = known.and_then(|known| known.held(&object)) {
-            let field = drift::difference(&object.body, &serde_json::to_value(live)?).unwrap_or_default();
-            plan.contested.insert(object.key, Contested { field, held });
-            return Ok(());
-        }
-        plan.steps.push(Step::Apply {
+    let differs = differs(&object, observed)?;
+    let additions = added(&object, live, observed)?.filter(|_| !differs);
+    if !differs && additions.is_none() {
+        return Ok(());
+    }
+    let known = observed.applies.get(&object.key);
+    if let Some(held) = known.and_then(|known| known.held(&object)) {
+        let field = match additions {
+            Some(additions) => additions.fields.join(", "),
+            None => drift::difference(&object.body, &serde_json::to_value(live)?).unwrap_or_default(),
+        };
+        plan.contested.insert(object.key, Contested { field, held });
+        return Ok(());
+    }
+    plan.steps.push(match additions {
+        Some(additions) => Step::TakeBack {
+            uid: live.metadata.uid.clone().unwrap_or_default(),
+            object,
+            additions,
+        },
+        None => Step::Apply {
             uid: live.metadata.uid.clone(),
             object,
-        });
-    }
+        },
+    });
     Ok(())
+}
+
+/// What somebody else added to the live object and is not to stay, unless admission puts it there.
+fn added(object: &Object, live: &DynamicObject, observed: &Observed) -> Result<Option<Additions>, serde_json::Error> {
+    if live.metadata.deletion_timestamp.is_some() || observed.is_as_admitted(object) {
+        return Ok(None);
+    }
+    Ok(additions::find(object, &serde_json::to_value(live)?))
 }
 
 /// The same for what is written although nothing may change: of the live object only the data counts.

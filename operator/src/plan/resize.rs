@@ -3,13 +3,15 @@
 //! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Plan, Step};
 use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
-use crate::objects::{Key, Kind, resources};
+use crate::objects::{CONTAINER, Key, Kind, resources};
 use crate::observe::Observed;
+use crate::quantity;
 use crate::spec::Desired;
 
 /// The hash of the resources that pods of this template shall have; none in a template of an epoch without.
@@ -18,46 +20,74 @@ pub(super) fn wanted(set: &Value) -> Option<&str> {
 }
 
 /// Plans to resize the first pod that has other resources than the live template.
-pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
+///
+/// # Errors
+/// A pod does not serialise.
+pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> Result<(), serde_json::Error> {
     let disrupts = |step: &Step| matches!(step, Step::Replace { .. } | Step::HandOver { .. });
     if !plan.rollout.adopted || plan.is_blocked() || plan.steps.iter().any(disrupts) {
-        return;
+        return Ok(());
     }
     let set = observed
         .objects
         .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
     let Some((set, hash)) = set.and_then(|set| Some((&set.data, wanted(&set.data)?))) else {
-        return;
+        return Ok(());
     };
     if observed
         .pods
         .iter()
         .any(|pod| reason(pod, "PodResizeInProgress").is_some())
     {
-        return;
+        return Ok(());
     }
     let differs = |pod: &&Pod| {
         pod.metadata.deletion_timestamp.is_none()
             && !plan.rollout.outdated.contains(&pod.name_any())
             && pod.annotations().get(RESOURCES_HASH).map(String::as_str) != Some(hash)
     };
-    let step = observed.pods.iter().find(differs).and_then(|pod| {
-        Some(Step::Resize {
+    let template = &set["spec"]["template"];
+    let step = observed.pods.iter().find(differs).map(|pod| {
+        Ok::<_, serde_json::Error>(Step::Resize {
             pod: pod.name_any(),
-            uid: pod.uid()?,
-            patch: resources::patch(&set["spec"]["template"]),
+            uid: pod.uid().unwrap_or_default(),
+            patch: resources::patch(template, &serde_json::to_value(pod)?),
+            template: template.clone(),
             hash: hash.to_owned(),
         })
     });
-    plan.steps.extend(step);
+    plan.steps.extend(step.transpose()?);
+    Ok(())
 }
 
-/// Returns the reason that a pod cannot get the resources of this hash in place, if any.
-pub(super) fn blocker(pod: &Pod, wanted: &str) -> Option<&'static str> {
+/// Returns the reason that a pod cannot get the resources of this hash in place, if any; `set` is the StatefulSet.
+pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value) -> Option<&'static str> {
+    let differs = pod.annotations().get(RESOURCES_HASH).map(String::as_str) != Some(wanted);
+    let wanted_memory = limit(set).filter(|_| differs);
+    if wanted_memory.is_some() && wanted_memory != memory(pod) {
+        return Some("a brain shares out its memory when it starts, and its limit of memory changes");
+    }
     if pod.annotations().get(RESIZE_REFUSED).map(String::as_str) == Some(wanted) {
         return Some("its resources cannot change in place");
     }
     (reason(pod, "PodResizePending") == Some("Infeasible")).then_some("its node cannot give it the resources")
+}
+
+/// The limit of memory that the brain of a pod has, in thousandths of a byte.
+fn memory(pod: &Pod) -> Option<i128> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut brains = containers.filter(|container| container.name == CONTAINER);
+    let limits = brains.next()?.resources.as_ref()?.limits.as_ref()?;
+    quantity::parse(limits.get("memory")?)
+}
+
+/// The limit that the brain's container has in the template.
+fn limit(set: &Value) -> Option<i128> {
+    let containers = set["spec"]["template"]["spec"]["containers"].as_array()?;
+    let brain = containers.iter().find(|container| container["name"] == CONTAINER)?;
+    let limit = &brain["resources"]["limits"]["memory"];
+    let text = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
+    quantity::parse(&Quantity(text))
 }
 
 /// The reason of a condition that is true.

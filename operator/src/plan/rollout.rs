@@ -105,9 +105,9 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         .as_ref()
         .and_then(|spec| spec.template.metadata.as_ref()?.annotations.as_ref()?.get(RESTART_HASH));
     rollout.revision = status.update_revision.clone();
-    let resources = live.and_then(|live| resize::wanted(&live.data));
+    let resources = live.and_then(|live| Some((resize::wanted(&live.data)?, &live.data)));
     let blocker = |pod: &Pod| {
-        let resized = resources.and_then(|wanted| resize::blocker(pod, wanted));
+        let resized = resources.and_then(|(wanted, set)| resize::blocker(pod, wanted, set));
         resized.or_else(|| store::waits_for_lost(pod, desired))
     };
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {

@@ -6,6 +6,21 @@ use crate::spec::{Desired, Refusal};
 /// Reason of the refusal of another TiKV cluster.
 pub(crate) const OTHER_CLUSTER: &str = "ClusterIDChanged";
 
+/// Refuses an authority for TiKV that is more than certificates: naming a Secret is no way to read what else is in it.
+pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<Refusal> {
+    let named = &desired.storage.tikv()?.tls.as_ref()?.ca_secret_ref;
+    let secret = observed.given_secrets.get(&named.name)?.as_ref()?;
+    let value = secret.data.as_ref()?.get(&named.key)?;
+    let only = std::str::from_utf8(&value.0).is_ok_and(crate::certificates::holds_only_certificates);
+    (!only).then(|| Refusal {
+        reason: "SecretInvalid",
+        message: format!(
+            "Secret {} of storage.tikv.tls.caSecretRef, key {}: it does not hold certificates in PEM, and nothing else",
+            named.name, named.key
+        ),
+    })
+}
+
 /// Refuses a TiKV cluster that does not hold the data: members or the referenced object name another.
 pub(super) fn changed(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let refusal = |message| Refusal {

@@ -7,6 +7,7 @@ use crate::fake_cluster::{FakeCluster, answer, written};
 use crate::names::ROLE;
 use crate::probe::{Answer, Role};
 
+mod additions;
 mod budget;
 mod certificates;
 mod claims;

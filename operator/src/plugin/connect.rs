@@ -25,6 +25,12 @@ pub(super) struct Connection {
     /// Context of the kubeconfig
     #[arg(long, global = true)]
     context: Option<String>,
+    /// User to act as
+    #[arg(long = "as", global = true, value_name = "USER")]
+    as_user: Option<String>,
+    /// Group to act as a member of; may be given several times, and goes with --as
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
+    as_groups: Vec<String>,
     /// Path of the kubeconfig; $KUBECONFIG or ~/.kube/config if not given
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -58,6 +64,10 @@ impl Target {
                 .context("find the API server: no kubeconfig, and not in a pod")?,
         };
         config.connect_timeout = Some(CONNECT);
+        if let Some(user) = &connection.as_user {
+            config.auth_info.impersonate = Some(user.clone());
+            config.auth_info.impersonate_groups = Some(connection.as_groups.clone());
+        }
         let namespace = connection.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).context("make a client for the API server")?;

@@ -32,8 +32,11 @@ pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> a
         return Ok(None);
     };
     let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &tidb_cluster());
-    let found = api.get_opt(&reference.name).await;
-    found.map_err(|error| target.explain(error, "get", "clusters.core.pingcap.com"))
+    match api.get_opt(&reference.name).await {
+        // The group itself may be unknown.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        found => found.map_err(|error| target.explain(error, "get", "clusters.core.pingcap.com")),
+    }
 }
 
 /// The operator's objects, pods and claims. What the members say is not in it.
@@ -83,7 +86,8 @@ async fn objects(
         let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &resource);
         let listed = match api.list(&params).await {
             Ok(listed) => listed,
-            Err(kube::Error::Api(status)) if status.is_not_found() && is_optional(kind) => {
+            // By its code: an API server that does not know the group answers in plain text, without a reason.
+            Err(kube::Error::Api(status)) if status.code == 404 && is_optional(kind) => {
                 *pod_monitors = false;
                 continue;
             }

@@ -14,7 +14,7 @@ use super::{look, members};
 use crate::apply::describe;
 use crate::names::{Names, VERSION};
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
+use crate::observe::{self, Observed};
 use crate::plan::{self, Plan, Step};
 use crate::spec::{self, Desired, Settings};
 
@@ -76,7 +76,9 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         name: name.to_owned(),
         ..Report::default()
     };
-    let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()));
+    let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()), observed.now);
+    let asked = observe::ask_by_name(&target.client, &cluster, &desired, &mut observed).await;
+    asked.map_err(|error| target.explain(error, "get", "objects of the cluster"))?;
     if let Some(refusal) = desired.refusal() {
         report.waits_for.push(format!(
             "another spec: the operator refuses this one, {}: {}",

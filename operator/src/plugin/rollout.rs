@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::connect::Target;
 use super::wishes::leader;
-use crds::wishes::{RESTART, Successor};
+use crds::wishes::{AHEAD, RESTART, Successor};
 
 /// Time that the status may take to name another leader after the operator has dealt with the wish.
 const LEADER: Duration = Duration::from_secs(30);
@@ -81,6 +81,53 @@ pub(super) async fn until_transferred(
     watch(target, name, deadline.min(Instant::now() + LEADER), out, moved).await
 }
 
+/// Waits until the operator has taken a wish for a restart, or one that is newer.
+///
+/// # Errors
+/// It takes longer than `timeout`, or the operator does not act on this cluster, or the cluster is gone.
+pub(super) async fn until_restart_is_taken(
+    target: &Target,
+    (name, wish): (&str, &str),
+    timeout: Duration,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let taken = |cluster: &KubeBrainCluster| {
+        let handled = handled_restart(cluster);
+        let wished = time(wish);
+        match handled {
+            // One that lies ahead hides every other.
+            Some(handled) if lies_ahead(handled) => Seen::NotYet(format!(
+                "the operator still goes by a restart at {handled}, which lies ahead"
+            )),
+            Some(handled) if wished.is_some_and(|wished| handled >= wished) => {
+                Seen::Done("the operator restarts the members".to_owned())
+            }
+            _ => match condition(cluster, "Stalled").filter(|stalled| stalled.status == "True") {
+                Some(stalled) => Seen::Failed(format!(
+                    "the operator acts on no wish of {name} now: {}: {}",
+                    stalled.reason, stalled.message
+                )),
+                None => Seen::NotYet("waiting for the operator".to_owned()),
+            },
+        }
+    };
+    watch(target, name, Instant::now() + timeout, out, taken).await
+}
+
+fn time(text: &str) -> Option<Timestamp> {
+    text.parse().ok()
+}
+
+/// The restart that the operator has acted on.
+fn handled_restart(cluster: &KubeBrainCluster) -> Option<Timestamp> {
+    time(cluster.status.as_ref()?.last_handled_restart.as_ref()?)
+}
+
+/// Returns true if the operator ignores this time.
+fn lies_ahead(at: Timestamp) -> bool {
+    at > Timestamp::now() + AHEAD
+}
+
 /// Says what changes until `judge` finds that it is done.
 async fn watch(
     target: &Target,
@@ -135,6 +182,11 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
     let Some(status) = &cluster.status else {
         return Seen::NotYet("the operator has not looked at it yet".to_owned());
     };
+    if let Some(at) = wished_restart(cluster).filter(|at| has_unseen_restart(cluster) && lies_ahead(*at)) {
+        return Seen::Failed(format!(
+            "the annotation {RESTART} asks for a restart at {at}, which lies ahead: the operator ignores it"
+        ));
+    }
     if status.observed_generation != cluster.metadata.generation || has_unseen_restart(cluster) {
         return Seen::NotYet("the operator has not dealt with the newest spec yet".to_owned());
     }
@@ -172,11 +224,9 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
 
 /// Returns true if the annotation asks for a later restart than the operator has acted on.
 fn has_unseen_restart(cluster: &KubeBrainCluster) -> bool {
-    let time = |text: &String| text.parse::<Timestamp>().ok();
-    let handled = cluster
-        .status
-        .as_ref()
-        .and_then(|status| status.last_handled_restart.as_ref());
-    let wished = cluster.annotations().get(RESTART).and_then(time);
-    wished > handled.and_then(time)
+    wished_restart(cluster) > handled_restart(cluster)
+}
+
+fn wished_restart(cluster: &KubeBrainCluster) -> Option<Timestamp> {
+    time(cluster.annotations().get(RESTART)?)
 }

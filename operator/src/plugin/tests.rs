@@ -103,6 +103,76 @@ fn name() -> String {
     "dev".to_owned()
 }
 
+fn status_of(output: Output) -> Command {
+    Command::Status {
+        name: Some(name()),
+        all_namespaces: false,
+        output,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_without_a_name_lists_clusters() {
+    let api = serving(FakeApi::new(), &three());
+    let mut other = three();
+    other["metadata"] = json!({"name": "other", "namespace": "elsewhere", "uid": "u"});
+    other.as_object_mut().unwrap().remove("status");
+    api.put(
+        "/apis/kubebrain.io/v1alpha1/namespaces/elsewhere/kubebrainclusters/other",
+        other,
+    );
+    let list = |all_namespaces| Command::Status {
+        name: None,
+        all_namespaces,
+        output: Output::Table,
+    };
+    let expected = "\
+NAME   READY   REASON          MEMBERS   LEADER   VERSION
+dev    False   RollingUpdate   2/3       dev-0    0.1.0
+";
+    assert_eq!(says(&api, list(false)).await.unwrap(), expected);
+    let expected = "\
+NAMESPACE   NAME    READY     REASON          MEMBERS   LEADER   VERSION
+brains      dev     False     RollingUpdate   2/3       dev-0    0.1.0
+elsewhere   other   Unknown   -               0/3       -        -
+";
+    assert_eq!(says(&api, list(true)).await.unwrap(), expected);
+}
+
+#[test]
+fn another_user_may_be_acted_as() {
+    let parse = |more: &[&str]| {
+        let all = ["kubectl-kubebrain", "status", "-A"]
+            .into_iter()
+            .chain(more.iter().copied());
+        Arguments::try_parse_from(all)
+    };
+    assert!(parse(&["--as", "jane", "--as-group", "a", "--as-group", "b"]).is_ok());
+    assert!(parse(&["--as-group", "a"]).is_err());
+    assert!(parse(&["dev"]).is_err(), "-A lists, and names none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_works_where_the_prometheus_operator_is_not_installed() {
+    let api = FakeApi::scripted(|asked| match asked.path.contains("monitoring.coreos.com") {
+        true => Reply::With(404, json!("404 page not found")),
+        false => Reply::Pass,
+    });
+    let report = planned(&settled(api, |_| {})).await.unwrap();
+    assert_eq!(report["steps"], json!([]), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_asks_for_an_object_without_its_label_by_its_name() {
+    let api = settled(FakeApi::new(), |_| {});
+    let path = "/api/v1/namespaces/brains/secrets/dev-ca";
+    let mut secret = api.get(path).unwrap();
+    secret["metadata"]["labels"] = json!({});
+    api.put(path, secret);
+    let report = planned(&api).await.unwrap();
+    assert_eq!(report["waitsFor"], json!([]), "{report}");
+}
+
 #[test]
 fn arguments_are_well_formed() {
     Arguments::command().debug_assert();
@@ -187,7 +257,7 @@ async fn status_without_the_right_to_ask_members_says_so() {
     };
     let api = serving(FakeApi::scripted(forbid), &three());
     let output = Output::Json;
-    let text = says(&api, Command::Status { name: name(), output }).await.unwrap();
+    let text = says(&api, status_of(output)).await.unwrap();
     let view: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(view["members"][1]["name"], "dev-1");
     assert_eq!(view["members"][1]["lag"], Value::Null);
@@ -200,10 +270,7 @@ async fn status_without_the_right_to_ask_members_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn refusals_of_the_api_server_are_told_apart() {
-    let status = || Command::Status {
-        name: name(),
-        output: Output::Table,
-    };
+    let status = || status_of(Output::Table);
     let said = says(&FakeApi::new(), status()).await;
     assert_eq!(
         said.unwrap_err(),
@@ -219,7 +286,7 @@ async fn refusals_of_the_api_server_are_told_apart() {
         let (code, status) = failure(403, "Forbidden", "dev");
         Reply::With(code, status)
     });
-    let said = says(&forbidden, Command::Restart { name: name() }).await;
+    let said = says(&forbidden, restart(false)).await;
     assert_eq!(
         said.unwrap_err(),
         "no permission to get KubeBrainCluster dev in namespace brains: Forbidden, said the server"
@@ -357,10 +424,40 @@ async fn transfer_waits_until_another_member_leads() {
     assert_eq!(said, "dev-0 leads already");
 }
 
+fn restart(no_wait: bool) -> Command {
+    Command::Restart {
+        name: name(),
+        no_wait,
+        timeout: Duration::from_secs(60),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn restart_that_the_operator_does_not_take_fails() {
+    let api = serving(FakeApi::new(), &three());
+    let said = says(&api, restart(false)).await.unwrap_err();
+    assert_eq!(said, "dev is not there in time: waiting for the operator");
+    let mut ahead = three();
+    ahead["status"]["lastHandledRestart"] = json!("2136-01-01T00:00:00Z");
+    let said = says(&serving(FakeApi::new(), &ahead), restart(false))
+        .await
+        .unwrap_err();
+    assert!(
+        said.contains("still goes by a restart at 2136-01-01T00:00:00Z"),
+        "{said}"
+    );
+    ahead["status"]["lastHandledRestart"] = json!("2026-01-01T00:00:00Z");
+    ahead["metadata"]["annotations"] = json!({"kubebrain.io/restart": "2136-01-01T00:00:00Z"});
+    let said = says(&serving(FakeApi::new(), &ahead), wait_for_rollout())
+        .await
+        .unwrap_err();
+    assert!(said.contains("which lies ahead: the operator ignores it"), "{said}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn restart_is_an_annotation_and_no_change_of_the_spec() {
     let api = serving(FakeApi::new(), &three());
-    let said = says(&api, Command::Restart { name: name() }).await.unwrap();
+    let said = says(&api, restart(true)).await.unwrap();
     assert!(said.ends_with("kubectl kubebrain wait rollout dev\n"), "{said}");
     let writes = api.writes();
     let body = writes[0].body.as_object().unwrap();

@@ -49,11 +49,11 @@ pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<&str> {
     Some(cluster.status.as_ref()?.leader.as_ref()?.member.as_str())
 }
 
-/// Asks for a restart of all members.
+/// Asks for a restart of all members, and gives the wish as it was written.
 ///
 /// # Errors
 /// There is no such cluster, or the API server refused or did not answer.
-pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -> anyhow::Result<String> {
     target.get(name).await?;
     let at = now();
     target.annotate(name, RESTART, &at).await?;
@@ -61,7 +61,7 @@ pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -
         out,
         "asked for a restart of {name} at {at}; to follow it: kubectl kubebrain wait rollout {name}"
     )?;
-    Ok(())
+    Ok(at)
 }
 
 /// Raises the generation of the authority's key by one.

@@ -7,7 +7,7 @@ use crds::cluster::storage::StorageType;
 use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
 
 use super::storage::{Storage, Tikv};
-use super::{Desired, Held, Refusal, Settings, chosen_image, names};
+use super::{Desired, Held, Refusal, Restart, Settings, chosen_image, names};
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
 use crate::stores::external::is_external;
@@ -35,7 +35,7 @@ pub(super) fn desired(
         storage,
         certificates: certificates(cluster, &names),
         ca_propagation: settings.ca_propagation,
-        restarted_at: None,
+        restart: Restart::default(),
         pod_template: None,
         held: Some(Held::Refused(refusal)),
         names,

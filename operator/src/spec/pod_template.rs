@@ -2,24 +2,26 @@
 //!
 //! A user who may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
 //! that making a cluster is not a way around the rules for making pods: nothing of the node, no root, no other identity, no Secret
-//! that is not the cluster's own. The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
+//! that is not the cluster's own. Fields are allowed one by one (`allowed`), and metadata that a spec gives to all objects is held to the
+//! same rules (`metadata`). The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
+
+use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 use serde_json::Value;
 
 use crate::certificates::Leaf;
-use crate::names::Names;
+use crate::names::{Names, is_reserved};
+use crate::objects::{CONTAINER, TOKEN};
 
-/// Kinds of volumes that give nothing but what is in them: the restricted pod security standard's, without claims of others and
-/// drivers that take a Secret of their own.
-const VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "ephemeral", "projected"];
+mod allowed;
+pub(super) mod metadata;
+
 /// Fields of a pod that are of the node's world.
 const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
 /// Lists of containers.
-const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
-/// The annotation by which AppArmor profiles were chosen before there was a field.
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
 /// The first part that cannot be merged, and why. Whether the fields are right is for the API server to say, which knows them all.
 pub(super) fn malformed(template: &Value) -> Option<String> {
@@ -92,16 +94,22 @@ pub(super) fn excess(cluster: &KubeBrainCluster, names: &Names, template: &Value
         own: own_secrets(cluster, names),
         account: &names.cluster,
     };
-    app_armor(&template["metadata"]["annotations"]).or_else(|| check.pod(&template["spec"]))
+    annotations(&template["metadata"]["annotations"])
+        .or_else(|| check.pod(&template["spec"]))
+        .or_else(|| {
+            let path = allowed::stranger(template, &allowed::TEMPLATE, "")?;
+            refuse(&path, "it is not among the fields that a podTemplate may set")
+        })
 }
 
-fn app_armor(annotations: &Value) -> Option<String> {
+fn annotations(annotations: &Value) -> Option<String> {
     let mut all = annotations.as_object().into_iter().flatten();
-    let (key, _) = all.find(|(key, profile)| key.starts_with(APP_ARMOR) && *profile != "runtime/default")?;
-    refuse(
-        &format!("metadata.annotations[{key}]"),
-        "brains run with the runtime's AppArmor profile",
-    )
+    let found = all.find_map(|(key, value)| {
+        let why = metadata::excess(key, value.as_str().unwrap_or_default())?;
+        Some((key, why))
+    });
+    let (key, why) = found?;
+    refuse(&format!("metadata.annotations[{key}]"), why)
 }
 
 /// Returns true if a number is zero, however it is written.
@@ -120,13 +128,12 @@ fn has_null(value: &Value) -> bool {
 
 /// The first label or annotation that is the operator's own, and why it is refused: pods are selected and compared by them.
 pub(super) fn taken(template: &Value) -> Option<String> {
-    let group = format!("{}/", crds::GROUP);
     ["labels", "annotations"].into_iter().find_map(|kind| {
         let keys = template["metadata"][kind]
             .as_object()
             .into_iter()
             .flat_map(|map| map.keys());
-        let taken = keys.into_iter().find(|key| key.starts_with(&group))?;
+        let taken = keys.into_iter().find(|key| is_reserved(key))?;
         refuse(
             &format!("metadata.{kind}[{taken}]"),
             "keys of kubebrain.io are the operator's",
@@ -134,22 +141,45 @@ pub(super) fn taken(template: &Value) -> Option<String> {
     })
 }
 
+/// Keys of a Secret that the pods may read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Keys {
+    /// All of them: the operator wrote it.
+    All,
+    /// Those that a certificate needs, in a Secret that somebody else made and that may hold more.
+    These(Vec<String>),
+}
+
 /// Secrets that the pods may read: the cluster's certificates but not its authority's key, and those that the spec names.
-fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> Vec<String> {
-    let mut own: Vec<String> = Leaf::ALL.map(|leaf| names.leaf(leaf)).to_vec();
+fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, Keys> {
+    let mut named: Vec<(&String, &str)> = Vec::new();
     if let Some(given) = &cluster.spec.tls.secrets {
-        own.extend([&given.ca_bundle.name, &given.server.name, &given.peer.name].map(Clone::clone));
+        named.push((&given.ca_bundle.name, &given.ca_bundle.key));
+        for pair in [&given.server, &given.peer] {
+            named.extend([(&pair.name, "tls.crt"), (&pair.name, "tls.key")]);
+        }
     }
-    let tikv = cluster.spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref());
-    own.extend(
-        tikv.into_iter()
-            .flat_map(|tls| [tls.ca_secret_ref.name.clone(), tls.client_secret_ref.name.clone()]),
-    );
+    if let Some(tls) = cluster.spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref()) {
+        let client = &tls.client_secret_ref.name;
+        named.push((&tls.ca_secret_ref.name, &tls.ca_secret_ref.key));
+        named.extend([(client, "tls.crt"), (client, "tls.key")]);
+    }
+    if let Some(jwt) = &cluster.spec.jwt_secret_ref {
+        named.extend([(&jwt.name, "jwt.pub"), (&jwt.name, "jwt.key")]);
+    }
+    let mut own = BTreeMap::new();
+    for (name, key) in named {
+        if let Keys::These(keys) = own.entry(name.clone()).or_insert_with(|| Keys::These(Vec::new())) {
+            keys.push(key.to_owned());
+        }
+    }
+    // One of its own whole, however the spec names it beside.
+    own.extend(Leaf::ALL.map(|leaf| (names.leaf(leaf), Keys::All)));
     own
 }
 
 struct Check<'a> {
-    own: Vec<String>,
+    own: BTreeMap<String, Keys>,
     account: &'a str,
 }
 
@@ -201,10 +231,13 @@ impl Check<'_> {
         if let Some(why) = security("spec.securityContext", spec.get("securityContext")) {
             return Some(why);
         }
-        let containers = CONTAINERS.into_iter().flat_map(|list| entries(spec, "spec", list));
-        for (path, container) in containers {
-            if let Some(why) = self.container(&path, container) {
-                return Some(why);
+        for list in CONTAINERS {
+            for (path, container) in entries(spec, "spec", list) {
+                let is_brain = list == "containers" && container["name"] == CONTAINER;
+                let found = mounts(&path, container, is_brain).or_else(|| self.container(&path, container));
+                if found.is_some() {
+                    return found;
+                }
             }
         }
         let volumes = entries(spec, "spec", "volumes");
@@ -228,55 +261,95 @@ impl Check<'_> {
                 "brains take no port of the node: use a Service",
             );
         }
-        let named = |path: String, reference: &Value| {
-            let name = reference["name"].as_str()?;
-            self.foreign(&path, name)
-        };
         let env = entries(container, path, "env").into_iter().find_map(|(path, env)| {
-            named(
-                format!("{path}.valueFrom.secretKeyRef"),
-                &env["valueFrom"]["secretKeyRef"],
+            let reference = &env["valueFrom"]["secretKeyRef"];
+            let keys = [reference["key"].as_str()];
+            self.secret(
+                &format!("{path}.valueFrom.secretKeyRef"),
+                reference["name"].as_str(),
+                Some(&keys),
             )
         });
         env.or_else(|| {
             let mut all = entries(container, path, "envFrom").into_iter();
-            all.find_map(|(path, from)| named(format!("{path}.secretRef"), &from["secretRef"]))
+            all.find_map(|(path, from)| {
+                let name = from["secretRef"]["name"].as_str();
+                self.secret(&format!("{path}.secretRef"), name, None)
+            })
         })
     }
 
     fn volume(&self, path: &str, volume: &Value) -> Option<String> {
-        if let Some(name) = volume["secret"]["secretName"].as_str() {
-            return self.foreign(&format!("{path}.secret"), name);
+        let secret = &volume["secret"];
+        let path_of_secret = format!("{path}.secret");
+        if let Some(why) = self.secret(&path_of_secret, secret["secretName"].as_str(), items(secret).as_deref()) {
+            return Some(why);
         }
         for (path, source) in entries(&volume["projected"], &format!("{path}.projected"), "sources") {
-            if !source["serviceAccountToken"].is_null() {
-                return refuse(
-                    &format!("{path}.serviceAccountToken"),
-                    "brains get a token only where their leader lock is a Lease",
-                );
-            }
-            if let Some(why) = source["secret"]["name"]
-                .as_str()
-                .and_then(|name| self.foreign(&format!("{path}.secret"), name))
-            {
+            let secret = &source["secret"];
+            let path = format!("{path}.secret");
+            if let Some(why) = self.secret(&path, secret["name"].as_str(), items(secret).as_deref()) {
                 return Some(why);
             }
         }
-        let kinds = volume.as_object().into_iter().flat_map(|volume| volume.iter());
-        let mut kinds = kinds.filter(|(kind, value)| !value.is_null() && !["name", "secret"].contains(&kind.as_str()));
-        let (kind, _) = kinds.find(|(kind, _)| !VOLUMES.contains(&kind.as_str()))?;
-        refuse(&format!("{path}.{kind}"), "brains mount no volume of this kind")
+        let claim = &volume["ephemeral"]["volumeClaimTemplate"]["metadata"]["labels"];
+        let reserved = claim
+            .as_object()
+            .and_then(|labels| labels.keys().find(|key| is_reserved(key)));
+        refuse(
+            &format!("{path}.ephemeral.volumeClaimTemplate.metadata.labels[{}]", reserved?),
+            "keys of kubebrain.io are the operator's",
+        )
     }
 
-    fn foreign(&self, path: &str, name: &str) -> Option<String> {
-        if self.own.iter().any(|own| own == name) {
+    /// A reference to the Secret `name` by these keys, or by all. An entry of `keys` that is no text is for the API server to refuse.
+    fn secret(&self, path: &str, name: Option<&str>, keys: Option<&[Option<&str>]>) -> Option<String> {
+        let name = name?;
+        let allowed = match self.own.get(name) {
+            Some(Keys::All) => return None,
+            Some(Keys::These(allowed)) => allowed,
+            None => {
+                let why = "is not this cluster's: brains read their own and those that the spec names";
+                return refuse(path, &format!("Secret {name} {why}"));
+            }
+        };
+        let is_allowed = |key: &Option<&str>| key.is_some_and(|key| allowed.iter().any(|allowed| allowed == key));
+        if keys.is_some_and(|keys| !keys.is_empty() && keys.iter().all(is_allowed)) {
             return None;
         }
         refuse(
             path,
-            &format!("Secret {name} is not this cluster's: brains read their own and those that the spec names"),
+            &format!(
+                "of Secret {name} the spec names {}: read only that, by its key",
+                allowed.join(" and ")
+            ),
         )
     }
+}
+
+/// The keys that the items of a volume name; `None` without items, which is the whole Secret.
+fn items(source: &Value) -> Option<Vec<Option<&str>>> {
+    let items = source["items"].as_array()?;
+    Some(items.iter().map(|item| item["key"].as_str()).collect())
+}
+
+/// The token of a leader lock is for the brain's container, and mounts are not passed on to the node.
+fn mounts(path: &str, container: &Value, is_brain: bool) -> Option<String> {
+    entries(container, path, "volumeMounts")
+        .into_iter()
+        .find_map(|(path, mount)| {
+            if mount["name"] == TOKEN && !is_brain {
+                return refuse(&path, "the token of the leader lock is for the brain's container alone");
+            }
+            let propagation = mount["mountPropagation"].as_str().unwrap_or("None");
+            if !["None", "HostToContainer"].contains(&propagation) {
+                return refuse(
+                    &format!("{path}.mountPropagation"),
+                    "brains hand no mounts on to the node",
+                );
+            }
+            None
+        })
 }
 
 /// The rights of a pod or a container.

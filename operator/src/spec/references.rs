@@ -45,6 +45,11 @@ fn references(cluster: &KubeBrainCluster, settings: &Settings) -> Vec<(String, K
         named.push(("storage.tikv.tls.caSecretRef", &tls.ca_secret_ref.name));
         named.push(("storage.tikv.tls.clientSecretRef", &tls.client_secret_ref.name));
     }
+    named.extend(
+        spec.jwt_secret_ref
+            .as_ref()
+            .map(|reference| ("jwtSecretRef", &reference.name)),
+    );
     let mut references: Vec<(String, Kind, String)> = named
         .into_iter()
         .map(|(path, name)| (path.to_owned(), Kind::Secret, name.clone()))
@@ -105,6 +110,7 @@ mod tests {
             (named("server"), "tls.secrets.server"),
             (named("peer"), "tls.secrets.peer"),
             (named("operatorClient"), "tls.secrets.operatorClient"),
+            (json!({"jwtSecretRef": {"name": "other-ca"}}), "jwtSecretRef"),
         ] {
             let expected = format!("{path}: Secret other-ca belongs to the cluster other");
             assert_eq!(judged(spec.clone()), expected, "{spec}");

@@ -1,26 +1,61 @@
 //! Wishes to have all brains restarted: `spec.restartedAt`, and the annotation `kubebrain.io/restart`. The newest counts, and one that
 //! was acted on is never taken back: a value that goes back in time would restart everything again.
+//!
+//! A time that lies ahead is no wish: it would hide every later one until then.
 
 use crds::KubeBrainCluster;
-use crds::wishes::RESTART;
-use k8s_openapi::jiff::Timestamp;
+use crds::wishes::{AHEAD, RESTART};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-/// The newest wish, as it was written. A text that is no time in RFC 3339 is no wish, unless it is all there ever was.
-pub(super) fn wish(cluster: &KubeBrainCluster) -> Option<String> {
+/// Age up to which a wish is newer than one that lies ahead and that an older operator acted on.
+const RECENT: SignedDuration = SignedDuration::from_hours(1);
+
+/// The wishes of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Restart {
+    /// The newest one, as it was written.
+    pub(crate) at: Option<String>,
+    /// One that is none, and why.
+    pub(crate) ignored: Option<String>,
+}
+
+pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
     let handled = cluster
         .status
         .as_ref()
         .and_then(|status| status.last_handled_restart.as_ref());
-    let annotated = cluster.annotations().get(RESTART);
-    let wishes = [handled, cluster.spec.restarted_at.as_ref(), annotated];
-    let timed = wishes
-        .into_iter()
-        .flatten()
-        .filter_map(|wish| Some((wish.parse::<Timestamp>().ok()?, wish)));
-    // Of equal times the one that was acted on stays: another spelling is no other wish.
-    let newest = timed.reduce(|newest, wish| if wish.0 > newest.0 { wish } else { newest });
-    newest.map(|(_, wish)| wish.clone())
+    let handled = handled.and_then(|wish| Some((wish.parse::<Timestamp>().ok()?, wish)));
+    let written = [
+        ("spec.restartedAt", cluster.spec.restarted_at.as_ref()),
+        (
+            "the annotation kubebrain.io/restart",
+            cluster.annotations().get(RESTART),
+        ),
+    ];
+    let (mut newest, mut ignored) = (handled, None);
+    for (place, wish) in written {
+        let Some(wish) = wish else { continue };
+        let why = match wish.parse::<Timestamp>() {
+            Ok(at) if at <= now + AHEAD => {
+                let ahead = newest.is_some_and(|(newest, _)| newest > now + AHEAD && at > now - RECENT);
+                // Of equal times the one that was acted on stays: another spelling is no other wish.
+                if ahead || newest.is_none_or(|(newest, _)| at > newest) {
+                    newest = Some((at, wish));
+                }
+                continue;
+            }
+            // It was acted on, and lies ahead of nothing any more.
+            Ok(at) if newest.is_some_and(|(newest, _)| at == newest) => continue,
+            Ok(_) => "lies ahead",
+            Err(_) => "is no time such as 2026-11-21T00:00:00Z",
+        };
+        ignored = Some(format!("{place} asks for a restart, and {wish:?} {why}: it is ignored"));
+    }
+    Restart {
+        at: newest.map(|(_, wish)| wish.clone()),
+        ignored,
+    }
 }
 
 #[cfg(test)]
@@ -38,7 +73,8 @@ mod tests {
                 .annotations_mut()
                 .insert(RESTART.to_owned(), annotation.to_owned());
         }
-        assert_eq!(wish(&cluster).as_deref(), expected);
+        let now = "2026-11-23T00:00:00Z".parse().unwrap();
+        assert_eq!(wish(&cluster, now).at.as_deref(), expected);
     }
 
     #[test]
@@ -57,5 +93,32 @@ mod tests {
             Some(first),
         );
         check(None, None, Some("now"), None);
+    }
+
+    #[test]
+    fn time_that_lies_ahead_or_is_none_is_ignored_and_said() {
+        let (first, ahead) = ("2026-11-21T00:00:00Z", "2036-01-01T00:00:00Z");
+        check(None, Some(ahead), None, None);
+        check(None, Some(first), Some(ahead), Some(first));
+        check(None, Some("2026-13-45T00:00:00Z"), Some(first), Some(first));
+        check(None, Some("2026-11-23T00:04:00Z"), None, Some("2026-11-23T00:04:00Z"));
+        // An older operator acted on it: a wish of now is newer all the same, and an old one restarts nobody.
+        check(
+            Some(ahead),
+            None,
+            Some("2026-11-22T23:59:00Z"),
+            Some("2026-11-22T23:59:00Z"),
+        );
+        check(Some(ahead), Some(first), Some(ahead), Some(ahead));
+        let said = |wished: &str| {
+            let cluster = crate::fake_cluster::cluster(json!({"restartedAt": wished}));
+            wish(&cluster, first.parse().unwrap()).ignored.unwrap_or_default()
+        };
+        assert_eq!(
+            said(ahead),
+            format!("spec.restartedAt asks for a restart, and {ahead:?} lies ahead: it is ignored")
+        );
+        assert!(said("2026-13-45T00:00:00Z").contains("is no time such as"));
+        assert_eq!(said(first), "");
     }
 }

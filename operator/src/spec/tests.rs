@@ -94,6 +94,26 @@ fn alternative_names_are_dns_names_or_addresses() {
 }
 
 #[test]
+fn inherited_annotations_give_pods_nothing_either() {
+    let inherit = |key: &str| json!({"inheritedMetadata": {"annotations": {"example.com/team": "a", key: "x"}}});
+    for key in [
+        "container.apparmor.security.beta.kubernetes.io/brain",
+        "eks.amazonaws.com/role-arn",
+        "iam.gke.io/gcp-service-account",
+    ] {
+        refused(
+            inherit(key),
+            &format!("InvalidSpec: inheritedMetadata.annotations[{key}]: "),
+        );
+        assert!(read(&cluster(inherit(key)), &settings(), None).is_ok());
+    }
+    // They are not inherited at all.
+    for key in ["argocd.argoproj.io/tracking-id", "kubebrain.io/restart-hash"] {
+        assert_eq!(judged(inherit(key)), "", "{key}");
+    }
+}
+
+#[test]
 fn pod_template_is_judged_by_what_it_asks_for() {
     assert_eq!(judged(json!({"podTemplate": {}})), "");
     assert_eq!(
@@ -104,8 +124,10 @@ fn pod_template_is_judged_by_what_it_asks_for() {
         judged(json!({"podTemplate": {"metadata": {"labels": {"team": "a"}}}})),
         ""
     );
-    // The API server knows the fields, and names one that is misspelt.
-    assert_eq!(judged(json!({"podTemplate": {"spec": {"contianers": []}, "x": 1}})), "");
+    refused(
+        json!({"podTemplate": {"spec": {"contianers": []}, "x": 1}}),
+        "InvalidSpec: podTemplate.spec.contianers: it is not among the fields",
+    );
     refused(
         json!({"podTemplate": {"spec": 1}}),
         "InvalidSpec: podTemplate.spec: it is no map",

@@ -180,6 +180,10 @@ fn available(facts: &Facts) -> ConditionUpdate {
     if let Some(alarm) = &facts.alarm {
         return no("NoSpace", format!("the brains take no writes: {alarm}"));
     }
+    if let Some(refused) = facts.refused_pods.as_ref().filter(|_| facts.leader.is_none()) {
+        // Volumes wait for pods that are not made.
+        return no(refused.reason, refused.message.clone());
+    }
     match (&facts.leader, &facts.volumes) {
         (Some(leader), _) => {
             let lock = facts.lock.as_ref().map(|lock| format!("; {lock}")).unwrap_or_default();
@@ -224,14 +228,12 @@ fn progressing(facts: &Facts) -> ConditionUpdate {
             Change::None,
             CertificateState::Due(why) | CertificateState::Missing(why) | CertificateState::Rotating(why),
         ) => say(ConditionStatus::True, "RotatingCertificates", why.clone()),
-        (Change::None, _) => say(
-            ConditionStatus::False,
-            "Reconciled",
-            match &facts.image_waits {
-                Some(why) => format!("nothing is being changed; {why}"),
-                None => "nothing is being changed".to_owned(),
-            },
-        ),
+        (Change::None, _) => {
+            let notes = [&facts.image_waits, &facts.ignored];
+            let notes: String = notes.into_iter().flatten().map(|why| format!("; {why}")).collect();
+            let message = format!("nothing is being changed{notes}");
+            say(ConditionStatus::False, "Reconciled", message)
+        }
         (Change::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
         (change, _) => say(ConditionStatus::True, change.reason(), in_flight(facts)),
     }

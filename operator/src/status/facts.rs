@@ -101,6 +101,8 @@ pub(crate) struct Facts {
     /// The change takes longer than the spec allows.
     pub(crate) overdue: bool,
     pub(crate) paused: bool,
+    /// A wish that is none, and why.
+    pub(crate) ignored: Option<String>,
     /// There are steps that a pause holds back.
     pub(crate) pending: bool,
     pub(crate) trust: CertificateState,
@@ -188,6 +190,7 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
+            ignored: pass.desired.restart.ignored.clone(),
             pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,
@@ -410,7 +413,8 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
 
 /// A refusal of pods, in the words of the StatefulSet's controller.
 fn refused_pods(words: &str) -> Blocker {
-    let reason = if words.contains("exceeded quota") {
+    // It is exceeded, or asks for a limit that the pods do not have.
+    let reason = if words.contains("exceeded quota") || words.contains("failed quota") {
         "QuotaExceeded"
     } else {
         "PodsRefused"

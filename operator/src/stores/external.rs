@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use crds::cluster::workload::WorkloadType;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::Selector;
+use kube::core::{ApiResource, Selector};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::feed::Feed;
+use super::received::Object;
 use crate::triggers::Triggers;
 
 /// Timeout of the first list.
@@ -141,14 +142,15 @@ impl ExternalPods {
         mut writer: Writer<Pod>,
     ) {
         let clusters = self.feed.clusters.clone();
-        let api: Api<Pod> = Api::namespaced(
-            self.feed.client.clone(),
-            cluster.namespace.as_deref().unwrap_or_default(),
-        );
-        let config = watcher::Config::default().labels(&selector);
+        let feed = Feed {
+            namespace: cluster.namespace.clone(),
+            ..self.feed.clone()
+        };
         let named = cluster.clone();
         let mut touched = |_: &Pod, _| vec![named.clone()];
-        let watch = self.feed.follow(api, config, "pods", &mut writer, &mut touched, |_| {});
+        let events = feed.listed(&ApiResource::erase::<Pod>(&()), Some(&selector));
+        let events = events.filter_map(|event| std::future::ready(feed.kept(event, Object::parse)));
+        let watch = feed.follow(events, "pods", &mut writer, &mut touched);
         let gone = async {
             while clusters
                 .get(&cluster)

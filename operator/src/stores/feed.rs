@@ -1,14 +1,17 @@
 //! One watch: it fills a store, and names the clusters that changed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use futures::StreamExt;
-use kube::core::{ApiResource, DynamicObject, TypeMeta};
+use futures::{Stream, StreamExt};
+use http::header::{ACCEPT, HeaderValue};
+use kube::client::Body;
+use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
@@ -18,9 +21,19 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use super::cluster_of;
+use super::clusters::{self, Weights};
+use super::received::{Object, Received, Stub};
+use super::{cluster_of, is_name_of};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
+
+/// Objects of one answer to a list. Anybody may label an object of a megabyte as the operator's.
+const PAGE: u32 = 8;
+/// Timeout of a read of one object.
+const READ: Duration = Duration::from_secs(10);
+/// Media types of lists and watches that have no more of an object than its metadata.
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Fields that every watch needs.
 #[derive(Clone)]
@@ -46,28 +59,22 @@ impl Feed {
             let changed = seen.insert(object.clone(), digest) != Some(digest);
             Vec::from_iter(changed.then_some(object))
         };
-        let api = self.api();
-        self.follow(
-            api,
-            watcher::Config::default(),
-            "kubebrainclusters",
-            &mut writer,
-            &mut touched,
-            |_| {},
-        )
-        .await;
+        let mut weights = Weights::default();
+        let events = self.listed(&clusters::resource(), None).filter_map(move |event| {
+            let admitted = admit(&mut weights, event);
+            async move { admitted }
+        });
+        self.follow(events, "kubebrainclusters", &mut writer, &mut touched)
+            .await;
     }
 
-    /// Watches objects of one kind. Renewals of Leases start no pass.
-    pub(super) async fn objects(
-        self,
-        api: Api<DynamicObject>,
-        labels: String,
-        kind: Kind,
-        mut writer: Writer<DynamicObject>,
-    ) {
-        let config = watcher::Config::default().labels(&labels);
-        let plural = kind.resource().plural;
+    /// Watches objects of one kind. What no cluster owns is not kept. Renewals of Leases start no pass.
+    ///
+    /// The content of an object is read only when a cluster owns it: of all others no more than the metadata is sent. A Lease is
+    /// small, and changes all the time.
+    pub(super) async fn objects(&self, kind: Kind, labels: &str, writer: &mut Writer<DynamicObject>) {
+        // An error means that the watches are gone, and the passes with them.
+        drop(self.clusters.wait_until_ready().await);
         let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
         let mut touched = |object: &DynamicObject, gone: bool| {
             let key = (object.metadata.namespace.clone(), object.metadata.name.clone());
@@ -80,44 +87,164 @@ impl Feed {
             };
             Vec::from_iter(cluster_of(&object.metadata).filter(|_| changed))
         };
-        let types = kind.resource();
-        self.follow(api, config, &plural, &mut writer, &mut touched, move |object| {
-            name_kind(object, &types)
-        })
-        .await;
+        let resource = kind.resource();
+        if kind == Kind::Lease {
+            let events = self.listed(&resource, Some(labels)).filter_map(|event| {
+                let kept = self.kept(event, |lease| {
+                    let wanted = self.wants(kind, &lease.metadata);
+                    wanted.then(|| lease.clone().into_dynamic(&kind.resource()))
+                });
+                async move { kept }
+            });
+            return self.follow(events, &resource.plural, writer, &mut touched).await;
+        }
+        let api: Api<Stub> = self.dynamic(metadata_only(&self.client), &resource);
+        let events = watch(api, Some(labels)).filter_map(|event| self.filled(kind, event));
+        self.follow(events, &resource.plural, writer, &mut touched).await;
     }
 
-    /// Watches objects that carry a label, whatever its value.
-    pub(super) async fn labelled<K>(self, api: Api<K>, label: &str, plural: &str, mut writer: Writer<K>)
+    /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have.
+    pub(super) async fn labelled<K>(self, label: &str, wants: fn(&Self, &ObjectMeta) -> bool, mut writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let config = watcher::Config::default().labels(label);
+        drop(self.clusters.wait_until_ready().await);
+        let resource = ApiResource::erase::<K>(&());
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
-        self.follow(api, config, plural, &mut writer, &mut touched, |_| {})
-            .await;
+        let events = self.listed(&resource, Some(label)).filter_map(|event| {
+            let kept = self.kept(event, |object| {
+                wants(&self, &object.metadata).then(|| object.parse()).flatten()
+            });
+            async move { kept }
+        });
+        self.follow(events, &resource.plural, &mut writer, &mut touched).await;
     }
 
-    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns, `complete`
-    /// adds what the API server left out.
+    /// Lists and watches whole objects, each bounded.
+    pub(super) fn listed(
+        &self,
+        resource: &ApiResource,
+        labels: Option<&str>,
+    ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
+        watch(self.dynamic(self.client.clone(), resource), labels)
+    }
+
+    /// An event about objects that are kept: one that is kept no more was deleted, as far as a store goes.
+    pub(super) fn kept<K: DeserializeOwned>(
+        &self,
+        event: watcher::Result<Event<Object>>,
+        keep: impl Fn(&Object) -> Option<K>,
+    ) -> Option<watcher::Result<Event<K>>> {
+        let gone = |object: &Object| {
+            let bare = Object {
+                metadata: object.metadata.clone(),
+                ..Object::default()
+            };
+            bare.parse().map(Event::Delete)
+        };
+        let event = match event {
+            Err(error) => return Some(Err(error)),
+            Ok(event) => event,
+        };
+        let kept = match event {
+            Event::Init => Some(Event::Init),
+            Event::InitDone => Some(Event::InitDone),
+            Event::InitApply(object) => keep(&object).map(Event::InitApply),
+            Event::Apply(object) => keep(&object).map(Event::Apply).or_else(|| gone(&object)),
+            Event::Delete(object) => gone(&object),
+        };
+        kept.map(Ok)
+    }
+
+    /// The same for objects of which only the metadata was sent. One that cannot be read is kept no more: a pass that misses it asks for
+    /// it by its name.
+    async fn filled(
+        &self,
+        kind: Kind,
+        event: watcher::Result<Event<Stub>>,
+    ) -> Option<watcher::Result<Event<DynamicObject>>> {
+        let event = match event {
+            Err(error) => return Some(Err(error)),
+            Ok(event) => event,
+        };
+        let gone = |stub: Stub| Event::Delete(stub.into_dynamic(&kind.resource()));
+        let filled = match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(stub) => Event::InitApply(self.read(kind, &stub.metadata).await?),
+            Event::Apply(stub) => match self.read(kind, &stub.metadata).await {
+                Some(object) => Event::Apply(object),
+                None => gone(stub),
+            },
+            Event::Delete(stub) => gone(stub),
+        };
+        Some(Ok(filled))
+    }
+
+    /// The object with this metadata, if a cluster owns it.
+    async fn read(&self, kind: Kind, metadata: &ObjectMeta) -> Option<DynamicObject> {
+        if !self.wants(kind, metadata) {
+            return None;
+        }
+        let (namespace, name) = (metadata.namespace.as_deref()?, metadata.name.as_deref()?);
+        let resource = kind.resource();
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        match tokio::time::timeout(READ, api.get_opt(name)).await {
+            Ok(Ok(found)) => found.map(|object| object.into_dynamic(&resource)),
+            Ok(Err(error)) => {
+                debug!(%error, namespace, name, "an object cannot be read");
+                None
+            }
+            Err(_) => {
+                debug!(namespace, name, "an object was not read in time");
+                None
+            }
+        }
+    }
+
+    /// Returns true if an object with this metadata is one that a cluster has, by its owner or its label, and by its name.
+    fn wants(&self, kind: Kind, metadata: &ObjectMeta) -> bool {
+        let mut owners = metadata.owner_references.iter().flatten();
+        let owner = match owners.find(|owner| owner.controller == Some(true)) {
+            Some(owner) if owner.kind != KubeBrainCluster::kind(&()) => None,
+            Some(owner) => Some(owner.name.clone()),
+            None => cluster_of(metadata).map(|cluster| cluster.name),
+        };
+        let named = |cluster: &String| is_name_of(cluster, kind, metadata.name.as_deref().unwrap_or_default());
+        owner
+            .filter(named)
+            .is_some_and(|cluster| self.exists(&cluster, metadata))
+    }
+
+    /// Returns true if there is a cluster of this name beside an object.
+    pub(super) fn exists(&self, cluster: &str, beside: &ObjectMeta) -> bool {
+        let namespace = beside.namespace.as_deref().unwrap_or_default();
+        self.clusters.get(&ObjectRef::new(cluster).within(namespace)).is_some()
+    }
+
+    fn dynamic<const WHOLE: bool>(&self, client: Client, resource: &ApiResource) -> Api<Received<WHOLE>> {
+        match &self.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        }
+    }
+
+    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns.
     pub(super) async fn follow<K, D>(
         &self,
-        api: Api<K>,
-        config: watcher::Config,
+        events: impl Stream<Item = watcher::Result<Event<K>>>,
         plural: &str,
         writer: &mut Writer<K>,
         touched: &mut impl FnMut(&K, bool) -> Vec<ObjectRef<KubeBrainCluster>>,
-        complete: impl Fn(&mut K),
     ) where
         D: Clone + Eq + Hash,
-        K: Resource<DynamicType = D> + Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource<DynamicType = D> + Clone + 'static,
     {
-        let pruned = watcher(api, config).modify(|object| {
-            object.meta_mut().managed_fields = None;
-            complete(object);
-        });
-        let mut events = pin!(pruned.default_backoff());
+        let mut events = pin!(events);
         let mut failing = false;
+        // What is in the store: a deletion of anything else concerns nobody.
+        let mut stored: HashSet<(Option<String>, Option<String>)> = HashSet::new();
+        let place = |object: &K| (object.meta().namespace.clone(), object.meta().name.clone());
         while let Some(event) = events.next().await {
             let event = match event {
                 Ok(event) => event,
@@ -133,15 +260,24 @@ impl Feed {
                 }
             };
             failing = false;
+            if matches!(&event, Event::Delete(object) if !stored.remove(&place(object))) {
+                continue;
+            }
             writer.apply_watcher_event(&event);
             match &event {
-                Event::Apply(object) => self.name(touched(object, false)),
+                Event::Apply(object) => {
+                    stored.insert(place(object));
+                    self.name(touched(object, false));
+                }
                 Event::Delete(object) => self.name(touched(object, true)),
                 // No other event names objects that were deleted while nobody watched.
                 Event::InitDone => self.name_all(),
                 // All are named at the end of the list; `touched` has seen them then.
-                Event::InitApply(object) => drop(touched(object, false)),
-                Event::Init => {}
+                Event::InitApply(object) => {
+                    stored.insert(place(object));
+                    drop(touched(object, false));
+                }
+                Event::Init => stored.clear(),
             }
         }
     }
@@ -156,6 +292,69 @@ impl Feed {
             self.triggers.add(ObjectRef::from_obj(&*cluster));
         }
     }
+}
+
+/// Lists in pages, then watches.
+fn watch<const WHOLE: bool>(
+    api: Api<Received<WHOLE>>,
+    labels: Option<&str>,
+) -> impl Stream<Item = watcher::Result<Event<Received<WHOLE>>>> + Send + use<WHOLE> {
+    let mut config = watcher::Config::default().page_size(PAGE);
+    config.label_selector = labels.map(str::to_owned);
+    watcher(api, config).default_backoff()
+}
+
+/// A client that asks for no more than the metadata of objects.
+fn metadata_only(client: &Client) -> Client {
+    let inner = client.clone();
+    let service = tower::service_fn(move |mut request: http::Request<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let watches = query.split('&').any(|part| part == "watch=true");
+        let accept = if watches { METADATA } else { METADATA_LIST };
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        let client = inner.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, client.default_namespace())
+}
+
+/// An event about clusters as they are kept. What is no cluster of this version is left out, as if it were not there.
+fn admit(
+    weights: &mut Weights,
+    event: watcher::Result<Event<Object>>,
+) -> Option<watcher::Result<Event<KubeBrainCluster>>> {
+    let event = match event {
+        Err(error) => return Some(Err(error)),
+        Ok(event) => event,
+    };
+    let mut admit = |object: Object| {
+        let (namespace, name) = (object.namespace(), object.name_any());
+        let cluster = weights.admit(object);
+        if cluster.is_none() {
+            warn!(
+                namespace,
+                name, "an object is no KubeBrainCluster of this version: it is left alone"
+            );
+        }
+        cluster
+    };
+    let admitted = match event {
+        Event::Init => {
+            weights.clear();
+            Some(Event::Init)
+        }
+        Event::InitDone => Some(Event::InitDone),
+        Event::InitApply(object) => admit(object).map(Event::InitApply),
+        Event::Apply(object) => admit(object).map(Event::Apply),
+        Event::Delete(object) => {
+            let cluster = clusters::read(object);
+            if let Some(cluster) = &cluster {
+                weights.forget(cluster);
+            }
+            cluster.map(Event::Delete)
+        }
+    };
+    admitted.map(Ok)
 }
 
 /// Names the kind of an object: those of a list do not, and they are compared with rendered ones, which do.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use crds::cluster::tls::TlsMode;
 use crds::{KubeBrainCluster, KubeBrainClusterSpec};
 use futures::StreamExt;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use kube::core::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -17,14 +19,20 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use crate::names::{CLUSTER, MANAGED_BY};
 use crate::triggers::Triggers;
 
 /// Most Secrets that are watched. Others are read in every pass over a cluster that names them.
-const WATCHED: usize = 1024;
+const WATCHED: usize = 256;
+/// Bytes of one value of a Secret, and of all that are kept of one. Certificates have less.
+const VALUES: (usize, usize) = (128 << 10, 160 << 10);
 /// Timeout of the first answers of one cluster's watches together.
 const FIRST: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that a cluster still names its Secret.
 const LOOK: Duration = Duration::from_secs(30);
+
+/// Secrets that a spec names, by their names; `None` for one that does not exist.
+pub(crate) type Given = BTreeMap<String, Option<Arc<Secret>>>;
 
 /// The watches. Clones share them.
 #[derive(Clone)]
@@ -72,7 +80,7 @@ impl GivenSecrets {
     ///
     /// # Errors
     /// The API server refused, or did not answer in time.
-    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<BTreeMap<String, Option<Arc<Secret>>>> {
+    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Given> {
         let until = Instant::now() + FIRST;
         let names = named(&cluster.spec);
         // All watches begin before any is waited for.
@@ -92,7 +100,7 @@ impl GivenSecrets {
                 Some(Some(watch)) => first(watch, &key, until).await?,
                 Some(None) => {
                     let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
-                    api.get_opt(&key.name).await?.map(Arc::new)
+                    api.get_opt(&key.name).await?.map(pruned)
                 }
             };
             found.insert(key.name, secret);
@@ -181,10 +189,7 @@ impl GivenSecrets {
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(crate) async fn read(
-    client: &Client,
-    cluster: &KubeBrainCluster,
-) -> kube::Result<BTreeMap<String, Option<Arc<Secret>>>> {
+pub(crate) async fn read(client: &Client, cluster: &KubeBrainCluster) -> kube::Result<Given> {
     let api: Api<Secret> = Api::namespaced(
         client.clone(),
         cluster.metadata.namespace.as_deref().unwrap_or_default(),
@@ -229,10 +234,33 @@ fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
     }
 }
 
-/// Drops metadata that is not used.
+/// Drops metadata that is not used, and what is too large for a certificate: the Secret may be anything.
 fn pruned(mut secret: Secret) -> Arc<Secret> {
-    secret.metadata.managed_fields = None;
-    secret.metadata.annotations = None;
+    let own = |key: &str| {
+        let labels = secret.metadata.labels.as_ref();
+        labels
+            .and_then(|labels| labels.get(key))
+            .map(|value| (key.to_owned(), value.clone()))
+    };
+    let labels = [CLUSTER, MANAGED_BY].into_iter().filter_map(own).collect();
+    secret.metadata = ObjectMeta {
+        name: secret.metadata.name.take(),
+        namespace: secret.metadata.namespace.take(),
+        uid: secret.metadata.uid.take(),
+        resource_version: secret.metadata.resource_version.take(),
+        deletion_timestamp: secret.metadata.deletion_timestamp.take(),
+        labels: Some(labels),
+        ..ObjectMeta::default()
+    };
+    let mut values: Vec<(String, ByteString)> = secret.data.take().unwrap_or_default().into_iter().collect();
+    values.sort_by_key(|(_, value)| value.0.len());
+    let mut left = VALUES.1;
+    values.retain(|(key, value)| {
+        let fits = value.0.len() <= VALUES.0 && key.len() + value.0.len() + 64 <= left;
+        left -= if fits { key.len() + value.0.len() + 64 } else { 0 };
+        fits
+    });
+    secret.data = Some(values.into_iter().collect());
     Arc::new(secret)
 }
 

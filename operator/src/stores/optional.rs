@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::Client;
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
-use kube::runtime::reflector::ObjectRef;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::feed::{Feed, name_kind};
+use super::feed::Feed;
+use crate::objects::Kind;
 
 /// Interval of looks for a kind that no cluster asks for.
 const LOOK: Duration = Duration::from_secs(180);
@@ -24,21 +24,23 @@ const RETRY: Duration = Duration::from_secs(10);
 /// A kind that may not exist.
 pub(super) struct Wanted {
     pub(super) resource: ApiResource,
-    /// Selects the objects; `None` for all.
-    pub(super) labels: Option<String>,
     /// True if it exists now.
     pub(super) known: Arc<AtomicBool>,
     /// The test of a cluster that asks for the kind.
     pub(super) asked: fn(&KubeBrainCluster) -> bool,
-    /// The clusters that a change of an object concerns.
-    pub(super) touched: fn(&Feed, &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>>,
+    pub(super) source: Source,
+}
+
+/// What is kept of a kind.
+pub(super) enum Source {
+    /// Objects with these labels that a cluster owns.
+    Owned { kind: Kind, labels: String },
+    /// Placement drivers of clusters of the TiDB operator.
+    Tidb,
 }
 
 /// Fills `writer` for ever, with nothing while the kind does not exist.
 pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicObject>) {
-    let api = feed.dynamic(&wanted.resource);
-    let mut config = watcher::Config::default();
-    config.label_selector.clone_from(&wanted.labels);
     let plural = &wanted.resource.plural;
     loop {
         match exists(&feed.client, &wanted.resource).await {
@@ -51,9 +53,12 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                     );
                     feed.name_all();
                 }
-                let mut touched = |object: &DynamicObject, _| (wanted.touched)(&feed, &object.metadata);
-                let complete = |object: &mut DynamicObject| name_kind(object, &wanted.resource);
-                let watch = feed.follow(api.clone(), config.clone(), plural, &mut writer, &mut touched, complete);
+                let watch = async {
+                    match &wanted.source {
+                        Source::Owned { kind, labels } => feed.objects(*kind, labels, &mut writer).await,
+                        Source::Tidb => super::tidb_clusters(&feed, &mut writer).await,
+                    }
+                };
                 while_existing(&feed.client, &wanted.resource, watch).await;
             }
             Ok(false) => {

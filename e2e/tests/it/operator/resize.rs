@@ -1,7 +1,7 @@
 //! Growth in place: volumes with their class, and pods with what their node can give.
 
 use e2e::images::BRAIN_NEXT;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -138,5 +138,33 @@ fn resources_of_a_pod_change_in_place() {
             .await;
         super::bad_days::until_named(&brains, &["Ready", "Degraded", "Progressing"], "cpu").await;
         can_be_deleted(&brains).await;
+    });
+}
+
+/// The cases by which the operator's own tests merge: a template is merged as a pod is.
+#[test]
+fn merges_of_tests_are_those_of_the_api_server() {
+    kit::run_troubled("resize-merges", async |kit| {
+        let cases = include_str!("../../../../operator/fixtures/merges.json");
+        let cases: Vec<serde_json::Value> = serde_json::from_str(cases).unwrap();
+        let templates = kit.api::<PodTemplate>();
+        for (number, case) in cases.iter().enumerate() {
+            let name = format!("merge-{number}");
+            let mut container = json!({"name": "brain", "image": "i"});
+            if !case["before"].is_null() {
+                container["resources"] = case["before"].clone();
+            }
+            let made = json!({
+                "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": name, "namespace": kit.namespace},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}},
+            });
+            kit.try_apply(&made).await.unwrap();
+            let containers = json!([{"name": "brain", "resources": case["patch"]}]);
+            let patch = Patch::Strategic(json!({"template": {"spec": {"containers": containers}}}));
+            let merged = templates.patch(&name, &PatchParams::default(), &patch).await.unwrap();
+            let merged = serde_json::to_value(&merged).unwrap();
+            let found = &merged["template"]["spec"]["containers"][0]["resources"]["limits"];
+            assert_eq!(found, &case["after"]["limits"], "{case}");
+        }
     });
 }

@@ -1,5 +1,7 @@
 //! Objects of somebody else that an apply would take over without a conflict: it sets nothing that they have set.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::lock::competing;
 use super::*;
 
@@ -10,7 +12,13 @@ async fn check(path: &str, kind: &str, content: Value) {
     for (field, value) in content.as_object().unwrap() {
         foreign[field] = value.clone();
     }
-    let api = competing(FakeApi::new());
+    // It is made between the question whether it exists and the answer.
+    let (own, asked) = (path.to_owned(), Arc::<AtomicUsize>::default());
+    let api = FakeApi::scripted(move |request| {
+        let first = request.path == own && !request.writes() && asked.fetch_add(1, Ordering::SeqCst) == 0;
+        if first { refuse(404, "NotFound") } else { Reply::Pass }
+    });
+    let api = competing(api);
     api.remove(path);
     let foreign = api.put(path, foreign);
     let rig = Rig::new(api).await;
@@ -37,4 +45,35 @@ async fn object_that_an_apply_would_take_over_is_left_alone() {
     check(&format!("{NAMESPACE}/serviceaccounts/dev"), "ServiceAccount", json!({})).await;
     let map = format!("{NAMESPACE}/configmaps/dev-ca-bundle");
     check(&map, "ConfigMap", json!({"data": {"theirs": "yes"}})).await;
+}
+
+/// A cluster that is called as somebody's account, and says so.
+#[tokio::test(start_paused = true)]
+async fn no_pod_runs_as_an_account_of_somebody_else() {
+    let account = format!("{NAMESPACE}/serviceaccounts/dev");
+    for labels in [json!({}), json!({"app.kubernetes.io/managed-by": "kubebrain-operator"})] {
+        let api = competing(FakeApi::new());
+        let mut own = api.get(&format!("{CLUSTERS}/dev")).unwrap();
+        own["spec"]["pod"] = json!({"serviceAccountName": "dev"});
+        api.put(&format!("{CLUSTERS}/dev"), own);
+        api.remove("/apis/apps/v1/namespaces/brains/statefulsets/dev");
+        api.remove(&account);
+        let metadata = json!({"name": "dev", "namespace": "brains", "labels": labels});
+        api.put(
+            &account,
+            json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": metadata}),
+        );
+        let rig = Rig::new(api).await;
+        for _ in 0..4 {
+            drop(pass(&rig).await);
+            rig.sync().await;
+        }
+        let stalled = condition(&stored_status(&rig), "Stalled").clone();
+        assert_eq!(stalled["reason"], "OwnershipConflict", "{stalled}");
+        assert!(
+            rig.api
+                .get("/apis/apps/v1/namespaces/brains/statefulsets/dev")
+                .is_none()
+        );
+    }
 }

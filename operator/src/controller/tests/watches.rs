@@ -4,6 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
+/// Metadata of a pod of the cluster's StatefulSet.
+fn own_pod() -> Value {
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": "u", "controller": true});
+    json!({"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}, "ownerReferences": [owner]})
+}
+
 #[tokio::test(start_paused = true)]
 async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
     let rig = Rig::new(settled(FakeApi::new())).await;
@@ -37,7 +43,7 @@ async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
         service["spec"]["renewTime"] = json!("2026-11-21T00:00:01.000000Z");
     });
     assert_eq!(named(&rig).await, Vec::<String>::new());
-    let pod = json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    let pod = json!({"metadata": own_pod()});
     rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
     assert_eq!(named(&rig).await, ["dev"]);
     rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
@@ -154,8 +160,7 @@ async fn secret_that_may_not_be_watched_fails_the_pass_with_its_name() {
 #[tokio::test(start_paused = true)]
 async fn managed_fields_are_not_kept() {
     let api = bare(FakeApi::new());
-    let mut pod =
-        json!({"metadata": {"name": "dev-0", "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}}});
+    let mut pod = json!({"metadata": own_pod()});
     pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
     api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
     let rig = Rig::new(api).await;
@@ -286,4 +291,153 @@ async fn the_definition_is_waited_for() {
     let stop = CancellationToken::new();
     assert_eq!(wait_for_definition(&Api::all(client), &stop).await.unwrap(), Some(()));
     assert_eq!(asked_so_far.load(Ordering::SeqCst), 4);
+}
+
+/// A megabyte under the operator's label, as anybody may make it.
+fn strangers(api: &FakeApi, kind: &str, plural: &str, count: usize) {
+    for number in 0..count {
+        let labels = json!({"app.kubernetes.io/managed-by": "kubebrain-operator", "kubebrain.io/cluster": "dev"});
+        let name = format!("stranger-{number}");
+        let object = json!({
+            "kind": kind, "apiVersion": "v1", "metadata": {"name": name, "namespace": "brains", "labels": labels},
+            "data": {"x": "x".repeat(1000)},
+        });
+        api.put(&format!("{NAMESPACE}/{plural}/{name}"), object);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_strangers_are_neither_kept_nor_read() {
+    let api = settled(FakeApi::new());
+    strangers(&api, "ConfigMap", "configmaps", 40);
+    strangers(&api, "Secret", "secrets", 40);
+    let rig = Rig::new(api).await;
+    strangers(&rig.api, "ServiceAccount", "serviceaccounts", 3);
+    rig.sync().await;
+    let view = rig.context.stores.view("brains", "dev");
+    let kept: Vec<String> = view.objects.iter().map(|(_, object)| object.name_any()).collect();
+    assert!(kept.iter().all(|name| name.starts_with("dev")), "{kept:?}");
+    assert!(
+        kept.contains(&"dev-ca-bundle".to_owned()) && kept.contains(&"dev-ca".to_owned()),
+        "{kept:?}"
+    );
+    let asked = rig.api.asked();
+    let lists = |plural: &str| {
+        let path = format!("/api/v1/{plural}");
+        asked.iter().filter(|asked| asked.path == path).collect::<Vec<_>>()
+    };
+    for plural in ["configmaps", "secrets", "serviceaccounts"] {
+        assert!(lists(plural).iter().all(|asked| asked.bare), "{plural} are sent whole");
+    }
+    let pages = lists("configmaps")
+        .iter()
+        .filter(|asked| asked.query.contains("limit=8"))
+        .count();
+    assert!(pages >= 5, "{pages} pages");
+    let read = asked.iter().any(|asked| asked.path.contains("stranger"));
+    assert!(!read, "a stranger was read");
+    // Nor do they start a pass.
+    let mut named = Box::pin(rig.triggers.clone().stream());
+    while let Some(Some(_)) = named.next().now_or_never() {}
+    strangers(&rig.api, "ConfigMap", "configmaps", 3);
+    rig.api.remove(&format!("{NAMESPACE}/configmaps/stranger-1"));
+    rig.sync().await;
+    assert!(named.next().now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_and_claims_of_strangers_are_not_kept() {
+    let api = settled(FakeApi::new());
+    let labels = json!({"kubebrain.io/cluster": "dev"});
+    let set = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "dev", "uid": "u", "controller": true}]);
+    for (name, owners) in [
+        ("dev-0", json!([])),
+        ("dev-x", set.clone()),
+        ("dev-00", set.clone()),
+        ("dev-1", set),
+    ] {
+        let metadata = json!({"name": name, "namespace": "brains", "labels": labels, "ownerReferences": owners});
+        api.put(&format!("{NAMESPACE}/pods/{name}"), json!({"metadata": metadata}));
+    }
+    for name in ["data-dev-1", "data-dev-x", "other"] {
+        let metadata = json!({"name": name, "namespace": "brains", "labels": labels});
+        api.put(
+            &format!("{NAMESPACE}/persistentvolumeclaims/{name}"),
+            json!({"metadata": metadata}),
+        );
+    }
+    let rig = Rig::new(api).await;
+    let view = rig.context.stores.view("brains", "dev");
+    let pods: Vec<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
+    assert_eq!(pods, ["dev-1"]);
+    let claims = view.claims.iter().map(|claim| claim.name_any());
+    assert!(
+        claims
+            .into_iter()
+            .all(|name| ["data-dev-0", "data-dev-1"].contains(&name.as_str()))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_that_is_too_large_says_so_and_others_go_on() {
+    let api = FakeApi::new();
+    let mut large = serde_json::to_value(cluster(json!({}))).unwrap();
+    large["spec"]["podTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(1_350_000)}}});
+    large["metadata"]["name"] = json!("large");
+    api.put(&format!("{CLUSTERS}/large"), large);
+    let rig = Rig::new(bare(api)).await;
+    let large = rig.context.stores.cluster("brains", "large").unwrap();
+    assert!(large.spec.pod_template.is_none());
+    let ended = reconcile(&rig.context, &large, 0).await.unwrap().unwrap();
+    assert_eq!(ended.outcome, Outcome::Stalled);
+    let status = rig.api.get(&format!("{CLUSTERS}/large")).unwrap()["status"].clone();
+    let stalled = condition(&status, "Stalled");
+    assert_eq!(stalled["reason"], "SpecTooLarge", "{stalled}");
+    assert!(
+        stalled["message"]
+            .as_str()
+            .unwrap()
+            .contains("spec.podTemplate takes more than 256 KiB")
+    );
+    authority(&rig).await;
+    pass(&rig).await.unwrap();
+    assert!(
+        rig.api
+            .get("/apis/apps/v1/namespaces/brains/statefulsets/dev")
+            .is_some()
+    );
+    assert!(
+        rig.api
+            .get("/apis/apps/v1/namespaces/brains/statefulsets/large")
+            .is_none()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_without_its_label_is_asked_for_by_its_name() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    pass(&rig).await.unwrap();
+    for name in [
+        "secrets/dev-ca",
+        "secrets/dev-server-tls",
+        "configmaps/dev-ca-bundle",
+        "services/dev-client",
+    ] {
+        let path = format!("{NAMESPACE}/{name}");
+        let before = rig.api.get(&path).unwrap();
+        let mut bare = before.clone();
+        bare["metadata"]["labels"] = json!({});
+        rig.api.put(&path, bare);
+        rig.sync().await;
+        pass(&rig).await.unwrap();
+        let stalled = stored_status(&rig)["conditions"].to_string().contains("\"Stalled\"");
+        assert!(!stalled, "{}", stored_status(&rig)["conditions"]);
+        let after = rig.api.get(&path).unwrap();
+        assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"], "{name}");
+        assert_eq!(after["data"], before["data"], "{name}");
+        rig.sync().await;
+        rig.api.forget_requests();
+        pass(&rig).await.unwrap();
+        assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
+    }
 }

@@ -7,7 +7,7 @@ use crds::cluster::status::CaStatus;
 use super::recorded::{self, Origin};
 use super::{AuthorityView, Plan, Scope, Step, issue, live, members, texts};
 use crate::certificates::rotation::{self, Gates, Next};
-use crate::certificates::{Authority, Bundle, Change, Error, Inspected, Leaf, Pair, Phase, State};
+use crate::certificates::{Authority, Bundle, Change, Error, Inspected, Leaf, Pair, Phase, State, to_pkcs8};
 use crate::names::CA_ADVANCE;
 use crate::objects::{Key, Kind};
 use crate::plan::owned;
@@ -271,30 +271,47 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     let invalid = |what: String| ("AuthorityInvalid", format!("Secret {name} of tls.caSecretRef: {what}"));
     let mut data = scope
         .given(name)
-        .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key"))?;
-    let (Some(certificate), Some(key)) = (data.remove("ca.crt"), data.remove("ca.key")) else {
-        return Err(missing("has no text in ca.crt and ca.key"));
+        .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key, or have cert-manager make it"))?;
+    // The names of a Secret of cert-manager, whose ca.crt is the certificate of whoever signed this authority.
+    let [certificate, key] = if data.contains_key("ca.key") {
+        ["ca.crt", "ca.key"]
+    } else {
+        ["tls.crt", "tls.key"]
     };
-    let found = Pair { certificate, key };
+    let (Some(chain), Some(stored)) = (data.remove(certificate), data.remove(key)) else {
+        return Err(missing("has no text in ca.crt and ca.key, nor in tls.crt and tls.key"));
+    };
+    let found = Pair {
+        certificate: first_certificate(&chain),
+        key: to_pkcs8(&stored),
+    };
     let authority = Authority::load(found).map_err(|error| {
         invalid(format!(
-            "{error}; ca.key has to be PKCS#8 in PEM, ca.crt the certificate of an authority"
+            "{error}; {key} has to be a private key in PEM (PKCS#8, PKCS#1 or SEC1), {certificate} the certificate of an authority"
         ))
     })?;
-    let (certificate, now) = (authority.inspected(), scope.observed.now);
-    if now >= certificate.not_after {
+    let (inspected, now) = (authority.inspected(), scope.observed.now);
+    if now >= inspected.not_after {
         return Err(invalid(format!(
-            "the certificate in ca.crt has ended at {}",
-            certificate.not_after
+            "the certificate in {certificate} has ended at {}",
+            inspected.not_after
         )));
     }
-    if now < certificate.not_before {
+    if now < inspected.not_before {
         return Err(invalid(format!(
-            "the certificate in ca.crt is valid only from {}",
-            certificate.not_before
+            "the certificate in {certificate} is valid only from {}",
+            inspected.not_before
         )));
     }
     Ok(Some(authority))
+}
+
+/// The first certificate of a chain: the others are of those who signed it.
+fn first_certificate(chain: &str) -> String {
+    const END: &str = "-----END CERTIFICATE-----";
+    chain
+        .find(END)
+        .map_or_else(|| chain.to_owned(), |end| format!("{}\n", &chain[..end + END.len()]))
 }
 
 /// Removes a key that does not belong to the stored certificate, if that is the user's own: older operators left the key of the

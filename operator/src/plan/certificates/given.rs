@@ -53,6 +53,14 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
             format!("Secret {name}, key {key}: it holds no certificates in PEM"),
         )
     })?;
+    if !crate::certificates::holds_only_certificates(&text) {
+        return Err(Problem::new(
+            "SecretInvalid",
+            format!(
+                "Secret {name}, key {key}: it holds more than certificates; clients read it, so put nothing else there"
+            ),
+        ));
+    }
     Ok(text)
 }
 

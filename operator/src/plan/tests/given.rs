@@ -360,3 +360,56 @@ fn what_is_wrong_with_a_given_secret_is_named_and_heals() {
         "Expired: Secret server, key tls.crt: ",
     );
 }
+
+#[test]
+fn authority_in_a_secret_of_cert_manager_signs() {
+    let certificate = include_str!("../../../fixtures/authorities/p256.crt");
+    let root = Authority::create("root", 1, begin()).unwrap();
+    let chain = format!("{certificate}{}", root.pair().certificate);
+    let key = include_str!("../../../fixtures/authorities/p256.key");
+    let mut fake = FakeCluster::new(json!({"tls": {"caSecretRef": {"name": "mine"}}}));
+    fake.at(Timestamp::now());
+    let data = [
+        ("ca.crt", root.pair().certificate.as_str()),
+        ("tls.crt", &chain),
+        ("tls.key", key),
+    ];
+    put(&mut fake, "mine", &data);
+    fake.settle();
+    assert_eq!(problem(&fake), "none");
+    assert_eq!(bundle(&mut fake), Bundle::parse(certificate).unwrap());
+    assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
+}
+
+#[test]
+fn authority_for_tikv_is_certificates_and_nothing_else() {
+    let mine = Authority::create("mine", 1, begin()).unwrap();
+    let tls = json!({"caSecretRef": {"name": "database", "key": "x"}, "clientSecretRef": {"name": "client"}});
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "tls": tls});
+    let blocked = |content: &str| {
+        let mut fake = FakeCluster::new(json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}));
+        put(&mut fake, "database", &[("x", content)]);
+        fake.pass();
+        fake.pass();
+        fake.pass();
+        let made = written(&fake).contains_key("StatefulSet dev");
+        (fake.plan().blocker.map(|blocker| blocker.reason), made)
+    };
+    let pair = mine.pair();
+    assert_eq!(blocked(&format!("# ours\n{}", pair.certificate)), (None, true));
+    for bad in ["password", "", &pair.key, &format!("{}{}", pair.certificate, pair.key)] {
+        assert_eq!(blocked(bad), (Some("SecretInvalid"), false), "{bad}");
+    }
+}
+
+#[test]
+fn bundle_with_a_key_in_it_is_refused() {
+    let mine = Authority::create("mine", 1, begin()).unwrap();
+    let secrets = json!({
+        "caBundle": {"name": "bundle", "key": "x"}, "server": {"name": "s"}, "peer": {"name": "p"}, "operatorClient": {"name": "o"},
+    });
+    let mut fake = FakeCluster::new(json!({"tls": {"mode": "Secret", "secrets": secrets}}));
+    let both = format!("{}{}", mine.pair().certificate, mine.pair().key);
+    put(&mut fake, "bundle", &[("x", &both)]);
+    assert!(problem(&fake).starts_with("SecretInvalid: Secret bundle, key x: it holds more than certificates"));
+}

@@ -3,8 +3,8 @@
 use super::*;
 use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
 
-fn limits(memory: &str) -> Value {
-    json!({"pod": {"resources": {"limits": {"memory": memory}}}})
+fn limits(cpu: &str) -> Value {
+    json!({"pod": {"resources": {"limits": {"cpu": cpu}}}})
 }
 
 /// A condition of a pod, beside that it is ready.
@@ -20,7 +20,7 @@ fn say(fake: &mut FakeCluster, pod: &str, type_: &str, reason: &str) {
 #[test]
 fn resources_change_in_place_one_pod_at_a_time() {
     let mut fake = members(3, [false; 3]);
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     let all = [
         vec!["apply StatefulSet dev"],
         vec!["resize pod dev-0"],
@@ -37,7 +37,7 @@ fn resources_change_in_place_one_pod_at_a_time() {
 #[test]
 fn resize_in_progress_is_waited_for() {
     let mut fake = members(3, [false; 3]);
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     fake.pass();
     assert_eq!(fake.pass(), ["resize pod dev-0"]);
     say(&mut fake, "dev-0", "PodResizeInProgress", "");
@@ -49,7 +49,7 @@ fn resize_in_progress_is_waited_for() {
 #[test]
 fn pause_holds_a_resize() {
     let mut fake = FakeCluster::settled(json!({}));
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     fake.pass();
     fake.edit(json!({"paused": true}));
     assert_eq!(fake.pass(), Vec::<String>::new());
@@ -61,7 +61,7 @@ fn pause_holds_a_resize() {
 #[test]
 fn pod_that_cannot_be_resized_is_replaced() {
     let mut fake = FakeCluster::settled(json!({}));
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     fake.pass();
     let hash = written(&fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
     let refused = hash.as_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ fn pod_that_cannot_be_resized_is_replaced() {
 #[test]
 fn pod_whose_node_cannot_give_the_resources_is_replaced() {
     let mut fake = FakeCluster::settled(json!({}));
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     fake.pass();
     assert_eq!(fake.pass(), ["resize pod dev-0"]);
     say(&mut fake, "dev-0", "PodResizePending", "Deferred");
@@ -100,7 +100,7 @@ fn pod_whose_node_cannot_give_the_resources_is_replaced() {
 
 #[test]
 fn amounts_that_others_changed_are_no_difference() {
-    let mut fake = FakeCluster::settled(limits("1Gi"));
+    let mut fake = FakeCluster::settled(limits("2"));
     let pod = fake.pod("dev-0");
     pod.spec.as_mut().unwrap().containers[0].resources = None;
     assert_eq!(fake.steps(), Vec::<String>::new());
@@ -109,7 +109,7 @@ fn amounts_that_others_changed_are_no_difference() {
 #[test]
 fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
     let mut fake = FakeCluster::settled(json!({"updateStrategy": {"type": "OnDelete"}}));
-    fake.edit(limits("1Gi"));
+    fake.edit(limits("2"));
     fake.pass();
     fake.pass();
     say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
@@ -118,4 +118,30 @@ fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
         waiting.ends_with("; dev-0 is to be replaced: its node cannot give it the resources"),
         "{waiting}"
     );
+}
+
+#[test]
+fn other_limit_of_memory_restarts_the_brain() {
+    let memory = |amount: &str| json!({"pod": {"resources": {"limits": {"memory": amount}}}});
+    let mut fake = FakeCluster::settled(memory("1Gi"));
+    fake.edit(json!({"pod": {"resources": {"limits": {"memory": "1024Mi"}}}}));
+    fake.pass();
+    assert_eq!(fake.steps(), ["resize pod dev-0"], "the same amount");
+    fake.pass();
+    fake.edit(memory("2Gi"));
+    fake.pass();
+    assert_eq!(fake.steps(), ["delete pod dev-0"]);
+    let why = fake.plan().steps.into_iter().find_map(|step| match step {
+        Step::Replace { why, .. } => Some(why),
+        _ => None,
+    });
+    assert!(why.unwrap().contains("shares out its memory when it starts"));
+    fake.pass();
+    fake.kubelet();
+    fake.pass();
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    // One that an autoscaler gave, or a LimitRange, is left alone.
+    let pod = fake.pod("dev-0");
+    pod.spec.as_mut().unwrap().containers[0].resources = None;
+    assert_eq!(fake.steps(), Vec::<String>::new());
 }

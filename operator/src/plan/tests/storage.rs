@@ -60,7 +60,14 @@ fn id_that_is_known_at_first_is_a_flag() {
     fake.seen.objects.remove(&Key::new(Kind::StatefulSet, "dev"));
     let reference = json!({"clusterRef": {"name": "t"}});
     fake.cluster.spec.storage.tikv = Some(serde_json::from_value(reference).unwrap());
-    let desired = spec::desired(&fake.cluster, &settings(), Some(&tidb("7")), None, Ok(()));
+    let desired = spec::desired(
+        &fake.cluster,
+        &settings(),
+        Some(&tidb("7")),
+        None,
+        Ok(()),
+        fake.seen.now,
+    );
     let plan = plan(&fake.cluster, &desired, &fake.seen).unwrap();
     assert!(flags(&plan).unwrap().contains(&"--tikv-cluster-id=7".to_owned()));
 }
@@ -91,7 +98,14 @@ fn reference_that_leads_to_another_tikv_cluster_is_named() {
     let tikv = json!({"clusterRef": {"name": "t"}});
     cluster.spec.storage.tikv = Some(serde_json::from_value(tikv).unwrap());
     let changed = |id: &str| {
-        let desired = spec::desired(&cluster, &settings(), Some(&tidb(id)), None, Ok(()));
+        let desired = spec::desired(
+            &cluster,
+            &settings(),
+            Some(&tidb(id)),
+            None,
+            Ok(()),
+            "2026-11-21T00:00:00Z".parse().unwrap(),
+        );
         plan(&cluster, &desired, &fake.own())
             .unwrap()
             .blocker

@@ -60,7 +60,11 @@ fn extra_privileges_are_refused_with_their_path() {
         "spec.securityContext.sysctls",
     );
     let container = |list: &str, container: Value| json!({"spec": {list: [{"name": "ok"}, container]}});
-    for list in ["containers", "initContainers", "ephemeralContainers"] {
+    refused(
+        container("ephemeralContainers", json!({"name": "x"})),
+        "spec.ephemeralContainers",
+    );
+    for list in ["containers", "initContainers"] {
         refused(
             container(list, json!({"name": "x", "securityContext": {"privileged": true}})),
             &format!("spec.{list}[1].securityContext.privileged"),
@@ -148,11 +152,191 @@ fn secrets_that_the_spec_names_may_be_mounted() {
         namespace: "brains".to_owned(),
         domain: "cluster.local".to_owned(),
     };
-    let mount = |name: &str| json!({"spec": {"volumes": [{"name": "a", "secret": {"secretName": name}}]}});
-    assert_eq!(excess(&cluster, &names, &mount("bundle")), None);
-    assert!(
-        excess(&cluster, &names, &mount("o")).is_some(),
-        "the operator's own is not for brains"
+    let volume = |source: Value| {
+        let mut volume = source;
+        volume["name"] = json!("a");
+        json!({"spec": {"volumes": [volume]}})
+    };
+    let items = |key: &str| json!([{"key": key, "path": "x"}]);
+    let judge = |template: Value| excess(&cluster, &names, &template);
+    for good in [
+        volume(json!({"secret": {"secretName": "bundle", "items": items("ca.crt")}})),
+        volume(json!({"secret": {"secretName": "s", "items": items("tls.key")}})),
+        volume(json!({"projected": {"sources": [{"secret": {"name": "p", "items": items("tls.crt")}}]}})),
+        env(json!({"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "tls.crt"}}})),
+        volume(json!({"secret": {"secretName": "dev-server-tls"}})),
+    ] {
+        assert_eq!(judge(good.clone()), None, "{good}");
+    }
+    // Whatever else the Secret holds is not the certificate's, and the operator's own certificate is not for brains.
+    for bad in [
+        volume(json!({"secret": {"secretName": "bundle"}})),
+        volume(json!({"secret": {"secretName": "bundle", "items": []}})),
+        volume(json!({"secret": {"secretName": "bundle", "items": null}})),
+        volume(json!({"secret": {"secretName": "bundle", "items": items("password")}})),
+        volume(json!({"secret": {"secretName": "s", "items": [{"key": "tls.crt"}, {"key": "token"}]}})),
+        volume(json!({"projected": {"sources": [{"secret": {"name": "p"}}]}})),
+        env(json!({"name": "A", "valueFrom": {"secretKeyRef": {"name": "bundle", "key": "password"}}})),
+        json!({"spec": {"containers": [{"name": "x", "envFrom": [{"secretRef": {"name": "s"}}]}]}}),
+        volume(json!({"secret": {"secretName": "o", "items": items("tls.key")}})),
+    ] {
+        assert!(judge(bad.clone()).is_some(), "{bad}");
+    }
+}
+
+fn env(entry: Value) -> Value {
+    json!({"spec": {"containers": [{"name": "x", "env": [entry]}]}})
+}
+
+#[test]
+fn key_that_tikv_certificate_needs_is_all_that_is_read_of_its_secret() {
+    let tls = json!({"caSecretRef": {"name": "database", "key": "ca.pem"}, "clientSecretRef": {"name": "client"}});
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "tls": tls});
+    let cluster = crate::fake_cluster::cluster(json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}));
+    let names = Names {
+        cluster: "dev".to_owned(),
+        namespace: "brains".to_owned(),
+        domain: "cluster.local".to_owned(),
+    };
+    let mount = |secret: Value| json!({"spec": {"volumes": [{"name": "a", "secret": secret}]}});
+    let whole = excess(&cluster, &names, &mount(json!({"secretName": "database"})));
+    let expected =
+        "podTemplate.spec.volumes[0].secret: of Secret database the spec names ca.pem: read only that, by its key";
+    assert_eq!(whole.as_deref(), Some(expected));
+    let one = mount(json!({"secretName": "database", "items": [{"key": "ca.pem", "path": "x"}]}));
+    assert_eq!(excess(&cluster, &names, &one), None);
+}
+
+#[test]
+fn field_that_is_not_on_the_list_is_refused() {
+    let spec = |field: &str| json!({"spec": {field: {"x": 1}}});
+    for field in ["fieldOfTomorrow", "resourceClaims", "ephemeralContainers", "subdomain"] {
+        refused(spec(field), &format!("spec.{field}"));
+    }
+    refused(json!({"fieldOfTomorrow": 1}), "fieldOfTomorrow");
+    refused(
+        json!({"metadata": {"ownerReferences": [{"name": "x"}]}}),
+        "metadata.ownerReferences",
+    );
+    let container = |more: Value| json!({"spec": {"initContainers": [more]}});
+    for (more, path) in [
+        (json!({"volumeDevices": [{"name": "x"}]}), "volumeDevices"),
+        (json!({"resources": {"claims": [{"name": "x"}]}}), "resources.claims"),
+        (json!({"securityContext": {"tomorrow": 1}}), "securityContext.tomorrow"),
+        (
+            json!({"env": [{"valueFrom": {"fileKeyRef": {"path": "x"}}}]}),
+            "env[0].valueFrom.fileKeyRef",
+        ),
+        (json!({"livenessProbe": {"tomorrow": {}}}), "livenessProbe.tomorrow"),
+    ] {
+        refused(container(more), &format!("spec.initContainers[0].{path}"));
+    }
+    let volume = |more: Value| json!({"spec": {"volumes": [more]}});
+    let claim = |spec: Value| volume(json!({"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}));
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"});
+    for (more, path) in [
+        (json!({"volumeName": "pv-1"}), "volumeName"),
+        (
+            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "theirs"}}),
+            "dataSource",
+        ),
+        (json!({"dataSourceRef": snapshot}), "dataSourceRef"),
+        (json!({"selector": {"matchLabels": {"a": "b"}}}), "selector"),
+    ] {
+        refused(
+            claim(more),
+            &format!("spec.volumes[0].ephemeral.volumeClaimTemplate.spec.{path}"),
+        );
+    }
+    let annotated = json!({"metadata": {"annotations": {"k8s.io/CloneRequest": "theirs"}}});
+    refused(
+        volume(json!({"ephemeral": {"volumeClaimTemplate": annotated}})),
+        "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.annotations",
+    );
+    let labelled = json!({"metadata": {"labels": {"kubebrain.io/cluster": "theirs"}}});
+    refused(
+        volume(json!({"ephemeral": {"volumeClaimTemplate": labelled}})),
+        "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.labels[kubebrain.io/cluster]",
+    );
+    for source in [
+        "podCertificate",
+        "clusterTrustBundle",
+        "serviceAccountToken",
+        "tomorrow",
+    ] {
+        refused(
+            volume(
+                json!({"projected": {"sources": [{"secret": {"name": "dev-server-tls"}}, {source: {"path": "x"}}]}}),
+            ),
+            &format!("spec.volumes[0].projected.sources[1].{source}"),
+        );
+    }
+    let size = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    assert_eq!(excess_of(&claim(size)), None);
+}
+
+/// A field that Kubernetes adds is refused until somebody looked at it: this test names it when the types of Kubernetes are upgraded.
+#[test]
+fn every_field_of_kubernetes_is_allowed_or_refused_by_name() {
+    let mut allowed = Vec::new();
+    allowed::paths(&allowed::TEMPLATE, "", &mut allowed);
+    let schema = schemars::schema_for!(k8s_openapi::api::core::v1::PodTemplateSpec);
+    let schema = serde_json::to_value(schema).unwrap();
+    let mut refused = Vec::new();
+    walk(&schema, &schema, "", &allowed, &mut refused);
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/refused-pod-fields.txt");
+    let found = refused.join("\n") + "\n";
+    if std::env::var_os("KUBEBRAIN_BLESS").is_some() {
+        std::fs::write(&file, &found).unwrap();
+    }
+    let committed = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(committed, found, "KUBEBRAIN_BLESS=1 writes {} anew", file.display());
+    // The list names no field that Kubernetes does not have.
+    assert!(allowed.iter().any(|path| path == ".spec.containers[].image"));
+}
+
+/// The fields below a schema that the list does not allow, each where it begins.
+fn walk(root: &Value, schema: &Value, path: &str, allowed: &[String], refused: &mut Vec<String>) {
+    if allowed.iter().any(|allowed| allowed == path) {
+        return;
+    }
+    if !path.is_empty() && !allowed.iter().any(|allowed| allowed.starts_with(path)) {
+        refused.push(path.to_owned());
+        return;
+    }
+    if let Some(reference) = schema["$ref"].as_str() {
+        let target = root.pointer(reference.trim_start_matches('#')).unwrap();
+        return walk(root, target, path, allowed, refused);
+    }
+    for part in ["anyOf", "allOf"] {
+        if let Some(first) = schema[part].as_array().and_then(|all| all.first()) {
+            return walk(root, first, path, allowed, refused);
+        }
+    }
+    if schema["items"].is_object() {
+        return walk(root, &schema["items"], &format!("{path}[]"), allowed, refused);
+    }
+    for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
+        walk(root, schema, &format!("{path}.{field}"), allowed, refused);
+    }
+}
+
+#[test]
+fn token_of_the_leader_lock_is_for_the_brain_alone() {
+    let mount = |list: &str, name: &str| {
+        let mounts = json!([{"name": "other", "mountPath": "/a"}, {"name": "kube-api-access", "mountPath": "/b"}]);
+        json!({"spec": {list: [{"name": name, "volumeMounts": mounts}]}})
+    };
+    refused(mount("containers", "side"), "spec.containers[0].volumeMounts[1]");
+    refused(
+        mount("initContainers", "brain"),
+        "spec.initContainers[0].volumeMounts[1]",
+    );
+    assert_eq!(excess_of(&mount("containers", "brain")), None);
+    let handed = json!([{"name": "a", "mountPath": "/a", "mountPropagation": "Bidirectional"}]);
+    refused(
+        json!({"spec": {"containers": [{"name": "brain", "volumeMounts": handed}]}}),
+        "spec.containers[0].volumeMounts[0].mountPropagation",
     );
 }
 

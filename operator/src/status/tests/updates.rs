@@ -18,6 +18,7 @@ fn good() -> Facts {
         change: Change::None,
         overdue: false,
         paused: false,
+        ignored: None,
         pending: false,
         trust: CertificateState::Good,
         volumes: Volumes::Bound,
@@ -291,5 +292,42 @@ fn blockers_stall_and_failures_degrade() {
             ..good()
         },
         but(&[(0, "False/Paused"), (2, "False/Paused")]),
+    );
+}
+
+#[test]
+fn pods_that_a_quota_refuses_are_named_and_not_the_volume_that_waits_for_them() {
+    let facts = Facts {
+        volumes: Volumes::Pending("data-dev-0".to_owned()),
+        refused_pods: Some(Blocker {
+            reason: "QuotaExceeded",
+            message: "failed quota: q: must specify limits.memory".to_owned(),
+        }),
+        pods: 0,
+        ..down(0)
+    };
+    let quota = "False/QuotaExceeded";
+    check(
+        facts,
+        but(&[
+            (0, quota),
+            (1, quota),
+            (3, "True/QuotaExceeded"),
+            (5, "False/PendingVolume"),
+        ]),
+    );
+}
+
+#[test]
+fn ignored_wish_is_said() {
+    let facts = Facts {
+        ignored: Some("it lies ahead: it is ignored".to_owned()),
+        ..good()
+    };
+    let updates = conditions::judge(&facts);
+    let progressing = updates.iter().find(|update| update.type_ == "Progressing").unwrap();
+    assert_eq!(
+        progressing.message,
+        "nothing is being changed; it lies ahead: it is ignored"
     );
 }

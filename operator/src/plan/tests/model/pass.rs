@@ -135,7 +135,14 @@ impl Operator {
     fn pass(&self, view: &View) -> Planned {
         let (cluster, observed) = (self.cluster(view), self.observed(view));
         let replicas = i32::try_from(view.members.len()).unwrap();
-        let desired = spec::desired(&cluster, &fake_cluster::settings(), None, Some(replicas), Ok(()));
+        let desired = spec::desired(
+            &cluster,
+            &fake_cluster::settings(),
+            None,
+            Some(replicas),
+            Ok(()),
+            crate::fake_cluster::BEGIN.parse().unwrap(),
+        );
         let plan = plan(&cluster, &desired, &observed).unwrap();
         let all = match desired.held {
             Some(_) => plan.safe_steps(),

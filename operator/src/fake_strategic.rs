@@ -1,0 +1,93 @@
+//! For tests: strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
+//!
+//! `fixtures/merges.json` holds the rules as cases; an end-to-end test sends the same cases to a real API server.
+
+use serde_json::{Map, Value};
+
+/// The key by which entries of a list of a pod are told apart; none for a list that is replaced.
+fn key(list: &str) -> Option<&'static str> {
+    match list {
+        "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "env" => Some("name"),
+        "volumeMounts" => Some("mountPath"),
+        _ => None,
+    }
+}
+
+/// Merges `patch` into `base`.
+pub(crate) fn merge(base: &mut Value, patch: &Value) {
+    if let (Value::Object(base), Value::Object(patch)) = (&mut *base, patch) {
+        merge_maps(base, patch);
+    } else {
+        *base = patch.clone();
+    }
+}
+
+fn merge_maps(base: &mut Map<String, Value>, patch: &Map<String, Value>) {
+    if patch.get("$patch").is_some_and(|directive| directive == "replace") {
+        base.clear();
+        base.extend(patch.clone());
+        base.remove("$patch");
+        return;
+    }
+    for (field, value) in patch {
+        if value.is_null() {
+            base.remove(field);
+            continue;
+        }
+        match (base.get_mut(field), value, key(field)) {
+            (Some(Value::Object(present)), Value::Object(wanted), _) => merge_maps(present, wanted),
+            (Some(Value::Array(present)), Value::Array(wanted), Some(key)) => {
+                for entry in wanted {
+                    match present.iter_mut().find(|other| other[key] == entry[key]) {
+                        Some(same) => merge(same, entry),
+                        None => present.extend(added(entry)),
+                    }
+                }
+            }
+            _ => base.extend(added(value).map(|value| (field.clone(), value))),
+        }
+    }
+}
+
+/// A value that was not there before. A map with a directive is dropped, whatever else is in it, and nulls remove nothing.
+fn added(value: &Value) -> Option<Value> {
+    match value {
+        Value::Object(fields) if fields.contains_key("$patch") => None,
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            let fields = fields.filter_map(|(field, value)| Some((field.clone(), added(value)?)));
+            Some(Value::Object(fields.collect()))
+        }
+        Value::Array(entries) => Some(Value::Array(entries.iter().filter_map(added).collect())),
+        other => Some(other.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The cases that the end-to-end tests hold against a real API server.
+    #[test]
+    fn merges_are_those_of_the_api_server() {
+        let cases: Vec<Value> = serde_json::from_str(include_str!("../fixtures/merges.json")).unwrap();
+        assert!(cases.len() >= 6);
+        for case in cases {
+            let pod = |resources: &Value| {
+                let mut container = json!({"name": "brain", "image": "i"});
+                if !resources.is_null() {
+                    container["resources"] = resources.clone();
+                }
+                json!({"spec": {"containers": [{"name": "other"}, container]}})
+            };
+            let mut merged = pod(&case["before"]);
+            merge(
+                &mut merged,
+                &json!({"spec": {"containers": [{"name": "brain", "resources": case["patch"]}]}}),
+            );
+            assert_eq!(merged, pod(&case["after"]), "{case}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Clusters as passes see them: what a spec takes in memory is bounded, for one and for all together.
+//!
+//! A cluster that is too large is still seen, without the fields that do not fit: its spec is refused and says so, and the others go on.
+
+use std::collections::HashMap;
+
+use crds::KubeBrainCluster;
+use kube::ResourceExt;
+use kube::core::ApiResource;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::Value;
+
+use super::received::{self, FIELD, Object};
+
+/// Memory for the specs of all clusters together, beyond `FREE` of each.
+const ALL: usize = 24 << 20;
+/// A spec of this size, which is one without templates, counts for nothing.
+const FREE: usize = 16 << 10;
+/// Fields of a spec that are dropped when the specs of all clusters take too much.
+const HEAVY: usize = 4 << 10;
+/// Annotation that a cluster has in memory, and only there, if a part of its spec was too large to be read: the reason.
+const TOO_LARGE: &str = "kubebrain.io/too-large";
+
+/// Why a part of the spec of a cluster was not read, if it was not.
+pub(crate) fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
+    cluster.annotations().get(TOO_LARGE)
+}
+
+pub(crate) fn resource() -> ApiResource {
+    ApiResource::erase::<KubeBrainCluster>(&())
+}
+
+/// What the specs of all clusters take.
+#[derive(Default)]
+pub(super) struct Weights {
+    each: HashMap<ObjectRef<KubeBrainCluster>, usize>,
+}
+
+impl Weights {
+    pub(super) fn forget(&mut self, cluster: &KubeBrainCluster) {
+        self.each.remove(&ObjectRef::from_obj(cluster));
+    }
+
+    /// All are listed again.
+    pub(super) fn clear(&mut self) {
+        self.each.clear();
+    }
+
+    /// The cluster as it is kept.
+    pub(super) fn admit(&mut self, mut object: Object) -> Option<KubeBrainCluster> {
+        let own = ObjectRef::new(&object.name_any()).within(&object.namespace().unwrap_or_default());
+        self.each.remove(&own);
+        let spec = object.content.get_mut("spec");
+        let weight = spec.as_deref().map_or(0, received::weight).saturating_sub(FREE);
+        let others: usize = self.each.values().sum();
+        if others.saturating_add(weight) <= ALL {
+            self.each.insert(own, weight);
+            return read(object);
+        }
+        if let Some(Value::Object(spec)) = spec {
+            spec.retain(|field, value| {
+                let stays = received::weight(value) <= HEAVY;
+                if !stays {
+                    object.cut.push(format!("spec.{field}"));
+                }
+                stays
+            });
+        }
+        let why = format!(
+            "the specs of all clusters together take more than {} MiB of the operator's memory: make {} or other clusters smaller",
+            ALL >> 20,
+            object.cut.join(", ")
+        );
+        mark(read(object)?, why)
+    }
+}
+
+/// A cluster, marked if a field of its spec was too large.
+///
+/// Returns `None` for what is no `KubeBrainCluster` of this version.
+pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
+    let mut cluster: KubeBrainCluster = object.parse()?;
+    cluster.annotations_mut().remove(TOO_LARGE);
+    let cut: Vec<&str> = object
+        .cut
+        .iter()
+        .filter(|field| field.starts_with("spec."))
+        .map(String::as_str)
+        .collect();
+    if cut.is_empty() {
+        return Some(cluster);
+    }
+    let why = format!(
+        "{} takes more than {} KiB of the operator's memory: make it smaller, for instance by a ConfigMap that the pods mount",
+        cut.join(", "),
+        FIELD >> 10
+    );
+    mark(cluster, why)
+}
+
+fn mark(mut cluster: KubeBrainCluster, why: String) -> Option<KubeBrainCluster> {
+    cluster.annotations_mut().insert(TOO_LARGE.to_owned(), why);
+    Some(cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A cluster with a podTemplate of so many bytes, as it is received.
+    fn received(name: &str, bytes: usize) -> Object {
+        let mut cluster = serde_json::to_value(crate::fake_cluster::cluster(json!({}))).unwrap();
+        cluster["metadata"]["name"] = json!(name);
+        cluster["spec"]["podTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(bytes)}}});
+        serde_json::from_value(cluster).unwrap()
+    }
+
+    #[test]
+    fn cluster_that_is_too_large_is_seen_without_what_is() {
+        let cluster = read(received("dev", 1_350_000)).unwrap();
+        assert!(cluster.spec.pod_template.is_none());
+        assert_eq!(cluster.spec.version, "0.1.0");
+        let why = too_large(&cluster).unwrap();
+        assert!(why.starts_with("spec.podTemplate takes more than 256 KiB"), "{why}");
+        let ordinary = read(received("dev", 1000)).unwrap();
+        assert!(ordinary.spec.pod_template.is_some() && too_large(&ordinary).is_none());
+    }
+
+    #[test]
+    fn all_clusters_together_are_bounded_and_those_that_fit_are_whole() {
+        let mut weights = Weights::default();
+        let count = ALL / (200 << 10) + 50;
+        let clusters: Vec<KubeBrainCluster> = (0..count)
+            .map(|i| weights.admit(received(&format!("c{i}"), 200 << 10)).unwrap())
+            .collect();
+        let whole = clusters
+            .iter()
+            .filter(|cluster| cluster.spec.pod_template.is_some())
+            .count();
+        assert!((1..count).contains(&whole), "{whole}");
+        assert!(
+            too_large(&clusters[count - 1])
+                .unwrap()
+                .starts_with("the specs of all clusters")
+        );
+        assert!(too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
+        // One that goes makes room, and one that is read again counts once.
+        weights.forget(&clusters[0]);
+        let again = || received("c1", 200 << 10);
+        assert!(too_large(&weights.admit(again()).unwrap()).is_none());
+        assert!(too_large(&weights.admit(again()).unwrap()).is_none());
+    }
+
+    #[test]
+    fn mark_cannot_be_set_by_a_user() {
+        let mut object = received("dev", 10);
+        object.annotations_mut().insert(TOO_LARGE.to_owned(), "x".to_owned());
+        assert_eq!(too_large(&read(object).unwrap()), None);
+    }
+}

@@ -1,0 +1,447 @@
+//! Objects as they come from the API server, bounded while they are parsed: whoever may write an object may make it large, and an object
+//! of a few bytes per field takes many times its size in memory.
+//!
+//! Of the metadata only what the operator reads is kept. Every other field has a budget of memory; one that does not fit is skipped without
+//! being built, and named in `cut`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use kube::Resource;
+use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta, TypeMeta};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+use crate::names::is_reserved;
+
+/// Memory that one field may take, of an object itself or of its spec or its status.
+pub(crate) const FIELD: usize = 256 << 10;
+/// Memory for the labels, the annotations, and the owners of an object, each.
+const METADATA: usize = 64 << 10;
+/// Memory for those labels and annotations that are the operator's own, beyond the others.
+const RESERVED: usize = 16 << 10;
+/// What a value, or an entry of a map or a list, takes beside its text.
+const ENTRY: usize = 96;
+/// kubectl's copy of the whole object.
+const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// An object of any kind, with at most `FIELD` bytes for each of its fields, or without any if `WHOLE` is false.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Received<const WHOLE: bool> {
+    pub(crate) metadata: ObjectMeta,
+    /// All other fields but kind and version.
+    pub(crate) content: Map<String, Value>,
+    /// Fields that were too large, such as `spec.podTemplate`.
+    pub(crate) cut: Vec<String>,
+}
+
+/// An object with its content.
+pub(crate) type Object = Received<true>;
+/// An object without.
+pub(crate) type Stub = Received<false>;
+
+impl<const WHOLE: bool> Received<WHOLE> {
+    pub(crate) fn into_dynamic(self, resource: &ApiResource) -> DynamicObject {
+        DynamicObject {
+            types: Some(TypeMeta {
+                api_version: resource.api_version.clone(),
+                kind: resource.kind.clone(),
+            }),
+            metadata: self.metadata,
+            data: Value::Object(self.content),
+        }
+    }
+
+    /// The same as a type; `None` if what is left of it does not parse.
+    pub(crate) fn parse<K: serde::de::DeserializeOwned>(&self) -> Option<K> {
+        let mut value = Value::Object(self.content.clone());
+        value["metadata"] = serde_json::to_value(&self.metadata).ok()?;
+        serde_json::from_value(value).ok()
+    }
+}
+
+impl<const WHOLE: bool> Resource for Received<WHOLE> {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::kind(resource)
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::group(resource)
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::version(resource)
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        DynamicObject::plural(resource)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl<const WHOLE: bool> Serialize for Received<WHOLE> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut content = self.content.clone();
+        let metadata = serde_json::to_value(&self.metadata).map_err(serde::ser::Error::custom)?;
+        content.insert("metadata".to_owned(), metadata);
+        content.serialize(serializer)
+    }
+}
+
+impl<'de, const WHOLE: bool> Deserialize<'de> for Received<WHOLE> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<const WHOLE: bool>;
+        impl<'de, const WHOLE: bool> Visitor<'de> for Fields<WHOLE> {
+            type Value = Received<WHOLE>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut received = Received::default();
+                while let Some(field) = map.next_key::<String>()? {
+                    match field.as_str() {
+                        "metadata" => received.metadata = map.next_value::<Metadata>()?.0,
+                        "apiVersion" | "kind" => drop(map.next_value::<IgnoredAny>()?),
+                        _ if !WHOLE => drop(map.next_value::<IgnoredAny>()?),
+                        "spec" | "status" | "data" => {
+                            let (value, cut) = map.next_value_seed(Parts)?;
+                            received
+                                .cut
+                                .extend(cut.into_iter().map(|part| format!("{field}.{part}")));
+                            received.content.insert(field, value);
+                        }
+                        _ => match map.next_value_seed(Bounded(&mut { FIELD }))? {
+                            Some(value) => drop(received.content.insert(field, value)),
+                            None => received.cut.push(field),
+                        },
+                    }
+                }
+                Ok(received)
+            }
+        }
+        deserializer.deserialize_map(Fields::<WHOLE>)
+    }
+}
+
+/// A map whose fields have a budget each, and the names of those that are too large.
+struct Parts;
+
+impl<'de> DeserializeSeed<'de> for Parts {
+    type Value = (Value, Vec<String>);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Parts {
+    type Value = (Value, Vec<String>);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut cut) = (Map::new(), Vec::new());
+        // The number of fields is bounded by the same amount.
+        let mut all = FIELD;
+        while let Some(field) = map.next_key::<String>()? {
+            let value = map.next_value_seed(Bounded(&mut { FIELD }))?;
+            match value.filter(|_| spend(&mut all, field.len())) {
+                Some(value) => drop(fields.insert(field, value)),
+                None if cut.len() < 8 => cut.push(field.chars().take(64).collect()),
+                None => {}
+            }
+        }
+        Ok((Value::Object(fields), cut))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok((Value::Null, Vec::new()))
+    }
+}
+
+/// Takes the memory of an entry with a text of this length from a budget. False if there is too little left.
+fn spend(budget: &mut usize, text: usize) -> bool {
+    let left = budget.checked_sub(ENTRY + text);
+    *budget = left.unwrap_or_default();
+    left.is_some()
+}
+
+/// Any value, within what is left of a budget; `None` if it takes more. It is read to its end all the same.
+struct Bounded<'a>(&'a mut usize);
+
+impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Bounded<'_> {
+    fn keep(self, text: usize, value: impl FnOnce() -> Value) -> Option<Value> {
+        spend(self.0, text).then(value)
+    }
+}
+
+impl<'de> Visitor<'de> for Bounded<'_> {
+    type Value = Option<Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || Number::from_f64(value).map_or(Value::Null, Value::Number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(self.keep(value.len(), || Value::String(value.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(self.keep(0, || Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut entries = spend(self.0, 0).then(Vec::new);
+        while let Some(all) = &mut entries {
+            match list.next_element_seed(Bounded(&mut *self.0))? {
+                Some(Some(entry)) => all.push(entry),
+                Some(None) => entries = None,
+                None => return Ok(entries.map(Value::Array)),
+            }
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = spend(self.0, 0).then(Map::new);
+        while let Some(all) = &mut fields {
+            let Some(field) = map.next_key::<String>()? else {
+                return Ok(fields.map(Value::Object));
+            };
+            let value = map.next_value_seed(Bounded(&mut *self.0))?;
+            match value.filter(|_| spend(self.0, field.len())) {
+                Some(value) => drop(all.insert(field, value)),
+                None => fields = None,
+            }
+        }
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+/// The parts of the metadata that the operator reads.
+struct Metadata(ObjectMeta);
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Map<String, Value>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("metadata")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Map::new();
+                while let Some(field) = map.next_key::<String>()? {
+                    let value = match field.as_str() {
+                        "labels" | "annotations" => Some(map.next_value_seed(Texts)?),
+                        "name"
+                        | "namespace"
+                        | "uid"
+                        | "resourceVersion"
+                        | "generation"
+                        | "creationTimestamp"
+                        | "deletionTimestamp"
+                        | "deletionGracePeriodSeconds"
+                        | "finalizers"
+                        | "ownerReferences" => map.next_value_seed(Bounded(&mut { METADATA }))?,
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            None
+                        }
+                    };
+                    if let Some(value) = value {
+                        fields.insert(field, value);
+                    }
+                }
+                Ok(fields)
+            }
+        }
+        let fields = deserializer.deserialize_map(Fields)?;
+        let metadata = serde_json::from_value(Value::Object(fields)).map_err(serde::de::Error::custom)?;
+        Ok(Self(metadata))
+    }
+}
+
+/// Labels or annotations: as many as fit, and the operator's own before all others.
+struct Texts;
+
+impl<'de> DeserializeSeed<'de> for Texts {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Texts {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut texts, mut left, mut reserved) = (Map::new(), METADATA, RESERVED);
+        while let Some(key) = map.next_key::<String>()? {
+            if key == COPY {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: String = map.next_value()?;
+            let budget = if is_reserved(&key) { &mut reserved } else { &mut left };
+            if budget.checked_sub(ENTRY + key.len() + value.len()).is_some() {
+                spend(budget, key.len() + value.len());
+                texts.insert(key, Value::String(value));
+            }
+        }
+        Ok(Value::Object(texts))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Value::Object(Map::new()))
+    }
+}
+
+/// The memory that a value takes, by the measure of the budgets.
+pub(crate) fn weight(value: &Value) -> usize {
+    ENTRY
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(entries) => entries.iter().map(weight).sum(),
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(key, value)| ENTRY + key.len() + weight(value))
+                .sum(),
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::ResourceExt as _;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(text: &str) -> Object {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn ordinary_object_is_read_whole() {
+        let value = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": "a", "namespace": "b", "uid": "u", "resourceVersion": "7", "generation": 2,
+                "labels": {"x": "y"}, "annotations": {"note": "z"}, "finalizers": ["f"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n", "uid": "o", "controller": true}],
+            },
+            "data": {"k": "v", "n": null}, "spec": {"list": [1, -1, 1.5, true, {"a": {}}]}, "status": {},
+        });
+        let found = read(&value.to_string());
+        assert!(found.cut.is_empty(), "{:?}", found.cut);
+        let mut expected = value.clone();
+        expected
+            .as_object_mut()
+            .unwrap()
+            .retain(|field, _| field != "apiVersion" && field != "kind");
+        assert_eq!(serde_json::to_value(&found).unwrap(), expected);
+        let stub: Stub = serde_json::from_value(value).unwrap();
+        assert_eq!((stub.metadata, stub.content.len()), (found.metadata, 0));
+    }
+
+    #[test]
+    fn field_that_is_too_large_is_cut_and_the_rest_is_read() {
+        for large in [
+            json!("x".repeat(FIELD)),
+            json!(vec![0; FIELD / 50]),
+            json!({"deep": vec![json!({}); FIELD / 50]}),
+            Value::Object((0..FIELD / 50).map(|i| (i.to_string(), json!(0))).collect()),
+        ] {
+            let value = json!({"metadata": {"name": "a"}, "rules": large, "data": {"a": large, "b": "c"}, "spec": {"podTemplate": large, "version": "1"}});
+            let found = read(&value.to_string());
+            let mut cut = found.cut;
+            cut.sort();
+            assert_eq!(cut, ["data.a", "rules", "spec.podTemplate"]);
+            assert_eq!(
+                Value::Object(found.content),
+                json!({"data": {"b": "c"}, "spec": {"version": "1"}})
+            );
+            assert_eq!(found.metadata.name.as_deref(), Some("a"));
+        }
+    }
+
+    #[test]
+    fn metadata_is_bounded_and_the_operators_own_comes_through() {
+        let mut annotations: Map<String, Value> = (0..10_000).map(|i| (format!("a{i}"), json!("x"))).collect();
+        annotations.insert("kubebrain.io/skip-wipe".to_owned(), json!("true"));
+        annotations.insert(COPY.to_owned(), json!("{}"));
+        let labels: Map<String, Value> = (0..10_000).map(|i| (format!("a{i}"), json!("x"))).collect();
+        let managed = vec![json!({"manager": "x"}); 10_000];
+        let metadata = json!({"name": "a", "annotations": annotations, "labels": labels, "managedFields": managed});
+        let found = read(&json!({"metadata": metadata}).to_string());
+        assert_eq!(found.annotations()["kubebrain.io/skip-wipe"], "true");
+        assert!(found.annotations().len() < 1000 && found.labels().len() < 1000);
+        assert!(!found.annotations().contains_key(COPY));
+        assert_eq!(found.metadata.managed_fields, None);
+    }
+
+    #[test]
+    fn weight_is_what_the_budget_measures() {
+        let value = json!({"a": [1, "two", {"b": null}], "c": true});
+        let mut budget = FIELD;
+        let mut text = serde_json::Deserializer::from_str(r#"{"a": [1, "two", {"b": null}], "c": true}"#);
+        assert_eq!(
+            Bounded(&mut budget).deserialize(&mut text).unwrap(),
+            Some(value.clone())
+        );
+        assert_eq!(FIELD - budget, weight(&value));
+    }
+}
