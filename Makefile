@@ -51,7 +51,7 @@ tools: tests ## Install and build everything that clusters and tests need
 	$(TESTED_CLUSTER) tools
 
 # The end-to-end tests mostly wait, so they run beside the others, several at a time. WITH=check has lints run beside them, too.
-THREADS ?= 6
+THREADS ?= 4
 release-tools: build
 	$(CLUSTER) tools
 

@@ -96,6 +96,7 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
         if !filled(&stores, &stop).await {
             return;
         }
+        context.fleet.add(stores.clusters.clone());
         let guarded = Arc::new(Guarded {
             context,
             failures: Failures::default(),

@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crds::KubeBrainCluster;
 use crds::cluster::update_strategy::UpdateStrategyType;
-use futures::FutureExt as _;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
 
 use crate::spec;
 
-/// The stores of clusters, one for each watched namespace, or one for all.
+/// The stores of clusters that are filled: one for each watched namespace, or one for all.
 pub(crate) type Clusters = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
 
 /// Clones share it.
@@ -41,6 +40,14 @@ impl Fleet {
         }
     }
 
+    /// Takes a store of clusters once it is filled.
+    pub(crate) fn add(&self, clusters: Store<KubeBrainCluster>) {
+        self.clusters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(clusters);
+    }
+
     /// Lets a cluster move to the default image, or returns the reason that it must wait.
     ///
     /// # Errors
@@ -56,9 +63,7 @@ impl Fleet {
     /// Every cluster; `None` until all stores are filled.
     fn all(&self) -> Option<Vec<Arc<KubeBrainCluster>>> {
         let stores = self.clusters.lock().unwrap_or_else(PoisonError::into_inner);
-        let filled = |store: &Store<KubeBrainCluster>| matches!(store.wait_until_ready().now_or_never(), Some(Ok(())));
-        (stores.len() >= self.stores && stores.iter().all(filled))
-            .then(|| stores.iter().flat_map(Store::state).collect())
+        (stores.len() >= self.stores).then(|| stores.iter().flat_map(Store::state).collect())
     }
 }
 

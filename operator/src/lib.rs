@@ -230,10 +230,6 @@ impl Worker {
         info!(namespace = namespace.as_deref().unwrap_or("all"), "working");
         let triggers = Arc::<Triggers>::default();
         let (stores, feeds) = stores::open(&self.client, namespace.as_deref(), &triggers);
-        self.clusters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(stores.clusters.clone());
         let external_pods = ExternalPods::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
         let given_secrets = GivenSecrets::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
         let context = Context {

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use futures::StreamExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Shared};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
@@ -42,6 +42,8 @@ const OPTIONAL: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Stores {
     pub(crate) clusters: Store<KubeBrainCluster>,
+    /// Resolves when the clusters were listed once, or their watch is gone. `Store::wait_until_ready` wakes only the task that asked last.
+    clusters_listed: Shared<BoxFuture<'static, ()>>,
     objects: BTreeMap<Kind, Store<DynamicObject>>,
     pods: Store<Pod>,
     claims: Store<PersistentVolumeClaim>,
@@ -97,6 +99,10 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
     let managed = format!("{MANAGED_BY}={MANAGER}");
     let feeds = Feeds::new();
     feeds.push(Box::pin(feed.clone().clusters(writers.clusters)));
+    // Of other objects only those are kept that a cluster owns.
+    let after_clusters = |watch: BoxFuture<'static, ()>| {
+        feeds.push(Box::pin(stores.clusters_listed.clone().then(|()| watch)));
+    };
     for (kind, mut writer) in writers.objects {
         if let Some(known) = stores.known.get(&kind) {
             let wanted = optional::Wanted {
@@ -108,22 +114,16 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
                     labels: managed.clone(),
                 },
             };
-            feeds.push(Box::pin(optional::run(feed.clone(), wanted, writer)));
+            after_clusters(optional::run(feed.clone(), wanted, writer).boxed());
             continue;
         }
         let (feed, managed) = (feed.clone(), managed.clone());
-        feeds.push(Box::pin(async move { feed.objects(kind, &managed, &mut writer).await }));
+        after_clusters(async move { feed.objects(kind, &managed, &mut writer).await }.boxed());
     }
-    feeds.push(Box::pin(feed.clone().labelled(
-        CLUSTER,
-        is_pod_of_cluster,
-        writers.pods,
-    )));
-    feeds.push(Box::pin(feed.clone().labelled(
-        CLUSTER,
-        is_claim_of_cluster,
-        writers.claims,
-    )));
+    let pods = feed.clone().labelled(CLUSTER, is_pod_of_cluster, writers.pods);
+    after_clusters(pods.boxed());
+    let claims = feed.clone().labelled(CLUSTER, is_claim_of_cluster, writers.claims);
+    after_clusters(claims.boxed());
     let tidb = optional::Wanted {
         resource: tidb_cluster(),
         known: Arc::default(),
@@ -251,8 +251,12 @@ impl Stores {
             tidb_clusters: Writer::new(tidb_cluster()),
         };
         let optional = Kind::ALL.into_iter().filter(|kind| is_optional(*kind));
+        let clusters = writers.clusters.as_reader();
+        let listed = clusters.clone();
         let stores = Self {
-            clusters: writers.clusters.as_reader(),
+            clusters,
+            // An error means that the watches are gone, and the passes with them.
+            clusters_listed: async move { drop(listed.wait_until_ready().await) }.boxed().shared(),
             objects: writers
                 .objects
                 .iter()
@@ -269,8 +273,7 @@ impl Stores {
     /// Waits until every store was filled once; for kinds that may not exist, only for a while: an API server that cannot tell
     /// must not keep clusters waiting.
     pub(crate) async fn filled(&self) {
-        // An error means that the watches are gone, and the passes with them.
-        drop(self.clusters.wait_until_ready().await);
+        self.clusters_listed.clone().await;
         drop(self.pods.wait_until_ready().await);
         drop(self.claims.wait_until_ready().await);
         for (_, store) in self.objects.iter().filter(|(kind, _)| !is_optional(**kind)) {
@@ -344,5 +347,24 @@ impl Stores {
             pods,
             claims,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+
+    use super::*;
+
+    #[test]
+    fn every_task_that_waits_for_the_clusters_is_woken() {
+        let (stores, mut writers) = Stores::new();
+        let mut waiting: Feeds = (0..3).map(|_| stores.clusters_listed.clone().boxed()).collect();
+        // All of them begin to wait.
+        assert!(waiting.next().now_or_never().is_none());
+        writers.clusters.apply_watcher_event(&Event::Init);
+        writers.clusters.apply_watcher_event(&Event::InitDone);
+        let woken = waiting.collect::<Vec<()>>().now_or_never();
+        assert_eq!(woken.map(|all| all.len()), Some(3));
     }
 }

@@ -1,4 +1,5 @@
-//! The values that flags take, as far as a bound of each flag alone tells. Programs that pass flags on check them by `crds/flags.txt`.
+//! The values that make sense for a flag, as far as a bound of each flag alone tells. Programs that pass flags on check them by
+//! `crds/flags.txt`. Where etcd corrects a value with a warning, so does the brain; here it is out of bounds.
 
 use super::table::{Flag, Kind};
 
@@ -33,7 +34,7 @@ const VALUES: &[(&str, Values)] = &[
     ("quota-backend-bytes", I64),
     ("max-txn-ops", U64),
     ("max-request-bytes", Number(1, 1 << 30)),
-    ("max-concurrent-streams", Number(1, u32::MAX as i128)),
+    ("max-concurrent-streams", U32),
     ("max-inflight-bytes", U64),
     ("key-index-bytes", I64),
     ("grpc-keepalive-min-time", ANY_DURATION),
@@ -64,7 +65,7 @@ const VALUES: &[(&str, Values)] = &[
     ("corrupt-check-time", ANY_DURATION),
     ("compaction-batch-limit", Number(1, 1_000_000)),
     ("compaction-sleep-interval", Duration(0, 30 * SECOND)),
-    ("watch-progress-notify-interval", Duration(1, LONGEST)),
+    ("watch-progress-notify-interval", ANY_DURATION),
     ("bootstrap-defrag-threshold-megabytes", U32),
 ];
 

@@ -321,12 +321,7 @@ async fn into_prefix(
 }
 
 /// Restores the snapshot into a prefix that is claimed, or goes on with what was found there.
-async fn fill_prefix(
-    tikv: &Tikv,
-    token: &str,
-    source: &Source,
-    found: Option<Part>,
-) -> anyhow::Result<Restored> {
+async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
     let Source {
         file,

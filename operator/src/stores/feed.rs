@@ -73,8 +73,6 @@ impl Feed {
     /// The content of an object is read only when a cluster owns it: of all others no more than the metadata is sent. A Lease is
     /// small, and changes all the time.
     pub(super) async fn objects(&self, kind: Kind, labels: &str, writer: &mut Writer<DynamicObject>) {
-        // An error means that the watches are gone, and the passes with them.
-        drop(self.clusters.wait_until_ready().await);
         let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
         let mut touched = |object: &DynamicObject, gone: bool| {
             let key = (object.metadata.namespace.clone(), object.metadata.name.clone());
@@ -108,7 +106,6 @@ impl Feed {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        drop(self.clusters.wait_until_ready().await);
         let resource = ApiResource::erase::<K>(&());
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
         let events = self.listed(&resource, Some(label)).filter_map(|event| {
