@@ -29,8 +29,9 @@ const RESERVED: [&str; 8] = [
     "user-agent",
 ];
 
-/// The deadline of an RPC.
+/// The deadline of an RPC, and one that is over.
 const TIMEOUT: &str = "grpc-timeout";
+const OVER: &str = "0n";
 
 /// Returns the headers of the RPC.
 ///
@@ -69,6 +70,11 @@ pub(super) fn of(headers: &HeaderMap) -> Result<HeaderMap, Status> {
     // The sign by which etcd knows requests of its gateway: their client certificate makes nobody a user.
     metadata.insert(GATEWAY, HeaderValue::from_static("*/*"));
     Ok(metadata)
+}
+
+/// Returns true if the deadline of an RPC was over before it began: an answer that is ready at once would still be given.
+pub(super) fn is_over(metadata: &HeaderMap) -> bool {
+    metadata.get(TIMEOUT).is_some_and(|timeout| timeout == OVER)
 }
 
 /// Reads bytes in base64, padded or not.
