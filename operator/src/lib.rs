@@ -7,7 +7,7 @@
 //! ends the process in the middle of what it does.
 
 use std::io::IsTerminal;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -169,7 +169,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
             flags.default_image.clone(),
             flags.max_clusters_updating,
             stores,
-            clusters.clone(),
+            clusters,
         ),
         client: client.clone(),
         settings: Settings {
@@ -183,7 +183,6 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         ledger,
         prober: Prober::default(),
         leadership,
-        clusters,
     };
     let all = flags.namespace.is_empty().then_some(None);
     let working = Arc::new(worked.drop_guard());
@@ -208,8 +207,6 @@ struct Worker {
     ledger: Ledger,
     prober: Prober,
     leadership: Leadership,
-    /// The stores of clusters of all namespaces, for the metrics.
-    clusters: Clusters,
     fleet: Fleet,
 }
 
