@@ -63,7 +63,7 @@ const VALUES: &[(&str, Values)] = &[
     ("warning-apply-duration", ANY_DURATION),
     ("distributed-tracing-sampling-rate", Number(0, 1_000_000)),
     ("corrupt-check-time", ANY_DURATION),
-    ("compaction-batch-limit", Number(1, 1_000_000)),
+    ("compaction-batch-limit", Number(0, 1_000_000)),
     ("compaction-sleep-interval", Duration(0, 30 * SECOND)),
     ("watch-progress-notify-interval", ANY_DURATION),
     ("bootstrap-defrag-threshold-megabytes", U32),
