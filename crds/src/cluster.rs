@@ -196,10 +196,6 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     validation = Rule::new("!has(self.quota) || !isQuantity(string(self.quota)) || quantity(string(self.quota)).compareTo(quantity('16Mi')) >= 0")
         .message("quota must be at least 16Mi, such as 8Gi")
         .field_path(".quota"),
-    validation = Rule::new("!has(self.quota) || !has(self.storage.embedded) || !isQuantity(string(self.quota)) || !isQuantity(string(self.storage.embedded.size)) || quantity(string(self.quota)).compareTo(quantity(string(self.storage.embedded.size))) <= 0 || oldSelf.optMap(old, has(old.quota) && string(old.quota) == string(self.quota)).orValue(false)")
-        .message("quota must not be larger than storage.embedded.size: the volume would be full before the alarm")
-        .field_path(".quota")
-        .optional_old_self(true),
     validation = Rule::new("!has(self.restartedAt) || self.restartedAt.matches('^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$')")
         .message("restartedAt must be a time such as 2026-11-21T00:00:00Z")
         .field_path(".restartedAt")

@@ -19,6 +19,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::certificates::Leaf;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
@@ -92,6 +93,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
         client: client.clone(),
         namespace: namespace.map(str::to_owned),
         clusters: stores.clusters.clone(),
+        clusters_listed: CancellationToken::new(),
         triggers: triggers.clone(),
     };
     let managed = format!("{MANAGED_BY}={MANAGER}");

@@ -371,13 +371,6 @@ fn the_definition_stays_below_what_client_side_apply_can_annotate() {
 }
 
 #[test]
-fn quota_that_was_too_large_before_stays_editable() {
-    let large = with(embedded(), "/spec/quota", json!("100Gi"));
-    let edited = with(large.clone(), "/spec/version", json!("0.2.0"));
-    assert_eq!(judged_change(large, edited), "");
-}
-
-#[test]
 fn repository_with_a_port_is_accepted() {
     for repository in ["localhost:5000/brain", "registry.example/a/brain", "brain"] {
         accepted(with(embedded(), "/spec/image", json!({"repository": repository})));

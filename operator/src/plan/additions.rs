@@ -74,7 +74,7 @@ fn service(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Value {
     let mut patch = Map::new();
     for (field, default) in SERVICE {
         let (wanted, present) = (&rendered[field], &live[field]);
-        if wanted.is_null() && !is_empty(present) && present.as_str() != default {
+        if wanted.is_null() && !is_empty(present) && (default.is_none() || present.as_str() != default) {
             patch.insert(field.to_owned(), json!(default));
             fields.push(field.to_owned());
         }

@@ -101,7 +101,7 @@ pub(crate) struct Facts {
     /// The change takes longer than the spec allows.
     pub(crate) overdue: bool,
     pub(crate) paused: bool,
-    /// A wish that is none, and why.
+    /// A wish that is none, or has no effect, and why.
     pub(crate) ignored: Option<String>,
     /// There are steps that a pause holds back.
     pub(crate) pending: bool,
@@ -188,7 +188,7 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
-            ignored: pass.desired.restart.ignored.clone(),
+            ignored: pass.desired.restart.ignored.clone().or_else(|| quota(cluster)),
             pending: cluster.spec.paused && plan.safe_steps().len() < plan.steps.len(),
             trust: trust(cluster, pass),
             volumes,
@@ -209,6 +209,21 @@ impl Facts {
         }
         facts
     }
+}
+
+/// Says that a quota is larger than the volume.
+fn quota(cluster: &KubeBrainCluster) -> Option<String> {
+    let (quota, size) = (
+        cluster.spec.quota.as_ref()?,
+        &cluster.spec.storage.embedded.as_ref()?.size,
+    );
+    let (bytes, room) = (crate::quantity::parse(quota)?, crate::quantity::parse(size)?);
+    (bytes > room).then(|| {
+        format!(
+            "quota {} is larger than storage.embedded.size {}: the volume is full before the quota is reached",
+            quota.0, size.0
+        )
+    })
 }
 
 fn contested(plan: &Plan) -> Option<String> {

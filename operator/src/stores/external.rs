@@ -14,6 +14,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 use super::feed::Feed;
 use super::received::Object;
@@ -55,6 +56,7 @@ impl ExternalPods {
             client,
             namespace: None,
             clusters,
+            clusters_listed: CancellationToken::new(),
             triggers,
         };
         Self {

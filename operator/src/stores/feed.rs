@@ -19,6 +19,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::clusters::{self, Weights};
@@ -29,6 +30,8 @@ use crate::triggers::Triggers;
 
 /// Objects of one answer to a list. Anybody may label an object of a megabyte as the operator's.
 const PAGE: u32 = 8;
+/// The plural of clusters.
+const CLUSTERS: &str = "kubebrainclusters";
 /// Timeout of a read of one object.
 const READ: Duration = Duration::from_secs(10);
 /// Media types of lists and watches that have no more of an object than its metadata.
@@ -42,6 +45,8 @@ pub(super) struct Feed {
     /// `None` for all.
     pub(super) namespace: Option<String>,
     pub(super) clusters: Store<KubeBrainCluster>,
+    /// Cancelled when all clusters are in their store. The store itself wakes only one of those that wait for it.
+    pub(super) clusters_listed: CancellationToken,
     pub(super) triggers: Arc<Triggers>,
 }
 
@@ -64,8 +69,7 @@ impl Feed {
             let admitted = admit(&mut weights, event);
             async move { admitted }
         });
-        self.follow(events, "kubebrainclusters", &mut writer, &mut touched)
-            .await;
+        self.follow(events, CLUSTERS, &mut writer, &mut touched).await;
     }
 
     /// Watches objects of one kind. What no cluster owns is not kept. Renewals of Leases start no pass.
@@ -73,8 +77,7 @@ impl Feed {
     /// The content of an object is read only when a cluster owns it: of all others no more than the metadata is sent. A Lease is
     /// small, and changes all the time.
     pub(super) async fn objects(&self, kind: Kind, labels: &str, writer: &mut Writer<DynamicObject>) {
-        // An error means that the watches are gone, and the passes with them.
-        drop(self.clusters.wait_until_ready().await);
+        self.clusters_listed.cancelled().await;
         let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
         let mut touched = |object: &DynamicObject, gone: bool| {
             let key = (object.metadata.namespace.clone(), object.metadata.name.clone());
@@ -108,7 +111,7 @@ impl Feed {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        drop(self.clusters.wait_until_ready().await);
+        self.clusters_listed.cancelled().await;
         let resource = ApiResource::erase::<K>(&());
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
         let events = self.listed(&resource, Some(label)).filter_map(|event| {
@@ -271,7 +274,12 @@ impl Feed {
                 }
                 Event::Delete(object) => self.name(touched(object, true)),
                 // No other event names objects that were deleted while nobody watched.
-                Event::InitDone => self.name_all(),
+                Event::InitDone => {
+                    if plural == CLUSTERS {
+                        self.clusters_listed.cancel();
+                    }
+                    self.name_all();
+                }
                 // All are named at the end of the list; `touched` has seen them then.
                 Event::InitApply(object) => {
                     stored.insert(place(object));
