@@ -130,14 +130,8 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         remove: Some(remove),
         roles,
     };
-    serve(
-        config,
-        ClientPorts::Answered { open, urls, waiting },
-        engine,
-        metrics,
-        life,
-    )
-    .await
+    let ports = ClientPorts::Answered { open, urls, waiting };
+    Box::pin(serve(config, ports, engine, metrics, life)).await
 }
 
 /// Returns the election lock, and the timing of the election.

@@ -59,7 +59,7 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                         Source::Tidb => super::tidb_clusters(&feed, &mut writer).await,
                     }
                 };
-                while_existing(&feed.client, &wanted.resource, watch).await;
+                Box::pin(while_existing(&feed.client, &wanted.resource, watch)).await;
             }
             Ok(false) => {
                 let had = wanted.known.swap(false, Ordering::Relaxed);

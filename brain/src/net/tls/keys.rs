@@ -49,7 +49,7 @@ impl SigningKey for P521 {
             let key = self.key.clone();
             Box::new(Signing {
                 scheme,
-                key: Key::P521(key),
+                key: Key::P521(Box::new(key)),
             }) as Box<dyn Signer>
         })
     }
@@ -107,7 +107,7 @@ impl SigningKey for ShortRsa {
 }
 
 enum Key {
-    P521(p521::ecdsa::SigningKey),
+    P521(Box<p521::ecdsa::SigningKey>),
     Rsa(Arc<rsa::PrivateKey>),
 }
 

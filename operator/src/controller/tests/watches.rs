@@ -436,6 +436,8 @@ async fn object_without_its_label_is_asked_for_by_its_name() {
         assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"], "{name}");
         assert_eq!(after["data"], before["data"], "{name}");
         rig.sync().await;
+        pass(&rig).await.unwrap();
+        rig.sync().await;
         rig.api.forget_requests();
         pass(&rig).await.unwrap();
         assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
