@@ -50,21 +50,19 @@ tests:
 tools: tests ## Install and build everything that clusters and tests need
 	$(TESTED_CLUSTER) tools
 
-# The end-to-end tests mostly wait, so they run beside the others, several at a time. WITH=check has lints run beside them, too.
-THREADS ?= 4
 release-tools: build
 	$(CLUSTER) tools
 
 test: tools ## All tests, from unit to end-to-end
-	$(MAKE) --no-print-directory --keep-going --jobs 2 run-e2e run-others $(WITH)
+	$(MAKE) --no-print-directory --keep-going run-others run-e2e
 
+run-others:
+	cargo test --no-fail-fast $(OTHERS) -- $(TEST_ARGS)
+
+# The number of end-to-end tests at a time. They start whole clusters, which slow each other down.
+THREADS ?= 2
 run-e2e:
 	cargo test --locked --workspace --test e2e -- --test-threads $(THREADS) $(TEST_ARGS); status=$$?; $(TESTED_CLUSTER) down --tests || status=1; exit $$status
-
-# Their output comes in one piece.
-run-others: LOG := $(CARGO_TARGET_DIR)/run-others.log
-run-others:
-	@cargo test --no-fail-fast $(OTHERS) -- $(TEST_ARGS) > $(LOG) 2>&1; status=$$?; cat $(LOG); exit $$status
 
 # The tests named "e2e" need the rest: root, Go, a Kubernetes.
 OTHERS := --locked --workspace --lib --bins --test it --test slot_model
