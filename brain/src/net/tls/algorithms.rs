@@ -19,12 +19,25 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 /// The sizes of RSA keys, in bits, that ring leaves out and Go takes.
 pub(super) const SHORT_RSA: std::ops::Range<u32> = 1024..2048;
 
+/// The longest public key of [`SHORT_RSA`], in bytes of PKCS#1. A longer one is not even parsed, which takes long.
+const SHORT_RSA_LEN: usize = 2048 / 8 + 24;
+
 /// The public key of a certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PublicKey<'a> {
     /// The contents of its AlgorithmIdentifier.
     pub(super) algorithm: &'a [u8],
     pub(super) bytes: &'a [u8],
+}
+
+impl PublicKey<'_> {
+    /// What a signature of this key costs to verify, as a multiple of one that ring verifies.
+    pub(super) fn cost(self) -> usize {
+        match self.algorithm == alg_id::ECDSA_P521.as_ref() {
+            true => 10,
+            false => 1,
+        }
+    }
 }
 
 /// The reason why a signature does not count.
@@ -90,6 +103,9 @@ struct ShortRsa(Padding, Hash);
 
 impl SignatureVerificationAlgorithm for ShortRsa {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
+        if key.len() > SHORT_RSA_LEN {
+            return Err(InvalidSignature);
+        }
         let key = RsaKey::from_pkcs1_der(key).map_err(|_| InvalidSignature)?;
         if !SHORT_RSA.contains(&key.n().bit_width_vartime()) {
             return Err(InvalidSignature);

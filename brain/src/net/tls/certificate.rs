@@ -67,7 +67,7 @@ impl<'a> Certificate<'a> {
         }
         let mut has_unhandled_extension = false;
         for extension in parsed.extensions() {
-            match handled(extension.parsed_extension()) {
+            match handled(extension.parsed_extension(), extension.value) {
                 Handled::Yes => {}
                 Handled::No => has_unhandled_extension |= extension.critical,
                 Handled::Malformed => return Err(format!("malformed: its extension {}", extension.oid)),
@@ -233,7 +233,7 @@ enum Handled {
 
 /// Returns whether an extension is understood. Those that Go understands and that are not here (policies) are refused if they are
 /// critical, or if they demand a policy.
-fn handled(extension: &ParsedExtension<'_>) -> Handled {
+fn handled(extension: &ParsedExtension<'_>, value: &[u8]) -> Handled {
     match extension {
         ParsedExtension::ParseError { .. } => Handled::Malformed,
         ParsedExtension::SubjectAlternativeName(names) => {
@@ -256,10 +256,10 @@ fn handled(extension: &ParsedExtension<'_>) -> Handled {
                 false => Handled::No,
             }
         }
+        ParsedExtension::NameConstraints(constraints) => constraints_handled(constraints, value),
         ParsedExtension::PolicyConstraints(constraints) if constraints.require_explicit_policy.is_some() => Handled::No,
         ParsedExtension::KeyUsage(_)
         | ParsedExtension::BasicConstraints(_)
-        | ParsedExtension::NameConstraints(_)
         | ParsedExtension::CRLDistributionPoints(_)
         | ParsedExtension::AuthorityKeyIdentifier(_)
         | ParsedExtension::SubjectKeyIdentifier(_)
@@ -269,6 +269,57 @@ fn handled(extension: &ParsedExtension<'_>) -> Handled {
         | ParsedExtension::PolicyConstraints(_)
         | ParsedExtension::InhibitAnyPolicy(_) => Handled::Yes,
         _ => Handled::No,
+    }
+}
+
+/// Constraints that cannot be read are malformed, as in Go, and those of kinds of names that are not matched are not understood.
+fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handled {
+    let parts = [
+        (0xa0, &constraints.permitted_subtrees),
+        (0xa1, &constraints.excluded_subtrees),
+    ];
+    // The parser leaves out a part that it cannot read, and all behind it.
+    let is_read = |tag| parts.iter().any(|(of, part)| *of == tag && part.is_some());
+    let mut rest = match first(value) {
+        Ok(all) => all.contents,
+        Err(_) => return Handled::Malformed,
+    };
+    while let Some(&tag) = rest.first() {
+        match first(rest) {
+            Ok(part) if is_read(tag) => rest = part.rest,
+            _ => return Handled::Malformed,
+        }
+    }
+    let mut bases = parts
+        .iter()
+        .filter_map(|(_, part)| part.as_deref())
+        .flatten()
+        .peekable();
+    if bases.peek().is_none() {
+        return Handled::Malformed;
+    }
+    let mut handled = Handled::Yes;
+    for subtree in bases {
+        match &subtree.base {
+            GeneralName::DNSName(_) | GeneralName::RFC822Name(_) | GeneralName::URI(_) => {}
+            GeneralName::IPAddress(network) if is_network(network) => {}
+            GeneralName::IPAddress(_) | GeneralName::Invalid(..) => return Handled::Malformed,
+            _ => handled = Handled::No,
+        }
+    }
+    handled
+}
+
+/// Returns true for an address with a mask behind it that begins with ones and ends with zeros.
+fn is_network(network: &[u8]) -> bool {
+    if ![8, 32].contains(&network.len()) {
+        return false;
+    }
+    let mask = &network[network.len() / 2..];
+    let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
+    match &mask[ones..] {
+        [] => true,
+        [first, rest @ ..] => first.leading_ones() + first.trailing_zeros() >= 8 && rest.iter().all(|byte| *byte == 0),
     }
 }
 

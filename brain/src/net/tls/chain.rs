@@ -12,7 +12,7 @@ use super::algorithms::BadSignature;
 use super::certificate::{Certificate, Usage, Validity, time};
 use super::names;
 
-/// The signatures that are verified for one certificate at most: chains of strangers must not cost more.
+/// The signatures that are verified for one certificate at most, by their [cost](super::algorithms::PublicKey::cost): chains of strangers must not cost more.
 const MAX_SIGNATURES: usize = 100;
 
 /// The trusted certificates.
@@ -206,7 +206,7 @@ impl<'c> Search<'_, 'c> {
         if self.signatures >= MAX_SIGNATURES || chain.iter().any(|earlier| earlier.is_same_authority(parent)) {
             return false;
         }
-        self.signatures += 1;
+        self.signatures += parent.key().cost();
         match self.check_parent(parent, child, (chain.len() - 1, is_root)) {
             Ok(()) => true,
             Err(why) => {

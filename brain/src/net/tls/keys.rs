@@ -6,7 +6,7 @@ use p521::ecdsa::signature::Signer as _;
 use p521::pkcs8::DecodePrivateKey as _;
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use rsa::pkcs1::EncodeRsaPublicKey as _;
-use rsa::signature::SignatureEncoding as _;
+use rsa::signature::{RandomizedSigner, SignatureEncoding};
 use rsa::traits::PublicKeyParts as _;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::sign::{Signer, SigningKey, public_key_to_spki};
@@ -134,24 +134,15 @@ impl Signer for Signing {
             }
             Key::Rsa(key) => {
                 let key = rsa::PrivateKey::clone(key);
-                Ok(match self.scheme {
-                    SignatureScheme::RSA_PSS_SHA256 => rsa::pss::SigningKey::<Sha256>::new(key)
-                        .try_sign(message)
-                        .map_err(failed)?
-                        .to_vec(),
-                    SignatureScheme::RSA_PSS_SHA384 => rsa::pss::SigningKey::<Sha384>::new(key)
-                        .try_sign(message)
-                        .map_err(failed)?
-                        .to_vec(),
-                    SignatureScheme::RSA_PKCS1_SHA256 => rsa::pkcs1v15::SigningKey::<Sha256>::new(key)
-                        .try_sign(message)
-                        .map_err(failed)?
-                        .to_vec(),
-                    _ => rsa::pkcs1v15::SigningKey::<Sha384>::new(key)
-                        .try_sign(message)
-                        .map_err(failed)?
-                        .to_vec(),
-                })
+                let signature = match self.scheme {
+                    SignatureScheme::RSA_PSS_SHA256 => blinded(&rsa::pss::SigningKey::<Sha256>::new(key), message),
+                    SignatureScheme::RSA_PSS_SHA384 => blinded(&rsa::pss::SigningKey::<Sha384>::new(key), message),
+                    SignatureScheme::RSA_PKCS1_SHA256 => {
+                        blinded(&rsa::pkcs1v15::SigningKey::<Sha256>::new(key), message)
+                    }
+                    _ => blinded(&rsa::pkcs1v15::SigningKey::<Sha384>::new(key), message),
+                };
+                signature.map_err(failed)
             }
         }
     }
@@ -159,4 +150,12 @@ impl Signer for Signing {
     fn scheme(&self) -> SignatureScheme {
         self.scheme
     }
+}
+
+/// Signs with the private key's powers blinded: without it, the time that the crate takes tells of the key (RUSTSEC-2023-0071).
+fn blinded<S: SignatureEncoding>(
+    key: &impl RandomizedSigner<S>,
+    message: &[u8],
+) -> Result<Vec<u8>, rsa::signature::Error> {
+    Ok(key.try_sign_with_rng(&mut rand::rng(), message)?.to_vec())
 }

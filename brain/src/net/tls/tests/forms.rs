@@ -126,10 +126,32 @@ fn trusted(forge: &Forge) -> &'static str {
     forge.ca("ca-rsa", "2048", "basicConstraints=CA:true");
     forge.ca("ca-short", "1024", "basicConstraints=CA:true");
     forge.ca("ca-names", "P-256", "basicConstraints=CA:true\nnameConstraints=permitted;DNS:example,excluded;DNS:x.example,permitted;IP:10.0.0.0/255.0.0.0");
+    forge.ca(
+        "ca-rid",
+        "P-256",
+        "basicConstraints=CA:true\nnameConstraints=critical,permitted;RID:1.2.3.4",
+    );
+    forge.ca(
+        "ca-rid-only",
+        "P-256",
+        "basicConstraints=CA:true\nnameConstraints=permitted;RID:1.2.3.4",
+    );
     forge.ca("self", "P-256", "basicConstraints=CA:true");
     forge.ca("self-v1", "P-256", "");
     let names = [
-        "ca", "ca-v1", "ca-nobc", "ca-no", "ca-usage", "ca-p521", "ca-rsa", "ca-short", "ca-names", "self", "self-v1",
+        "ca",
+        "ca-v1",
+        "ca-nobc",
+        "ca-no",
+        "ca-usage",
+        "ca-p521",
+        "ca-rsa",
+        "ca-short",
+        "ca-names",
+        "ca-rid",
+        "ca-rid-only",
+        "self",
+        "self-v1",
     ];
     let all: String = names.map(|name| forge.read(&format!("{name}.crt"))).concat();
     forge.write("roots.crt", &all);
@@ -228,6 +250,14 @@ async fn clients_are_accepted_as_by_go() {
         ),
         ("no-names", "P-256", "ca-names", client, None),
         (
+            "other-kind",
+            "P-256",
+            "ca-rid",
+            client,
+            Some("CN=ca-rid has a critical extension that is not understood"),
+        ),
+        ("other-kind-uncritical", "P-256", "ca-rid-only", client, None),
+        (
             "excluded",
             "P-256",
             "ca-names",
@@ -274,6 +304,30 @@ async fn clients_are_accepted_as_by_go() {
         .shake(&server, &forge.options("self", "ca.crt"), "localhost")
         .await;
     check("self again", &answers, unknown);
+}
+
+/// A network without a mask, with one that is none, constraints without a constraint, and with a part that is none.
+#[test]
+fn constraints_that_cannot_be_read_are_refused() {
+    let forge = Forge::new();
+    forge.leaf("server", "P-256", "ca", SAN);
+    for (name, constraints) in [
+        ("short", "300aa008300687040a000000"),
+        ("holes", "300ea00c300a87080a000000ff00ff00"),
+        ("empty", "3000"),
+        ("part", "3010a00730058203612e62a105300387010a"),
+    ] {
+        let extensions = format!("basicConstraints=CA:true\n2.5.29.30=DER:{constraints}");
+        forge.ca(name, "P-256", &extensions);
+        let error = ServerTls::load(&forge.options("server", &format!("{name}.crt")), &POLICY).unwrap_err();
+        assert!(
+            error.to_string().contains("malformed: its extension 2.5.29.30"),
+            "{name}: {error}"
+        );
+    }
+    let extensions = "basicConstraints=CA:true\n2.5.29.30=DER:300ea00c300a87080a000000fff00000";
+    forge.ca("good", "P-256", extensions);
+    ServerTls::load(&forge.options("server", "good.crt"), &POLICY).unwrap();
 }
 
 /// Chains, whose order does not matter, and what may be missing in them.
