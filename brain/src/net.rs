@@ -1,5 +1,6 @@
 //! Ports: sockets, TLS, connections and their limits, HTTP pages, the JSON gateway.
 
+mod binary;
 mod gateway;
 pub mod http;
 pub mod listen;

@@ -42,6 +42,7 @@ mod decoded;
 mod frames;
 pub(in crate::net) mod framing;
 mod gzip;
+mod head;
 mod headers;
 mod http2;
 mod huffman;

@@ -91,9 +91,6 @@ impl Exchange {
 
     /// The request that a gRPC client would send.
     fn rpc(&self, parts: Parts, metadata: HeaderMap, body: Body) -> Result<Request<Body>, Status> {
-        if metadata::is_over(&metadata) {
-            return Err(Status::deadline_exceeded("context deadline exceeded"));
-        }
         let mut request = Request::new(body);
         *request.method_mut() = HttpMethod::POST;
         *request.version_mut() = Version::HTTP_2;

@@ -1,12 +1,12 @@
 //! The metadata of an RPC from the headers of an HTTP request, by the rules of grpc-gateway.
 
 use base64::Engine as _;
-use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
+
+use super::protojson::cut;
 
 /// Headers that go to the RPC begin so, without it.
 const METADATA: &str = "grpc-metadata-";
@@ -29,9 +29,8 @@ const RESERVED: [&str; 8] = [
     "user-agent",
 ];
 
-/// The deadline of an RPC, and one that is over.
+/// The deadline of an RPC.
 const TIMEOUT: &str = "grpc-timeout";
-const OVER: &str = "0n";
 
 /// Returns the headers of the RPC.
 ///
@@ -44,7 +43,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<HeaderMap, Status> {
     if let Some(timeout) = headers.get(TIMEOUT).filter(|timeout| !timeout.is_empty()) {
         let nanos = timeout.to_str().ok().and_then(nanos).ok_or_else(|| {
             let text = String::from_utf8_lossy(timeout.as_bytes());
-            Status::invalid_argument(format!("invalid grpc-timeout: {text}"))
+            Status::invalid_argument(format!("invalid grpc-timeout: {}", cut(&text)))
         })?;
         if let Some(timeout) = encode(nanos) {
             metadata.insert(TIMEOUT, timeout);
@@ -72,21 +71,9 @@ pub(super) fn of(headers: &HeaderMap) -> Result<HeaderMap, Status> {
     Ok(metadata)
 }
 
-/// Returns true if the deadline of an RPC was over before it began: an answer that is ready at once would still be given.
-pub(super) fn is_over(metadata: &HeaderMap) -> bool {
-    metadata.get(TIMEOUT).is_some_and(|timeout| timeout == OVER)
-}
-
 /// Reads bytes in base64, padded or not.
 fn binary(name: &HeaderName, value: &HeaderValue) -> Result<HeaderValue, Status> {
-    let padding = match value.len() % 4 {
-        0 => DecodePaddingMode::RequireCanonical,
-        _ => DecodePaddingMode::RequireNone,
-    };
-    let config = GeneralPurposeConfig::new()
-        .with_decode_padding_mode(padding)
-        .with_decode_allow_trailing_bits(true);
-    let decoded = GeneralPurpose::new(&STANDARD, config).decode(value.as_bytes());
+    let decoded = crate::net::binary::decode(value.as_bytes());
     let encoded = decoded.map(|bytes| HeaderValue::try_from(STANDARD_NO_PAD.encode(bytes)));
     match encoded {
         Ok(Ok(value)) => Ok(value),

@@ -22,6 +22,7 @@ use tracing::{Instrument as _, warn};
 
 use super::admission::PeerId;
 use super::connections::Connection;
+use super::head;
 use super::path;
 use super::rpc::{self, Limits, Observed};
 use crate::budget::Exceeded;
@@ -188,9 +189,12 @@ impl PerConnection {
         }
         let routes = &self.routes;
         match is_grpc(&request) {
-            true if routes.grpc => self.rpc(request),
+            true if routes.grpc => match head::refuse(&request) {
+                Some(refusal) => Box::pin(async { Ok(refusal) }),
+                None => self.rpc(request),
+            },
             true => {
-                let refusal = rpc::unknown(request.uri().path());
+                let refusal = head::unknown(request.uri().path());
                 Box::pin(async move { Ok(refusal.into_http()) })
             }
             false if routes.http => {

@@ -22,11 +22,12 @@ use tower::{BoxError, Service as _};
 use super::decoded::decoded_bytes;
 use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, Progress, announced};
 use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
+use super::head;
 use super::route::Refusals;
 use super::timed::Timed;
 use crate::budget::{Account, Charge, Exceeded, Meter};
 use crate::errors::Error;
-use crate::metrics::{InFlight, has_one_request, is_service};
+use crate::metrics::{InFlight, has_one_request};
 use crate::otel::RpcSpan;
 use crate::slow_requests::RpcLog;
 
@@ -240,23 +241,9 @@ fn refused(error: impl Into<BoxError>) -> Refused {
     }
 }
 
-/// Returns the deadline of the client, from its `grpc-timeout`.
+/// Returns the deadline of the client, from its `grpc-timeout`, which was [judged](super::head::refuse).
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let count: u64 = digits.parse().ok()?;
-    let time = match unit {
-        "H" => Duration::from_secs(count * 3600),
-        "M" => Duration::from_secs(count * 60),
-        "S" => Duration::from_secs(count),
-        "m" => Duration::from_millis(count),
-        "u" => Duration::from_micros(count),
-        "n" => Duration::from_nanos(count),
-        _ => return None,
-    };
+    let time = head::timeout(headers.get(head::TIMEOUT)?.as_bytes()).ok()?;
     (time < FAR).then(|| Instant::now() + time)
 }
 
@@ -267,6 +254,8 @@ pub(super) async fn within(
 ) -> Result<Response<Body>, Infallible> {
     match deadline {
         None => pending.await,
+        // Otherwise an answer that is ready at once would be given.
+        Some(deadline) if deadline <= Instant::now() => Ok(Error::DeadlineExceeded.status().into_http()),
         Some(deadline) => match tokio::time::timeout_at(deadline, pending).await {
             Ok(response) => response,
             Err(_) => Ok(Error::DeadlineExceeded.status().into_http()),
@@ -423,7 +412,7 @@ fn mend(headers: &mut HeaderMap, uri: &Uri) -> Option<Code> {
 fn reword(status: &Status, uri: &Uri) -> Option<Status> {
     match status.code() {
         Code::OutOfRange => too_large(status.message()),
-        Code::Unimplemented if status.message().is_empty() => Some(unknown(uri.path())),
+        Code::Unimplemented if status.message().is_empty() => Some(head::unknown(uri.path())),
         _ => None,
     }
 }
@@ -436,15 +425,6 @@ fn too_large(text: &str) -> Option<Status> {
     Some(Status::resource_exhausted(format!(
         "grpc: received message larger than max ({found} vs. {limit})"
     )))
-}
-
-/// Returns the status for calls of methods that are not served here.
-pub(super) fn unknown(path: &str) -> Status {
-    Status::unimplemented(match path.strip_prefix('/').and_then(|path| path.rsplit_once('/')) {
-        Some((service, method)) if is_service(service) => format!("unknown method {method} for service {service}"),
-        Some((service, _)) => format!("unknown service {service}"),
-        None => format!("malformed method name: {path:?}"),
-    })
 }
 
 #[cfg(test)]
@@ -489,36 +469,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deadlines_are_those_of_grpc() {
-        let after = |text: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("grpc-timeout", text.parse().unwrap());
-            deadline(&headers).map(|deadline| deadline - Instant::now())
-        };
-        assert_eq!(after("2H"), Some(Duration::from_secs(7200)));
-        assert_eq!(
-            (after("3M"), after("4S")),
-            (Some(Duration::from_secs(180)), Some(Duration::from_secs(4)))
-        );
-        assert_eq!(after("50m"), Some(Duration::from_millis(50)));
-        assert_eq!(
-            (after("7u"), after("0n")),
-            (Some(Duration::from_micros(7)), Some(Duration::ZERO))
-        );
-        for nonsense in ["", "S", "5", "-1S", "123456789S", "1x", "99999999H"] {
-            assert_eq!(after(nonsense), None, "{nonsense}");
-        }
-        assert_eq!(deadline(&HeaderMap::new()), None);
-    }
-
-    #[test]
-    fn unknown_names_are_told_apart() {
-        for (path, text) in [
-            ("/etcdserverpb.KV/No", "unknown method No for service etcdserverpb.KV"),
-            ("/no.Such/Get", "unknown service no.Such"),
-            ("/x", "malformed method name: \"/x\""),
-        ] {
-            assert_eq!(unknown(path).message(), text);
+    async fn deadline_that_is_over_lets_no_answer_through() {
+        let answer = || async { Ok(Response::new(Body::empty())) };
+        let mut headers = HeaderMap::new();
+        for (timeout, is_answered) in [("1S", true), ("99999999H", true), ("0n", false)] {
+            headers.insert(head::TIMEOUT, timeout.parse().unwrap());
+            let response = within(deadline(&headers), answer()).await.unwrap();
+            assert_eq!(
+                Status::from_header_map(response.headers()).is_none(),
+                is_answered,
+                "{timeout}"
+            );
         }
     }
 }
