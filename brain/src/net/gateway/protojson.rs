@@ -10,6 +10,9 @@ use super::numbers;
 /// Levels of nested messages, as prost limits them where it decodes them. Go has 10,000.
 const MAX_DEPTH: usize = 100;
 
+/// The longest text of a request that an error repeats, in bytes. Go repeats all of it.
+const MAX_ECHO: usize = 1024;
+
 /// The error of a text that ends too early.
 const EOF: &str = "unexpected EOF";
 
@@ -65,7 +68,7 @@ impl Reader<'_> {
         while self.has_more(b'}')? {
             let start = self.at;
             let name = self.string()?;
-            let raw = self.raw(start).to_owned();
+            let raw = self.echo(start).to_owned();
             self.skip(b':');
             match field(kind, &name) {
                 None => self.skip_value()?,
@@ -136,7 +139,7 @@ impl Reader<'_> {
         let read = read.map(Read::Value);
         read.ok_or_else(|| {
             let (kind, name) = (kind_name(&field.kind()), field.json_name());
-            let raw = self.raw(token.start).to_owned();
+            let raw = self.echo(token.start);
             self.error(token.start, &format!("invalid value for {kind} field {name}: {raw}"))
         })
     }
@@ -241,6 +244,11 @@ impl Reader<'_> {
         std::str::from_utf8(&self.text[start..self.at]).unwrap_or_default()
     }
 
+    /// The same for an error, of which it is a part.
+    fn echo(&self, start: usize) -> &str {
+        cut(self.raw(start))
+    }
+
     fn unexpected(&mut self) -> String {
         self.peek();
         let start = self.at;
@@ -250,7 +258,7 @@ impl Reader<'_> {
                 let (line, column) = position(&self.text[..start]);
                 format!(
                     "syntax error (line {line}:{column}): unexpected token {}",
-                    self.raw(start)
+                    self.echo(start)
                 )
             }
         }
@@ -260,6 +268,11 @@ impl Reader<'_> {
         let (line, column) = position(&self.text[..start]);
         format!("(line {line}:{column}): {what}")
     }
+}
+
+/// The beginning of a text, of [`MAX_ECHO`] bytes at most.
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_ECHO)]
 }
 
 /// The field of a name: that of JSON, or that of the `.proto` file.

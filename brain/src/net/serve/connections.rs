@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::frames::Traffic;
-use super::headers::BlockCharge;
+use super::headers::{BlockCharge, Unaccepted};
 use crate::budget::{Account, AddressUse, Budget, Charge, Exceeded};
 use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
@@ -144,7 +144,7 @@ pub(super) struct Connection {
     unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
     /// Charges of long header blocks whose requests were not accepted yet, oldest first.
-    headers: Mutex<VecDeque<BlockCharge>>,
+    headers: Mutex<Unaccepted>,
     /// When the client's certificate expires, in seconds since 1970; the last moment if it shows none.
     ends: AtomicI64,
     closing: CancellationToken,
@@ -262,22 +262,16 @@ impl Connection {
     /// Keeps charges of header blocks until their requests are accepted.
     pub(super) fn keep_headers(&self, charges: Vec<BlockCharge>) {
         if !charges.is_empty() {
-            self.headers().extend(charges);
+            self.headers().keep(charges);
         }
     }
 
-    /// Returns the charge of the header block of a request, if it has one, when it is accepted. Those of earlier streams, which h2 refused,
-    /// are released: requests are accepted in their order.
+    /// Returns the charge of the header block of a request, if it has one, when it is accepted.
     pub(super) fn take_headers(&self, stream: u32) -> Option<Charge> {
-        let mut headers = self.headers();
-        let mut last = None;
-        while headers.front().is_some_and(|first| first.stream <= stream) {
-            last = headers.pop_front();
-        }
-        last.filter(|last| last.stream == stream).map(|last| last.charge)
+        self.headers().accept(stream)
     }
 
-    fn headers(&self) -> MutexGuard<'_, VecDeque<BlockCharge>> {
+    fn headers(&self) -> MutexGuard<'_, Unaccepted> {
         self.headers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -3,11 +3,13 @@
 //! - An `:authority` that is no authority of a URI is replaced. Go takes it as it is: the path of a Unix socket (gRPC's C core), a
 //!   resolver's target (clients of etcd 3.5.0), `::1:2379`. h2 makes a `http::Uri` of it and resets the stream. Nothing here depends on
 //!   its value.
+//!   An empty one that the client adds to its table is left, which h2 refuses: encoders have the empty one in the static table.
 //! - What a long block takes in memory is charged while it arrives, not when it is complete.
 //!
 //! Invariant: the table of HPACK stays the client's. A value is replaced by one of the same length when decoded, so entries keep their
 //! sizes and places; no value gets longer on the wire, so frames keep within their limit.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -68,6 +70,33 @@ struct Block {
 pub(super) struct BlockCharge {
     pub(super) stream: u32,
     pub(super) charge: Charge,
+}
+
+/// Charges of the header blocks of a connection whose requests are not accepted yet. Requests are accepted in the order of their streams.
+#[derive(Debug, Default)]
+pub(super) struct Unaccepted {
+    /// The last stream that was accepted.
+    accepted: u32,
+    charges: VecDeque<BlockCharge>,
+}
+
+impl Unaccepted {
+    /// Keeps charges. Those of trailers, which h2 hands on without asking, are released.
+    pub(super) fn keep(&mut self, charges: Vec<BlockCharge>) {
+        let accepted = self.accepted;
+        self.charges
+            .extend(charges.into_iter().filter(|charge| charge.stream > accepted));
+    }
+
+    /// Returns the charge of a stream that is accepted. Those of earlier streams, which h2 refused, are released.
+    pub(super) fn accept(&mut self, stream: u32) -> Option<Charge> {
+        self.accepted = self.accepted.max(stream);
+        let mut last = None;
+        while self.charges.front().is_some_and(|first| first.stream <= stream) {
+            last = self.charges.pop_front();
+        }
+        last.filter(|last| last.stream == stream).map(|last| last.charge)
+    }
 }
 
 /// What became of the bytes that were read.

@@ -37,7 +37,7 @@ pub(super) fn settle<B>(request: &mut Request<B>, has_gateway: bool) -> Option<R
         Path::Clean(Cow::Owned(path)) => path,
     };
     // A path that no URI has is none of ours.
-    if let Some(uri) = with_path(request.uri(), &path).filter(|_| !path.contains('%')) {
+    if let Some(uri) = with_path(request.uri(), &path).filter(|_| !path.contains(['%', '?', '#'])) {
         *request.uri_mut() = uri;
     }
     None
@@ -235,6 +235,11 @@ mod tests {
         let (request, answer) = settled(request().uri("/he%61lth?a=%20"));
         assert!(answer.is_none());
         assert_eq!(request.uri().to_string(), "/health?a=%20");
+        // They are part of the path, and no path of ours has them.
+        for path in ["/health%3Fa", "/health%23a", "/health%25"] {
+            let (left, _) = settled(Request::builder().uri(path));
+            assert_eq!(left.uri().to_string(), path);
+        }
     }
 
     #[test]

@@ -86,3 +86,15 @@ fn invalid_text_is_refused() {
         assert!(decode(json.as_bytes(), &input("/v3/kv/txn")).is_err(), "{json}");
     }
 }
+
+#[test]
+fn errors_repeat_the_beginning_of_what_they_refuse() {
+    let long = "\u{e4}".repeat(MAX_ECHO);
+    for json in [
+        format!(r#"{{"limit":"{long}"}}"#),
+        format!("{{\"limit\":{}.5}}", "1".repeat(2 * MAX_ECHO)),
+    ] {
+        let error = read(&json, &input("/v3/kv/range")).unwrap_err();
+        assert!(error.len() < MAX_ECHO + 100, "{error}");
+    }
+}

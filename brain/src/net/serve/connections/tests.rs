@@ -152,6 +152,10 @@ async fn charges_of_headers_are_taken_in_the_order_of_streams() {
     assert!(open.connection.take_headers(5).is_none());
     assert_eq!(open.connection.take_headers(7).unwrap().bytes(), 300);
     assert_eq!(account.used(), before);
+    // Trailers.
+    let charge = account.charge(400).unwrap();
+    open.connection.keep_headers(vec![BlockCharge { stream: 5, charge }]);
+    assert_eq!(account.used(), before);
 }
 
 #[tokio::test(start_paused = true)]
