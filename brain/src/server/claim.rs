@@ -16,8 +16,10 @@ pub(super) const IMPORTER: &str = "importer";
 /// The interval in which the register changes while a restore or an import is under way.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// The time for which it has to stay as it is if none is, and the interval at which it is read meanwhile.
+/// The time for which it has to stay as it is if none is, at least and as a multiple of the longest read meanwhile, and the interval at which
+/// it is read. A change takes the requests of a few reads.
 const UNCHANGED: Duration = Duration::from_secs(10);
+const UNCHANGED_READS: u32 = 6;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The right of one restore or import to fill a key prefix.
@@ -30,15 +32,21 @@ pub(super) struct Claim<C> {
 
 /// Waits until it is certain that no restore or import fills the key prefix. Returns the register's value. Fails if one does.
 pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
-    let read = async || register.get().await.context("read who restores or imports");
-    let seen = read().await?;
+    let read = async || {
+        let began = Instant::now();
+        let found = register.get().await.context("read who restores or imports")?;
+        anyhow::Ok((found, began.elapsed()))
+    };
+    let (seen, mut longest) = read().await?;
     if seen.is_some() {
         info!("looking whether another restore or import fills the key prefix");
-        let until = Instant::now() + UNCHANGED;
-        while Instant::now() < until {
+        let began = Instant::now();
+        while began.elapsed() < UNCHANGED.max(longest * UNCHANGED_READS) {
             tokio::time::sleep(LOOK).await;
+            let (found, took) = read().await?;
+            longest = longest.max(took);
             ensure!(
-                read().await? == seen,
+                found == seen,
                 "another restore or import fills the key prefix right now: end that one first"
             );
         }
@@ -168,6 +176,34 @@ mod tests {
         second.take().await.unwrap();
         let lost = first.keep().await;
         assert!(lost.to_string().contains("taken over"), "{lost}");
+    }
+
+    /// A register whose storage is slow: a change takes as long as five reads.
+    #[derive(Clone)]
+    struct Slow(MemRegister);
+
+    impl CasRegister for Slow {
+        async fn get(&self) -> anyhow::Result<Option<Bytes>> {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            self.0.get().await
+        }
+
+        async fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> Cas {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            self.0.compare_and_set(expected, new).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn import_on_slow_storage_keeps_others_away() {
+        let register = MemRegister::new();
+        let (first, other) = (Claim::new(Slow(register.clone())), Slow(register));
+        first.take().await.unwrap();
+        tokio::select! {
+            biased;
+            lost = first.keep() => panic!("{lost}"),
+            seen = unused(&other) => assert!(seen.unwrap_err().to_string().contains("fills the key prefix right now")),
+        }
     }
 
     #[tokio::test(start_paused = true)]

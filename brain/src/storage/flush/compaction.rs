@@ -200,8 +200,10 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             self.manifest.sizes.deleted += keys.changes.iter().map(superseded_by).sum::<i64>();
             if slot.0 > self.manifest.deleted_slot {
                 let dropped = std::mem::take(unneeded);
-                self.manifest.sizes.dropped += i64::try_from(dropped.bytes).unwrap_or(i64::MAX);
-                self.manifest.sizes.unversioned_dropped += dropped.unversioned;
+                let sizes = &mut self.manifest.sizes;
+                sizes.dropped += i64::try_from(dropped.bytes).unwrap_or(i64::MAX);
+                // What older versions wrote was not counted.
+                sizes.unversioned_dropped = (sizes.unversioned_dropped + dropped.unversioned).min(sizes.unversioned);
                 self.manifest.deleted_slot = slot.0;
             }
             *done = 0;
