@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(all().count(), TABLE.lines().count());
         assert!(all().is_sorted_by(|one, next| one.name < next.name));
         assert_eq!(named("name").unwrap().treatment, Treatment::Accepted);
-        assert_eq!(named("force-new-cluster").unwrap().treatment, Treatment::Refused);
+        assert_eq!(named("wal-dir").unwrap().treatment, Treatment::Refused);
         let old = named("experimental-corrupt-check-time").unwrap();
         assert_eq!(old.current_name(), "corrupt-check-time");
         assert_eq!(named("no-such-flag"), None);

@@ -642,8 +642,10 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
     fs::write(&text, "no snapshot").unwrap();
     let site = Site::new(1).await;
     let pd = format!("--tikv-pd-endpoints={}", site.tikv.pd());
+    let prefix = "--tikv-key-prefix=kubebrain";
     let restore = |file: &Path| {
-        let args = ["snapshot", "restore", file.to_str().unwrap(), "--storage=tikv", &pd].map(str::to_owned);
+        let file = file.to_str().unwrap();
+        let args = ["snapshot", "restore", file, "--storage=tikv", &pd, prefix].map(str::to_owned);
         Process::begin(&args, String::new())
     };
     // Nobody writes into the pipe, so it is never read to its end.
@@ -663,7 +665,7 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
         "{said}"
     );
     reading.kill().await;
-    let wipe = ["wipe", "--storage=tikv", &pd, "--yes"].map(str::to_owned);
+    let wipe = ["wipe", "--storage=tikv", &pd, prefix, "--yes"].map(str::to_owned);
     let (code, said) = Process::begin(&wipe, String::new()).ended().await;
     assert!(code == Some(0), "{said}");
     // Of a file that is no snapshot nothing is left.

@@ -249,7 +249,7 @@ fn etcdctl_watches_mirrors_and_checks() {
     let mut checked = Etcdctl::start(&server, &["check", "perf", "--load=s"]);
     let put = |key: &str, value: &str| Etcdctl::start(&server, &["put", key, value]).ends_well();
     put("m/1", "one");
-    let mut mirrored = Etcdctl::start(&server, &["watch", "--prefix", "n/"]);
+    let mut mirrored = Etcdctl::start(&server, &["watch", "--prefix", "n/", "--rev=1"]);
     let host = server.endpoint();
     let mirror = Etcdctl::start(&server, &["make-mirror", "--prefix=m/", "--dest-prefix=n/", host]);
     assert_eq!(mirrored.says(3), ["PUT", "n/1", "one"]);
