@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{DynamicObject, ObjectMeta};
-use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use kube::core::{DynamicObject, ObjectMeta, Request};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Value, json};
 use tracing::info;
 
 use crate::api_error::{self, Class};
@@ -80,6 +80,8 @@ pub(crate) struct Applied {
     pub(crate) refused_claims: BTreeMap<String, String>,
     /// Number of applies that changed nothing: admission puts something else in the place of what is wanted.
     pub(crate) unchanged: usize,
+    /// The API server forbids the pod in which a new template is tried, and its words.
+    pub(crate) refused_trial: Option<String>,
     /// A leadership transfer was requested.
     pub(crate) asked: bool,
     /// It succeeded.
@@ -112,9 +114,10 @@ impl Applier<'_> {
             if applied.failure.is_some() && !is_only_monitoring && !stands_alone(step) {
                 continue;
             }
-            let unchanged = applied.unchanged;
+            let in_vain = |applied: &Applied| (applied.unchanged, applied.refused_trial.is_some());
+            let before = in_vain(&applied);
             match self.step(step, &mut applied).await {
-                Ok(_) if applied.unchanged > unchanged || applied.stale => {}
+                Ok(_) if in_vain(&applied) != before || applied.stale => {}
                 Ok(event) => {
                     applied.done += 1;
                     self.metrics.step(step);
@@ -193,17 +196,7 @@ impl Applier<'_> {
                 applied.stale = true;
                 Ok(None)
             }
-            Step::Try { pod } => {
-                let name = self.desired.names.trial();
-                let params = PostParams {
-                    field_manager: Some(MANAGER.to_owned()),
-                    ..PostParams::default()
-                };
-                let pod: Pod = serde_json::from_value(pod.clone())?;
-                self.pods().create(&params, &pod).await?;
-                let note = format!("made pod {name} to try the new template");
-                Ok(Some(Event::normal("TrialStarted", "Try", note)))
-            }
+            Step::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
             Step::ChangeClaim { .. }
             | Step::EndTrial { .. }
             | Step::RetainClaims { .. }
@@ -212,6 +205,40 @@ impl Applier<'_> {
             | Step::Resize { .. }
             | Step::Replace { .. } => self.step_below(step).await,
         }
+    }
+
+    /// Makes the pod in which a new template is tried. Rules of the namespace may forbid a small pod that allow the whole one.
+    async fn begin_trial(&self, small: &Value, whole: &Value, applied: &mut Applied) -> Result<Option<Event>, Error> {
+        let is_forbidden = |error: &Error| error.class() == Class::Denied;
+        let refusal = match self.create_pod(small).await {
+            Err(error) if is_forbidden(&error) => error.message(),
+            made => return made.map(|()| Some(self.trial_begun())),
+        };
+        match self.create_pod(whole).await {
+            Err(error) if is_forbidden(&error) => {
+                applied.refused_trial = Some(refusal);
+                Ok(None)
+            }
+            made => made.map(|()| Some(self.trial_begun())),
+        }
+    }
+
+    fn trial_begun(&self) -> Event {
+        let note = format!("made pod {} to try the new template", self.desired.names.trial());
+        Event::normal("TrialStarted", "Try", note)
+    }
+
+    /// Makes a pod of JSON: its fields may be ill-typed, or none that the operator knows, which the API server finds.
+    async fn create_pod(&self, pod: &Value) -> Result<(), Error> {
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let path = Pod::url_path(&(), Some(&self.desired.names.namespace));
+        let request = Request::new(path).create(&params, serde_json::to_vec(pod)?);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        self.client.request::<received::Stub>(request).await?;
+        Ok(())
     }
 
     /// Takes fields back that somebody else added. Where admission puts them there again, they stay.
@@ -616,7 +643,7 @@ mod tests {
             Step::Apply { object, uid: None }
         };
         let steps = [apply(kind, "dev"), apply(Kind::Role, "next")];
-        let rig = Rig::new(api.clone()).await;
+        let rig = Box::pin(Rig::new(api.clone())).await;
         let (desired, observed) = (fake.desired(), fake.own());
         let applier = Applier {
             client: &rig.context.client,
@@ -627,7 +654,7 @@ mod tests {
             desired: &desired,
             observed: &observed,
         };
-        let applied = applier.run(&steps).await;
+        let applied = Box::pin(applier.run(&steps)).await;
         let (what, _) = applied.failure.expect("the API server refuses one");
         assert_eq!(what, format!("apply {} dev", kind.resource().kind));
         api.get("/apis/rbac.authorization.k8s.io/v1/namespaces/brains/roles/next")

@@ -265,7 +265,7 @@ impl FakeCluster {
                 set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = json!("Retain");
                 *set.metadata.generation.get_or_insert_default() += 1;
             }
-            Step::Try { pod } => {
+            Step::Try { pod, .. } => {
                 assert!(self.seen.trial.is_none(), "there is a trial");
                 let mut pod = pod.clone();
                 self.uids += 1;

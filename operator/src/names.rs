@@ -103,7 +103,7 @@ impl Names {
 
     /// The pod in which a new template is tried.
     pub(crate) fn trial(&self) -> String {
-        format!("{}-trial", self.cluster)
+        trial(&self.cluster)
     }
 
     pub(crate) fn pod(&self, ordinal: i32) -> String {
@@ -173,6 +173,11 @@ impl Names {
         ]));
         all
     }
+}
+
+/// The pod in which a new template of `cluster` is tried.
+pub(crate) fn trial(cluster: &str) -> String {
+    format!("{cluster}-trial")
 }
 
 /// A selector by labels as a text.

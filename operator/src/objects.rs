@@ -27,7 +27,7 @@ mod services;
 mod statefulset;
 #[cfg(test)]
 mod tests;
-mod trial;
+pub(crate) mod trial;
 mod wipe;
 
 pub(crate) use epoch::Epoch;

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use self::leadership::Lead;
 use crate::certificates::{Change, Leaf, Pair, Request, State};
-use crate::objects::{Key, Kind, Object, Renderer};
+use crate::events::Event;
+use crate::objects::{Key, Kind, Object, Renderer, resources};
 use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
 use crate::stores::external::is_external;
@@ -41,6 +42,7 @@ pub(crate) use owned::keep_metadata;
 pub(crate) use rollout::{Rollout, Transfer, revision};
 pub(crate) use storage::OTHER_CLUSTER;
 pub(crate) use store::{DATA_REPLACED, seen as seen_store};
+pub(crate) use trial::failed as failed_trial;
 
 /// One write. It has no `Debug`: some carry keys.
 #[derive(Clone, PartialEq)]
@@ -74,8 +76,8 @@ pub(crate) enum Step {
     RetainClaims { set: String, uid: String },
     /// Set the number of members of the StatefulSet back to what it was told last, while nothing may change.
     Scale { set: String, uid: String, replicas: i32 },
-    /// Make the pod in which a new template is tried.
-    Try { pod: Value },
+    /// Make the pod in which a new template is tried: the small one, or the whole one where that is forbidden.
+    Try { pod: Value, whole: Value },
     /// Delete that pod.
     EndTrial { pod: String, uid: String },
     /// Delete an object that is wanted no more.
@@ -145,6 +147,10 @@ pub(crate) struct Plan {
     pub(crate) blocker: Option<Refusal>,
     /// The trial that a new template waits for, in words.
     pub(crate) trial: Option<String>,
+    /// A trial ended that proved nothing.
+    pub(crate) lost_trial: bool,
+    /// What is said of a template that cannot be tried, if this pass writes one.
+    pub(crate) untried: Option<Event>,
     /// Number of members that the StatefulSet has after this pass.
     pub(crate) replicas: Option<i32>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.

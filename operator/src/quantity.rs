@@ -5,6 +5,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// Result of `parse` for one.
 pub(crate) const ONE: i128 = 1000;
 
+/// The value of one in JSON, which may be a number; `None` as for `parse`.
+pub(crate) fn of(value: &serde_json::Value) -> Option<i128> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    parse(&Quantity(text))
+}
+
 /// The value in thousandths; `None` if it is no quantity or out of range.
 pub(crate) fn parse(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.as_str();

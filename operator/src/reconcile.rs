@@ -240,7 +240,9 @@ async fn act(
     };
     let status = status::of(cluster, &pass);
     publish(context, clusters, cluster, &status).await?;
-    if let Some(event) = plan.rollout.transfer.as_ref().and_then(Transfer::event) {
+    let transferred = plan.rollout.transfer.as_ref().and_then(Transfer::event);
+    let untried = plan.untried.clone().filter(|_| desired.held.is_none());
+    for event in transferred.into_iter().chain(untried) {
         info!(reason = event.reason, "{}", event.note);
         context.events.publish(cluster, event).await;
     }

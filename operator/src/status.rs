@@ -41,7 +41,7 @@ pub(crate) use change::Change;
 pub(crate) use conditions::{ConditionStatus, ConditionUpdate};
 pub(crate) use facts::Facts;
 pub(crate) use merge::merge;
-pub(crate) use pod::stuck as pod_stuck;
+pub(crate) use pod::{UNSCHEDULABLE, stuck as pod_stuck};
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -159,6 +159,8 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     let now = Some(Time(whole_seconds(pass.observed.now)));
     let same = before.filter(|before| before.generation == cluster.metadata.generation);
     let moved = change::has_moved(cluster, pass);
+    let lost = i32::from(pass.plan.lost_trial && pass.desired.held.is_none());
+    let losses = same.as_ref().and_then(|same| same.trial_losses).unwrap_or_default() + lost;
     Some(RolloutStatus {
         generation: cluster.metadata.generation,
         type_,
@@ -173,6 +175,7 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
             .or(now),
         step: rollout.step.map(str::to_owned),
         waiting_for: rollout.waiting.clone().or_else(|| pass.plan.trial.clone()),
+        trial_losses: (losses > 0).then_some(losses),
         hand_over,
     })
 }

@@ -17,11 +17,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
 use crate::certificates::Leaf;
-use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
+use crate::names::{self, CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
@@ -152,16 +152,20 @@ async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
     feed.follow(events, &plural, writer, &mut touched).await;
 }
 
-/// Returns true if a pod has a name that the StatefulSet of the cluster that it names by its label gives, and says that it is from there.
+/// Returns true if a pod has a name that the StatefulSet of the cluster that it names by its label gives, and says that it is from there,
+/// or if it is the cluster's trial.
 fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
     let Some(cluster) = cluster_of(pod).map(|cluster| cluster.name) else {
         return false;
     };
     let mut owners = pod.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true));
-    controller.is_some_and(|owner| owner.kind == "StatefulSet" && owner.name == cluster)
-        && is_ordinal(pod, &format!("{cluster}-"))
-        && feed.exists(&cluster, pod)
+    let named = controller.filter(|owner| owner.name == cluster);
+    let is_known = named.is_some_and(|owner| match owner.kind.as_str() {
+        "StatefulSet" => is_ordinal(pod, &format!("{cluster}-")),
+        kind => kind == KubeBrainCluster::kind(&()) && pod.name.as_deref() == Some(&names::trial(&cluster)),
+    });
+    is_known && feed.exists(&cluster, pod)
 }
 
 /// The same for a claim, which has no owner as long as it shall outlive its pod.

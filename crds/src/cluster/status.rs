@@ -374,6 +374,10 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
 
+    /// Trials of the new template that the node or somebody else ended. After a few the template counts as one that does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial_losses: Option<i32>,
+
     /// The planned hand-over of leadership that is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,

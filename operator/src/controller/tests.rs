@@ -13,6 +13,7 @@ mod leader;
 mod lock;
 mod others;
 mod templates;
+mod trial;
 mod watches;
 mod wipe;
 

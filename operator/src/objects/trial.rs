@@ -2,20 +2,31 @@
 //! with `--check`, and none of the data.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Renderer;
 use super::pod::{CONTAINER, DATA, POD_NAME};
 use crate::names::{COMPONENT, ROLE};
+use crate::quantity;
 
 /// Rules by which a pod keeps away from others: beside the member that runs, a trial could not keep them.
 const APART: [&str; 2] = ["podAntiAffinity", "podAffinity"];
-/// What a trial asks of a node: a node that is full with the member must have room for it.
+/// What a small trial asks of a node: a node that is full with the member must have room for it.
 const SMALL: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
+/// A resource that a small trial keeps as it is given: its files are as large as those of the member.
+const KEPT: &str = "ephemeral-storage";
+
+/// What a trial asks of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    /// As much as the member would: rules of the namespace may refuse a smaller pod.
+    Whole,
+}
 
 impl Renderer<'_> {
     /// Makes it of the template of a StatefulSet.
-    pub(crate) fn trial(&self, template: &Value) -> Value {
+    pub(crate) fn trial(&self, template: &Value, size: Size) -> Value {
         let mut pod = template.clone();
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
@@ -40,7 +51,9 @@ impl Renderer<'_> {
         spec["readinessGates"] = json!([{"conditionType": format!("{}/never", crds::GROUP)}]);
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("topologySpreadConstraints");
-            spec.remove("resources");
+            if size == Size::Small {
+                spec.remove("resources");
+            }
             if let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) {
                 affinity.retain(|rule, _| !APART.contains(&rule.as_str()));
             }
@@ -48,7 +61,10 @@ impl Renderer<'_> {
         for list in ["initContainers", "containers"] {
             for container in spec[list].as_array_mut().into_iter().flatten() {
                 let is_brain = container["name"] == CONTAINER;
-                reduce(container);
+                without_network(container);
+                if size == Size::Small {
+                    container["resources"] = small(&container["resources"]);
+                }
                 if is_brain {
                     check_only(container, &self.names().pod(0));
                 }
@@ -74,29 +90,39 @@ impl Renderer<'_> {
     }
 }
 
-/// Takes ports, probes and most resources from a container.
-fn reduce(container: &mut Value) {
+/// Takes ports and probes from a container.
+fn without_network(container: &mut Value) {
     if let Some(fields) = container.as_object_mut() {
         for field in ["ports", "livenessProbe", "readinessProbe", "startupProbe"] {
             fields.remove(field);
         }
     }
-    let amounts = |given: &Value, amount: &dyn Fn(&str, &Value) -> Value| {
-        let small = SMALL.into_iter();
-        let kept = small.filter_map(|(name, least)| {
-            let given = given.get(name)?;
-            Some((name.to_owned(), amount(least, given)))
-        });
-        kept.collect::<serde_json::Map<String, Value>>()
-    };
-    let given = container["resources"].clone();
-    let limits = amounts(&given["limits"], &|_, given| given.clone());
-    let requests: serde_json::Map<String, Value> = SMALL
-        .into_iter()
-        .filter(|(name, _)| given["limits"].get(name).is_some() || given["requests"].get(name).is_some())
-        .map(|(name, least)| (name.to_owned(), json!(least)))
-        .collect();
-    container["resources"] = json!({"limits": limits, "requests": requests});
+}
+
+/// Small requests, with the limits that are given. A request is never above its limit, which the API server would refuse.
+fn small(given: &Value) -> Value {
+    let (mut limits, mut requests) = (Map::new(), Map::new());
+    for (name, least) in SMALL {
+        let (limit, request) = (given["limits"].get(name), given["requests"].get(name));
+        limits.extend(limit.map(|limit| (name.to_owned(), limit.clone())));
+        let least = json!(least);
+        let smallest = [limit, request]
+            .into_iter()
+            .flatten()
+            .chain([&least])
+            .min_by_key(|amount| {
+                // One that cannot be read is left to the API server.
+                quantity::of(amount).unwrap_or(i128::MAX)
+            });
+        if let Some(smallest) = smallest.filter(|_| limit.is_some() || request.is_some()) {
+            requests.insert(name.to_owned(), smallest.clone());
+        }
+    }
+    for (part, amounts) in [("limits", &mut limits), ("requests", &mut requests)] {
+        let kept = given[part].get(KEPT);
+        amounts.extend(kept.map(|amount| (KEPT.to_owned(), amount.clone())));
+    }
+    json!({"limits": limits, "requests": requests})
 }
 
 /// The brain of the member `name`, which only checks its flags and files.

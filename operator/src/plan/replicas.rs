@@ -9,7 +9,7 @@ use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
-/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change. An embedded store never has
+/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change, or while a trial holds back what it is to be told. An embedded store never has
 /// more than one member, whatever is known.
 pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
     let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
@@ -26,7 +26,7 @@ pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         plan.replicas = told;
         return;
     }
-    if desired.held.is_none() && !plan.is_blocked() {
+    if desired.held.is_none() && !plan.is_blocked() && plan.trial.is_none() {
         let written = plan.steps.iter().find_map(|step| match step {
             Step::Apply { object, .. } if object.key == key => object.body["spec"]["replicas"].as_i64(),
             _ => None,

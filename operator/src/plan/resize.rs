@@ -3,7 +3,6 @@
 //! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::Value;
 
@@ -85,9 +84,7 @@ fn memory(pod: &Pod) -> Option<i128> {
 fn limit(set: &Value) -> Option<i128> {
     let containers = set["spec"]["template"]["spec"]["containers"].as_array()?;
     let brain = containers.iter().find(|container| container["name"] == CONTAINER)?;
-    let limit = &brain["resources"]["limits"]["memory"];
-    let text = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
-    quantity::parse(&Quantity(text))
+    quantity::of(&brain["resources"]["limits"]["memory"])
 }
 
 /// The reason of a condition that is true.

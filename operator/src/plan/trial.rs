@@ -1,31 +1,44 @@
 //! A template that would replace the only member is tried first, in a pod of its own; until it has proved that it runs, the
 //! StatefulSet keeps the one that it has, and so does a member that a node loses meanwhile.
+//!
+//! Whether the member is ready just now decides nothing. A template is written untried only where nothing can be lost: no member ever ran, none is
+//! wanted, or the present template is known not to run.
 
 use crds::KubeBrainCluster;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Plan, Step};
-use crate::names::{RESTART_HASH, SKIP_TRIAL};
+use crate::events::Event;
+use crate::names::{Names, RESTART_HASH, SKIP_TRIAL};
 use crate::objects::pod::CONTAINER;
+use crate::objects::trial::Size;
 use crate::objects::{Object, Renderer};
 use crate::observe::{Observed, is_ready};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Desired, Refusal};
-use crate::status::pod_stuck;
+use crate::status::{UNSCHEDULABLE, pod_stuck};
 
 /// Reason of the refusal of a template that does not run.
 pub(crate) const TRIAL_FAILED: &str = "TrialFailed";
+/// Seconds after which a trial that proved nothing is made anew.
+const RETRY: i64 = 20;
+/// Trials in a row that may prove nothing before the template counts as one that does not run.
+const LOSSES: i32 = 3;
+/// Beginning of the error of a brain from before there was `--check`.
+const NO_CHECK: &str = "unknown flag --check";
 
 /// The outcome of a trial.
 enum Outcome {
     Passed,
+    /// The image is older than trials.
+    Untestable,
     /// Nothing is known yet.
     Open,
-    /// The node or somebody else ended it: that proves nothing.
-    Lost,
+    /// The node or somebody else ended it, and why: that proves nothing.
+    Lost(String),
     /// It does not run, and why.
     Failed(String),
 }
@@ -38,10 +51,6 @@ pub(super) fn holds_back(
     renderer: &Renderer<'_>,
     (set, live): (&Object, &DynamicObject),
 ) -> bool {
-    let hash = |set: &Value| {
-        let hash = set.pointer("/spec/template/metadata/annotations")?.get(RESTART_HASH)?;
-        hash.as_str().map(str::to_owned)
-    };
     let wanted = hash(&set.body);
     let trial = observed
         .trial
@@ -58,21 +67,24 @@ pub(super) fn holds_back(
         .annotations()
         .get(SKIP_TRIAL)
         .is_some_and(|value| value == "true");
-    if is_skipped
-        || wanted.is_none()
-        || wanted == hash(&live.data)
-        || !is_only_member(desired, observed, live, wanted.as_ref())
-    {
+    if is_skipped || wanted.is_none() || wanted == hash(&live.data) || desired.replicas != 1 {
         end(plan);
         return false;
     }
-    let is_of = |pod: &&Pod| pod.annotations().get(RESTART_HASH) == wanted.as_ref();
+    let begun = trial.filter(|pod| pod.annotations().get(RESTART_HASH) == wanted.as_ref());
+    // One that has begun decides, whatever becomes of the member meanwhile.
+    if begun.is_none() && !may_lose_member(cluster, desired, observed, live, wanted.as_ref()) {
+        end(plan);
+        return false;
+    }
     let name = desired.names.trial();
     let member = desired.names.pod(0);
-    let waiting = match (&observed.trial, trial.filter(is_of)) {
+    let waiting = match (&observed.trial, begun) {
         (None, _) => {
+            let template = &set.body["spec"]["template"];
             plan.steps.push(Step::Try {
-                pod: renderer.trial(&set.body["spec"]["template"]),
+                pod: renderer.trial(template, Size::Small),
+                whole: renderer.trial(template, Size::Whole),
             });
             format!("{name} tries the new template before it replaces {member}")
         }
@@ -82,18 +94,25 @@ pub(super) fn holds_back(
         }
         (Some(_), Some(pod)) => match outcome(pod, observed) {
             Outcome::Passed => return false,
-            Outcome::Open => format!("{name} tries the new template before it replaces {member}"),
-            Outcome::Lost => {
-                end(plan);
-                format!("{name} was ended by somebody else and is made anew")
+            Outcome::Untestable => {
+                let note = format!(
+                    "the brain of the new template does not know --check, so the template replaces {member} untried"
+                );
+                plan.untried = Some(Event::warning("TrialSkipped", "Try", note));
+                return false;
             }
-            Outcome::Failed(why) => {
-                plan.blocker = Some(Refusal {
-                    reason: TRIAL_FAILED,
-                    message: format!(
-                        "the new template does not run, so {member} keeps the one that it has: {why}; change the spec, delete the pod {name} to try it again, or skip the trial by the annotation {SKIP_TRIAL}=true"
-                    ),
-                });
+            Outcome::Open => format!("{name} tries the new template before it replaces {member}"),
+            Outcome::Lost(why) if losses(cluster) < LOSSES => {
+                let created = pod.metadata.creation_timestamp.as_ref();
+                let age = created.map(|created| observed.now.as_second() - created.0.as_second());
+                if age.is_none_or(|age| age >= RETRY) {
+                    end(plan);
+                    plan.lost_trial = true;
+                }
+                format!("{name} was ended by somebody else and is made anew: {why}")
+            }
+            Outcome::Lost(why) | Outcome::Failed(why) => {
+                plan.blocker = Some(failed(&desired.names, &why));
                 format!("{name} does not run the new template")
             }
         },
@@ -102,50 +121,147 @@ pub(super) fn holds_back(
     true
 }
 
-/// Returns true if one member serves, the cluster is to have one, and it is not of the template with the hash `wanted`.
-fn is_only_member(desired: &Desired, observed: &Observed, live: &DynamicObject, wanted: Option<&String>) -> bool {
-    let member = desired.names.pod(0);
-    let serves = |pod: &Pod| {
-        pod.name_any() == member
-            && pod.metadata.deletion_timestamp.is_none()
-            && is_ready(pod)
-            && pod.annotations().get(RESTART_HASH) != wanted
-    };
-    desired.replicas == 1 && live.data["spec"]["replicas"] == 1 && observed.pods.iter().any(serves)
+/// The refusal of a template whose trial did not run, and why.
+pub(crate) fn failed(names: &Names, why: &str) -> Refusal {
+    let (name, member) = (names.trial(), names.pod(0));
+    Refusal {
+        reason: TRIAL_FAILED,
+        message: format!(
+            "the new template does not run, so {member} keeps the one that it has: {why}; change the spec, delete the pod {name} to try it again, or skip the trial by the annotation {SKIP_TRIAL}=true"
+        ),
+    }
 }
 
+/// The hash over what needs a restart in the template of a StatefulSet.
+fn hash(set: &Value) -> Option<String> {
+    let hash = set.pointer("/spec/template/metadata/annotations")?.get(RESTART_HASH)?;
+    hash.as_str().map(str::to_owned)
+}
+
+/// Trials in a row that proved nothing.
+fn losses(cluster: &KubeBrainCluster) -> i32 {
+    let rollout = cluster.status.as_ref().and_then(|status| status.rollout.as_ref());
+    let same = rollout.filter(|rollout| rollout.generation == cluster.metadata.generation);
+    same.and_then(|rollout| rollout.trial_losses).unwrap_or_default()
+}
+
+/// Returns true unless it is known that a template cannot take the only member away: there never was one, the StatefulSet was told to have none, it
+/// has the template with the hash `wanted` already, or the live template does not run.
+fn may_lose_member(
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &Observed,
+    live: &DynamicObject,
+    wanted: Option<&String>,
+) -> bool {
+    let status = cluster.status.as_ref();
+    let ever_ran = status.is_some_and(|status| status.version.is_some() || status.current_revision.is_some());
+    // Not the live number: somebody else may have set that.
+    let told = status.and_then(|status| status.pinned_replicas).map(i64::from);
+    let told = told.or_else(|| live.data["spec"]["replicas"].as_i64());
+    if !ever_ran || told == Some(0) {
+        return false;
+    }
+    let member = desired.names.pod(0);
+    let Some(pod) = observed.pods.iter().find(|pod| pod.name_any() == member) else {
+        // The API server refuses every pod of the live template.
+        return observed.refused_pods.is_none();
+    };
+    let own = pod.annotations().get(RESTART_HASH);
+    let is_of_live = own == hash(&live.data).as_ref();
+    own != wanted && !(is_of_live && does_not_run(pod, observed))
+}
+
+/// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A node that is missing is no fault of the template.
+fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
+    let stuck = pod_stuck(pod, observed.now.as_second());
+    !is_ready(pod) && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
+}
+
+/// The outcome of the trial in this pod, by its brain and by what runs before it. Of other containers, which may end as they like when the brain has ended, it
+/// counts that they start.
 fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
     let status = pod.status.clone().unwrap_or_default();
-    let all: Vec<&ContainerStatus> = status
-        .init_container_statuses
-        .iter()
-        .flatten()
-        .chain(status.container_statuses.iter().flatten())
+    let sidecars = sidecars(pod);
+    let inits = status.init_container_statuses.iter().flatten();
+    let deciding: Vec<&ContainerStatus> = inits
+        .filter(|init| !sidecars.contains(&init.name))
+        .chain(brain(&status))
         .collect();
-    let ended = |container: &ContainerStatus| container.state.as_ref().and_then(|state| state.terminated.clone());
-    for container in &all {
-        if let Some(end) = ended(container).filter(|end| end.exit_code != 0) {
-            // The kubelet ends the others when the pod is taken away.
-            if status.reason.is_some() {
-                return Outcome::Lost;
-            }
-            let reported = BrainRefusal::of_container(&end).map(|refusal| refusal.message);
-            let why = reported.or(end.message).unwrap_or_default();
-            return Outcome::Failed(format!(
-                "{} ends with exit code {}: {why}",
-                container.name, end.exit_code
-            ));
+    for container in deciding {
+        let Some(end) = ended(container).filter(|end| end.exit_code != 0) else {
+            continue;
+        };
+        // The kubelet ends the others when the pod is taken away.
+        if status.reason.is_some() {
+            return Outcome::Lost(taken(&status));
         }
+        let reported = BrainRefusal::of_container(end).map(|refusal| refusal.message);
+        let why = reported.or(end.message.clone()).unwrap_or_default();
+        if container.name == CONTAINER && why.starts_with(NO_CHECK) {
+            return Outcome::Untestable;
+        }
+        return Outcome::Failed(format!(
+            "{} ends with exit code {}: {why}",
+            container.name, end.exit_code
+        ));
     }
-    if let Some(stuck) = pod_stuck(pod, observed.now.as_second()) {
+    if let Some(stuck) = pod_stuck(&without_started(pod, &sidecars), observed.now.as_second()) {
         return Outcome::Failed(stuck.message);
     }
-    let brain = all.iter().find(|container| container.name == CONTAINER);
-    let is_done = brain.is_some_and(|brain| ended(brain).is_some());
-    let waits = |container: &&ContainerStatus| container.state.as_ref().is_none_or(|state| state.waiting.is_some());
+    let is_done = brain(&status).and_then(ended).is_some();
+    let has_begun = |container: &ContainerStatus| has_started(container) || container.name == CONTAINER;
+    let others = status.container_statuses.iter().flatten();
     match status.phase.as_deref() {
-        _ if is_done && !all.iter().any(waits) => Outcome::Passed,
-        Some("Failed" | "Succeeded") => Outcome::Lost,
+        _ if is_done && others.into_iter().all(has_begun) => Outcome::Passed,
+        Some("Failed" | "Succeeded") => Outcome::Lost(taken(&status)),
         _ => Outcome::Open,
+    }
+}
+
+fn brain(status: &PodStatus) -> Option<&ContainerStatus> {
+    let mut containers = status.container_statuses.iter().flatten();
+    containers.find(|container| container.name == CONTAINER)
+}
+
+fn ended(container: &ContainerStatus) -> Option<&k8s_openapi::api::core::v1::ContainerStateTerminated> {
+    container.state.as_ref()?.terminated.as_ref()
+}
+
+/// Names of the init containers that run beside the others.
+fn sidecars(pod: &Pod) -> Vec<String> {
+    let inits = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars = inits.filter(|init| init.restart_policy.as_deref() == Some("Always"));
+    sidecars.map(|sidecar| sidecar.name.clone()).collect()
+}
+
+/// Returns true if a container runs, or did.
+fn has_started(container: &ContainerStatus) -> bool {
+    let runs = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+    container.state.as_ref().is_some_and(runs) || container.last_state.as_ref().is_some_and(runs)
+}
+
+/// The pod without the states of those containers beside the brain that have started: how they end does not count.
+fn without_started(pod: &Pod, sidecars: &[String]) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(status) = &mut pod.status {
+        if let Some(containers) = &mut status.container_statuses {
+            containers.retain(|container| container.name == CONTAINER || !has_started(container));
+        }
+        if let Some(inits) = &mut status.init_container_statuses {
+            inits.retain(|init| !sidecars.contains(&init.name) || !has_started(init));
+        }
+    }
+    pod
+}
+
+/// The reason for which a pod was taken away, in the kubelet's words.
+fn taken(status: &PodStatus) -> String {
+    let words = [status.reason.as_deref(), status.message.as_deref()];
+    let words: Vec<&str> = words.into_iter().flatten().collect();
+    if words.is_empty() {
+        "the kubelet gives no reason".to_owned()
+    } else {
+        words.join(": ").chars().take(512).collect()
     }
 }

@@ -13,7 +13,7 @@ use crate::certificates::Problem;
 use crate::names::ADOPT_CA;
 use crate::observe::is_ready;
 use crate::plan::leadership::Lead;
-use crate::plan::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims};
+use crate::plan::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims, failed_trial};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Refusal, Storage};
 
@@ -472,6 +472,10 @@ fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
         });
     }
     if let Some(Refusal { reason, message }) = plan.blocker.clone() {
+        return Some(Blocker { reason, message });
+    }
+    if let Some(why) = &pass.applied.refused_trial {
+        let Refusal { reason, message } = failed_trial(&pass.desired.names, &format!("the trial is refused: {why}"));
         return Some(Blocker { reason, message });
     }
     if let Volumes::Refused { reason, message } = volumes

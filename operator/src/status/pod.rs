@@ -16,7 +16,7 @@ const NODE_GRACE: i64 = 60;
 const RESTARTS: i32 = 2;
 
 /// The scheduler finds no node, or not yet.
-const UNSCHEDULABLE: &str = "Unschedulable";
+pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
 const CRASHING: &str = "CrashLoopBackOff";
 

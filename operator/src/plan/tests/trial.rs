@@ -141,9 +141,14 @@ fn template_is_not_tried_where_no_member_would_be_lost() {
         .annotations_mut()
         .insert(SKIP_TRIAL.to_owned(), "true".to_owned());
     applies(&mut skipped);
-    let mut down = settled(json!({}));
-    down.set_ready("dev-0", false);
-    applies(&mut down);
+    let mut broken = settled(json!({}));
+    crash(&mut broken);
+    applies(&mut broken);
+    // Nothing ever ran.
+    let mut new = FakeCluster::new(json!({}));
+    new.cluster.annotations_mut().remove(SKIP_TRIAL);
+    (0..3).for_each(|_| drop(new.pass()));
+    applies(&mut new);
     let mut many = members(3, [false; 3]);
     many.cluster.annotations_mut().remove(SKIP_TRIAL);
     applies(&mut many);
@@ -158,16 +163,178 @@ fn template_is_not_tried_where_no_member_would_be_lost() {
 }
 
 #[test]
-fn trial_that_somebody_else_ends_is_made_anew() {
+fn trial_that_somebody_else_ends_is_made_anew_a_few_times() {
+    let mut fake = settled(json!({}));
+    fake.edit(json!({"version": "0.2.0"}));
+    let evicted = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "the node has no room"});
+    for _ in 0..3 {
+        assert_eq!(fake.pass(), ["make pod dev-trial"]);
+        let hash = fake.seen.trial.as_ref().unwrap().annotations().get(RESTART_HASH);
+        assert!(hash.is_some());
+        fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(evicted.clone()).unwrap();
+        fake.wait(5);
+        assert_eq!(fake.pass(), Vec::<String>::new(), "not at once");
+        assert!(message(&fake, "Progressing").contains("OutOfcpu: the node has no room"));
+        fake.wait(30);
+        assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+    }
+    fake.pass();
+    fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(evicted).unwrap();
+    for _ in 0..2 {
+        fake.wait(60);
+        assert_eq!(fake.pass(), Vec::<String>::new());
+        assert_eq!(fake.condition("Stalled"), "True/TrialFailed");
+        assert!(message(&fake, "Stalled").contains("OutOfcpu: the node has no room"));
+    }
+    fake.edit(json!({"version": "0.3.0"}));
+    assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+    assert_eq!(fake.condition("Stalled"), "absent");
+}
+
+/// Has the brain of the member end again and again.
+fn crash(fake: &mut FakeCluster) {
+    fake.set_ready("dev-0", false);
+    let ended = json!({"terminated": {"exitCode": 1}});
+    let mut status = serde_json::to_value(&fake.pod("dev-0").status).unwrap();
+    status["containerStatuses"] = json!([{
+        "name": "brain", "ready": false, "restartCount": 5, "image": "", "imageID": "",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended,
+    }]);
+    fake.pod("dev-0").status = serde_json::from_value(status).unwrap();
+}
+
+#[test]
+fn trial_decides_whatever_becomes_of_the_member() {
+    let failed = || {
+        let mut fake = settled(json!({}));
+        fake.edit(json!({"version": "9.9.9"}));
+        fake.pass();
+        containers(&mut fake, json!({"brain": {"terminated": {"exitCode": 2}}}));
+        fake.pass();
+        fake
+    };
+    let changes: [fn(&mut FakeCluster); 4] = [
+        |fake| fake.set_ready("dev-0", false),
+        |fake| fake.seen.pods.clear(),
+        crash,
+        |fake| fake.seen.trial.as_mut().unwrap().status = None,
+    ];
+    for change in changes {
+        let mut fake = failed();
+        let set = written(&fake)["StatefulSet dev"].clone();
+        change(&mut fake);
+        assert_eq!(fake.pass(), Vec::<String>::new());
+        assert_eq!(written(&fake)["StatefulSet dev"]["spec"], set["spec"]);
+    }
+    let mut scaled = failed();
+    scaled.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
+    assert_eq!(scaled.pass(), ["set the members of dev back to 1"]);
+    let mut open = settled(json!({}));
+    open.edit(json!({"version": "9.9.9"}));
+    open.pass();
+    open.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
+    assert_eq!(open.pass(), ["set the members of dev back to 1"]);
+    // A node may have it back in a moment.
+    let mut away = settled(json!({}));
+    away.set_ready("dev-0", false);
+    away.edit(json!({"version": "0.2.0"}));
+    assert_eq!(away.pass(), ["make pod dev-trial"]);
+    let mut missing = settled(json!({}));
+    missing.seen.pods.clear();
+    missing.edit(json!({"version": "0.2.0"}));
+    assert_eq!(missing.pass(), ["make pod dev-trial"]);
+}
+
+#[test]
+fn containers_beside_the_brain_may_end_as_they_like() {
+    let native = json!({"name": "native", "image": "x", "restartPolicy": "Always"});
+    let once = json!({"name": "once", "image": "x"});
+    let given = json!({"podTemplate": {"spec": {"initContainers": [native, once], "containers": [{"name": "side", "image": "x"}]}}});
+    let state = |name: &str, state: Value| json!({"name": name, "ready": false, "restartCount": 3, "image": "", "imageID": "", "state": state});
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    let tried = |inits: [Value; 2], others: [Value; 2]| {
+        let mut fake = settled(json!({}));
+        fake.edit(given.clone());
+        fake.pass();
+        fake.wait(60);
+        let [native, once] = inits;
+        let [brain, side] = others;
+        let status = json!({
+            "phase": "Failed",
+            "initContainerStatuses": [state("native", native), state("once", once)],
+            "containerStatuses": [state("brain", brain), state("side", side)],
+        });
+        fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(status).unwrap();
+        let done = fake.pass();
+        (done, message(&fake, "Stalled"))
+    };
+    let passed = vec!["apply StatefulSet dev".to_owned()];
+    let crashing = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    // The kubelet ends the native one after the brain.
+    assert_eq!(tried([ended(137), ended(0)], [ended(0), ended(1)]).0, passed);
+    let wrong = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
+    for (inits, others, why) in [
+        (
+            [ended(0), ended(3)],
+            [json!({"waiting": {}}), crashing],
+            "once ends with exit code 3",
+        ),
+        (
+            [wrong.clone(), ended(0)],
+            [ended(0), ended(0)],
+            "container native: ErrImagePull",
+        ),
+        (
+            [ended(0), ended(0)],
+            [ended(2), ended(0)],
+            "brain ends with exit code 2",
+        ),
+        ([ended(0), ended(0)], [ended(0), wrong], "container side: ErrImagePull"),
+    ] {
+        let (done, message) = tried(inits, others);
+        assert_eq!(done, Vec::<String>::new(), "{why}");
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn brain_from_before_trials_is_not_tried() {
     let mut fake = settled(json!({}));
     fake.edit(json!({"version": "0.2.0"}));
     fake.pass();
-    let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "the node is short of memory"});
-    fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(evicted).unwrap();
-    assert_eq!(fake.pass(), ["delete pod dev-trial"]);
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
-    let hash = fake.seen.trial.as_ref().unwrap().annotations().get(RESTART_HASH);
-    assert!(hash.is_some());
+    let message = r#"{"code":"Failed","message":"unknown flag --check: see --help"}"#;
+    containers(
+        &mut fake,
+        json!({"brain": {"terminated": {"exitCode": 2, "message": message}}}),
+    );
+    let event = fake.plan().untried.unwrap();
+    assert_eq!(event.reason, "TrialSkipped");
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    assert_eq!(fake.pass(), ["delete pod dev-trial", "delete pod dev-0"]);
+}
+
+#[test]
+fn trial_asks_for_little_and_never_for_more_than_its_limits() {
+    let tried = |resources: Value| {
+        let mut fake = settled(json!({}));
+        fake.edit(json!({"version": "0.2.0", "pod": {"resources": resources}}));
+        fake.pass();
+        let trial = serde_json::to_value(&fake.seen.trial).unwrap();
+        trial["spec"]["containers"][0]["resources"].clone()
+    };
+    assert_eq!(
+        tried(
+            json!({"limits": {"cpu": "5m", "memory": "1Gi", "ephemeral-storage": "1Gi"}, "requests": {"ephemeral-storage": "1Gi"}})
+        ),
+        json!({
+            "limits": {"cpu": "5m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+            "requests": {"cpu": "5m", "memory": "32Mi", "ephemeral-storage": "1Gi"},
+        })
+    );
+    assert_eq!(
+        tried(json!({"requests": {"cpu": "2", "memory": "16Mi"}})),
+        json!({"limits": {}, "requests": {"cpu": "10m", "memory": "16Mi"}})
+    );
 }
 
 #[test]
