@@ -629,7 +629,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let client = api.client(leadership, &metrics, &ledger);
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
-    let fleet = Fleet::new(settings().default_image, 1, 1, Arc::default());
+    let fleet = Fleet::new(settings().default_image, 1, &[], Arc::default());
     let context = Context {
         external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),

@@ -163,12 +163,11 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
     info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
-    let stores = flags.namespace.len().max(1);
     let worker = Worker {
         fleet: Fleet::new(
             flags.default_image.clone(),
             flags.max_clusters_updating,
-            stores,
+            &flags.namespace,
             clusters,
         ),
         client: client.clone(),
@@ -241,7 +240,7 @@ impl Worker {
             ledger: self.ledger,
             applies: Applies::default(),
             prober: self.prober,
-            fleet: self.fleet,
+            fleet: self.fleet.of(namespace.as_deref()),
         };
         let scope = controller::Scope {
             context,

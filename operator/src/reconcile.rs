@@ -133,6 +133,7 @@ pub(crate) async fn reconcile(
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if cluster.metadata.deletion_timestamp.is_some() {
         context.followers.leave(&cluster);
+        context.fleet.accept(&cluster);
         return Box::pin(wipe::finish(context, &clusters, &cluster)).await;
     }
     if cluster
@@ -148,7 +149,7 @@ pub(crate) async fn reconcile(
     wipe::guard(&clusters, &cluster).await?;
     let given = context.given_secrets.of(&cluster).await;
     let given = given.map_err(api("looking at the objects"))?;
-    let desired = read(context, &cluster, &given);
+    let desired = admitted(context, &cluster, read(context, &cluster, &given));
     Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
         .await
         .map(Some)
@@ -181,11 +182,25 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
     let named = spec::references::check(cluster, &context.settings, owner);
     let now = Timestamp::now();
     let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named, now);
-    if let Some(spec::Move { from, to }) = spec::image_moves(cluster, &context.settings.default_image)
-        && let Err(why) = context.fleet.admit(cluster)
-    {
-        desired.image_waits = Some(format!("the default image {to} waits: {why}"));
+    // Until it is the cluster's turn.
+    if let Some(spec::Move { from, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
         desired.image = from;
+    }
+    desired
+}
+
+/// The desired state with another default image, if the cluster may move to it now.
+fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired) -> Desired {
+    if desired.refusal().is_some() {
+        context.fleet.refuse(cluster);
+        return desired;
+    }
+    context.fleet.accept(cluster);
+    if let Some(spec::Move { to, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
+        match context.fleet.admit(cluster) {
+            Ok(()) => desired.image = to,
+            Err(why) => desired.image_waits = Some(format!("the default image {to} waits: {why}")),
+        }
     }
     desired
 }

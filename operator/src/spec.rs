@@ -25,7 +25,9 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use image::{Move, choose as chosen_image, moves as image_moves, record as pinned_image};
+pub(crate) use image::{
+    Move, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
+};
 pub(crate) use restart::Restart;
 pub(crate) use storage::{Storage, Tikv};
 

@@ -101,7 +101,8 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         pinned_image: if complete && is_applied(pass) && !is_external(cluster) {
             Some(spec::pinned_image(cluster, &pass.desired.image))
         } else {
-            previous.pinned_image.clone()
+            let unrecorded = spec::unrecorded_image(cluster).map(|image| spec::pinned_image(cluster, &image));
+            previous.pinned_image.clone().or(unrecorded)
         },
         pinned_replicas: pass
             .plan

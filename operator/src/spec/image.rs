@@ -4,6 +4,8 @@ use crds::KubeBrainCluster;
 use crds::cluster::image::Image;
 use crds::cluster::status::PinnedImage;
 
+use crate::stores::external::is_external;
+
 /// The image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository the operator's
 /// default is used: as it stands if it has a tag or digest of its own, else with the version; a digest of the spec wins.
 pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> String {
@@ -20,10 +22,13 @@ pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> St
 }
 
 /// The image that a cluster shall run: what it ran last, as long as the part of the spec that chose it stays. A default of the operator
-/// changes it only by a higher version.
+/// changes it only by a higher version, and not before the status has recorded what ran.
 pub(crate) fn choose(cluster: &KubeBrainCluster, default: &str) -> String {
     let spec = &cluster.spec;
     let resolved = resolve(spec.image.as_ref(), &spec.version, default);
+    if let Some(unrecorded) = unrecorded(cluster) {
+        return unrecorded;
+    }
     match pinned(cluster) {
         Some(pinned) if pinned != resolved && !is_newer(&resolved, &pinned) => pinned,
         _ => resolved,
@@ -57,13 +62,19 @@ pub(crate) fn record(cluster: &KubeBrainCluster, image: &str) -> PinnedImage {
 
 /// The image that all members ran last, if the same part of the spec chose it.
 fn pinned(cluster: &KubeBrainCluster) -> Option<String> {
-    let status = cluster.status.as_ref()?;
-    if let Some(pinned) = &status.pinned_image {
-        return (*pinned == record(cluster, &pinned.image)).then(|| pinned.image.clone());
-    }
-    // Operators that did not record it told the members to run this one.
+    let pinned = cluster.status.as_ref()?.pinned_image.as_ref()?;
+    (*pinned == record(cluster, &pinned.image)).then(|| pinned.image.clone())
+}
+
+/// The image that an operator which did not record it told the members to run. It is recorded before anything else becomes of it: the status
+/// names the next one as soon as the cluster moves.
+pub(crate) fn unrecorded(cluster: &KubeBrainCluster) -> Option<String> {
+    let status = cluster.status.as_ref().filter(|_| !is_external(cluster))?;
     let is_current = status.observed_generation == cluster.metadata.generation && status.version.is_some();
-    status.image.clone().filter(|_| is_current)
+    status
+        .image
+        .clone()
+        .filter(|_| is_current && status.pinned_image.is_none())
 }
 
 /// Returns true if the tag of an image is a higher version than that of another one.
@@ -173,7 +184,10 @@ mod tests {
             image: Some("a/brain:0.1.0".to_owned()),
             ..crds::KubeBrainClusterStatus::default()
         });
-        assert_eq!(choose(&cluster, "wrong/brain"), "a/brain:0.1.0");
+        for default in ["wrong/brain", "a/brain:0.2.0"] {
+            assert_eq!(choose(&cluster, default), "a/brain:0.1.0");
+            assert_eq!(moves(&cluster, default), None, "it is not recorded yet");
+        }
         cluster.metadata.generation = Some(2);
         assert_eq!(
             choose(&cluster, "wrong/brain"),

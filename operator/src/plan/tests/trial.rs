@@ -362,3 +362,20 @@ fn wrong_default_image_changes_no_cluster_that_runs() {
     fake.default_image = "other.example/brain".to_owned();
     assert_eq!(fake.pass(), ["delete pod dev-trial"]);
 }
+
+#[test]
+fn image_of_an_older_operator_is_recorded_before_the_default_moves() {
+    let mut fake = settled(json!({}));
+    let before = written(&fake);
+    let status = fake.cluster.status.as_mut().unwrap();
+    status.pinned_image = None;
+    fake.default_image = "kubebrain.io/kubebrain:0.3.0".to_owned();
+    fake.set_ready("dev-0", false);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(written(&fake), before);
+    let pinned = fake.cluster.status.as_ref().unwrap().pinned_image.clone().unwrap();
+    assert_eq!(pinned.image, "kubebrain.io/kubebrain:0.1.0");
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    let pinned = fake.cluster.status.as_ref().unwrap().pinned_image.clone().unwrap();
+    assert_eq!(pinned.image, "kubebrain.io/kubebrain:0.1.0", "it has not moved yet");
+}
