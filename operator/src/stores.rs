@@ -95,6 +95,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
         namespace: namespace.map(str::to_owned),
         clusters: stores.clusters.clone(),
         triggers: triggers.clone(),
+        arrived: Arc::default(),
     };
     let managed = format!("{MANAGED_BY}={MANAGER}");
     let feeds = Feeds::new();

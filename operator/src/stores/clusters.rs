@@ -34,22 +34,38 @@ pub(crate) fn resource() -> ApiResource {
 #[derive(Default)]
 pub(super) struct Weights {
     each: HashMap<ObjectRef<KubeBrainCluster>, usize>,
+    /// Those that are not whole because of the others, with what they would take.
+    cut: HashMap<ObjectRef<KubeBrainCluster>, usize>,
 }
 
 impl Weights {
     pub(super) fn forget(&mut self, cluster: &KubeBrainCluster) {
         self.each.remove(&ObjectRef::from_obj(cluster));
+        self.cut.remove(&ObjectRef::from_obj(cluster));
+    }
+
+    /// Clusters that were too large beside the others, and for which there is room by now. They have to be read and admitted again.
+    pub(super) fn take_fitting(&mut self) -> Vec<ObjectRef<KubeBrainCluster>> {
+        let mut total: usize = self.each.values().sum();
+        let fits = |_: &ObjectRef<KubeBrainCluster>, weight: &mut usize| {
+            let fits = total.saturating_add(*weight) <= ALL;
+            total += if fits { *weight } else { 0 };
+            fits
+        };
+        self.cut.extract_if(fits).map(|(cluster, _)| cluster).collect()
     }
 
     /// All are listed again.
     pub(super) fn clear(&mut self) {
         self.each.clear();
+        self.cut.clear();
     }
 
     /// The cluster as it is kept.
     pub(super) fn admit(&mut self, mut object: Object) -> Option<KubeBrainCluster> {
         let own = ObjectRef::new(&object.name_any()).within(&object.namespace().unwrap_or_default());
         self.each.remove(&own);
+        self.cut.remove(&own);
         let spec = object.content.get_mut("spec");
         let weight = spec.as_deref().map_or(0, received::weight).saturating_sub(FREE);
         let others: usize = self.each.values().sum();
@@ -57,6 +73,7 @@ impl Weights {
             self.each.insert(own, weight);
             return read(object);
         }
+        self.cut.insert(own, weight);
         if let Some(Value::Object(spec)) = spec {
             spec.retain(|field, value| {
                 let stays = received::weight(value) <= HEAVY;

@@ -56,6 +56,7 @@ impl ExternalPods {
             namespace: None,
             clusters,
             triggers,
+            arrived: Arc::default(),
         };
         Self {
             feed,

@@ -1,6 +1,6 @@
 //! One watch: it fills a store, and names the clusters that changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::pin;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use futures::{Stream, StreamExt};
 use http::header::{ACCEPT, HeaderValue};
+use kube::api::ListParams;
 use kube::client::Body;
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
 use kube::runtime::reflector::store::Writer;
@@ -19,6 +20,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Interval;
 use tracing::{debug, warn};
 
 use super::clusters::{self, Weights};
@@ -29,8 +32,12 @@ use crate::triggers::Triggers;
 
 /// Objects of one answer to a list. Anybody may label an object of a megabyte as the operator's.
 const PAGE: u32 = 8;
-/// Timeout of a read of one object.
+/// Timeout of a read of one object, or of those of one cluster.
 const READ: Duration = Duration::from_secs(10);
+/// Interval of looks for clusters that appeared, beside those that are named: a list of clusters names none.
+const LOOK: Duration = Duration::from_secs(60);
+/// Most objects of one kind that a new cluster is given.
+const EARLIER: usize = 256;
 /// Media types of lists and watches that have no more of an object than its metadata.
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
@@ -43,6 +50,8 @@ pub(super) struct Feed {
     pub(super) namespace: Option<String>,
     pub(super) clusters: Store<KubeBrainCluster>,
     pub(super) triggers: Arc<Triggers>,
+    /// Changes when a cluster appears.
+    pub(super) arrived: Arc<watch::Sender<()>>,
 }
 
 impl Feed {
@@ -56,16 +65,65 @@ impl Feed {
                 return vec![object];
             }
             let digest = digest(cluster);
-            let changed = seen.insert(object.clone(), digest) != Some(digest);
-            Vec::from_iter(changed.then_some(object))
+            let before = seen.insert(object.clone(), digest);
+            // Another of the same name, too.
+            if before != Some(digest) {
+                self.arrived.send_replace(());
+            }
+            Vec::from_iter((before != Some(digest)).then_some(object))
         };
-        let mut weights = Weights::default();
-        let events = self.listed(&clusters::resource(), None).filter_map(move |event| {
-            let admitted = admit(&mut weights, event);
-            async move { admitted }
-        });
+        let events = self.admitted();
         self.follow(events, "kubebrainclusters", &mut writer, &mut touched)
             .await;
+    }
+
+    /// Events about the clusters. Those that were too large beside the others are read again when the others shrink or go.
+    fn admitted(&self) -> impl Stream<Item = watcher::Result<Event<KubeBrainCluster>>> + use<> {
+        struct Judge<S> {
+            feed: Feed,
+            events: S,
+            weights: Weights,
+            /// Clusters that may fit now.
+            again: VecDeque<ObjectRef<KubeBrainCluster>>,
+        }
+        let judge = Judge {
+            events: Box::pin(self.listed(&clusters::resource(), None)),
+            feed: self.clone(),
+            weights: Weights::default(),
+            again: VecDeque::new(),
+        };
+        futures::stream::unfold(judge, |mut judge| async move {
+            loop {
+                if let Some(cluster) = judge.again.pop_front() {
+                    if let Some(object) = judge.feed.cluster(&cluster).await {
+                        let admitted = admit(&mut judge.weights, Ok(Event::Apply(object)));
+                        if let Some(event) = admitted {
+                            return Some((event, judge));
+                        }
+                    }
+                    continue;
+                }
+                let event = judge.events.next().await?;
+                // A list judges all of them.
+                let is_list = matches!(&event, Ok(Event::Init | Event::InitApply(_) | Event::InitDone));
+                let admitted = admit(&mut judge.weights, event);
+                if !is_list {
+                    judge.again = judge.weights.take_fitting().into();
+                }
+                if let Some(event) = admitted {
+                    return Some((event, judge));
+                }
+            }
+        })
+    }
+
+    /// A cluster as it is now.
+    async fn cluster(&self, cluster: &ObjectRef<KubeBrainCluster>) -> Option<Object> {
+        let namespace = cluster.namespace.as_deref()?;
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
+        let read = tokio::time::timeout(READ, api.get_opt(&cluster.name)).await;
+        // What cannot be read now stays as it is until its next change.
+        read.ok()?.ok()?
     }
 
     /// Watches objects of one kind. What no cluster owns is not kept. Renewals of Leases start no pass.
@@ -97,18 +155,19 @@ impl Feed {
             return self.follow(events, &resource.plural, writer, &mut touched).await;
         }
         let api: Api<Stub> = self.dynamic(metadata_only(&self.client), &resource);
-        let events = watch(api, Some(labels)).filter_map(|event| self.filled(kind, event));
+        let events = watch_pages(api, Some(labels)).filter_map(|event| self.filled(kind, event));
         self.follow(events, &resource.plural, writer, &mut touched).await;
     }
 
-    /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have.
+    /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have. What was there before its cluster is listed
+    /// when that appears: no event tells of it.
     pub(super) async fn labelled<K>(self, label: &str, wants: fn(&Self, &ObjectMeta) -> bool, mut writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let resource = ApiResource::erase::<K>(&());
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
-        let events = self.listed(&resource, Some(label)).filter_map(|event| {
+        let events = self.with_earlier(&resource, label).filter_map(|event| {
             let kept = self.kept(event, |object| {
                 wants(&self, &object.metadata).then(|| object.parse()).flatten()
             });
@@ -117,13 +176,95 @@ impl Feed {
         self.follow(events, &resource.plural, &mut writer, &mut touched).await;
     }
 
+    /// Lists and watches objects with this label, and lists those of each cluster that appears later.
+    ///
+    /// Nothing is taken from the watch during such a list, which is as new as all that was taken before: what the watch has yet to tell comes after it.
+    fn with_earlier(
+        &self,
+        resource: &ApiResource,
+        label: &str,
+    ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
+        let merged = Merged {
+            events: Box::pin(self.listed(resource, Some(label))),
+            feed: self.clone(),
+            resource: resource.clone(),
+            label: label.to_owned(),
+            arrived: self.arrived.subscribe(),
+            look: tokio::time::interval(LOOK),
+            known: self.present(),
+            found: VecDeque::new(),
+            is_listing: true,
+        };
+        futures::stream::unfold(merged, |mut merged| async move {
+            loop {
+                if let Some(object) = merged.found.pop_front() {
+                    return Some((Ok(Event::Apply(object)), merged));
+                }
+                tokio::select! {
+                    event = merged.events.next() => {
+                        let event = event?;
+                        match &event {
+                            Ok(Event::Init) => merged.is_listing = true,
+                            Ok(Event::InitDone) => merged.is_listing = false,
+                            _ => {}
+                        }
+                        return Some((event, merged));
+                    }
+                    // At the end of a list it takes the place of all that is stored.
+                    _ = merged.arrived.changed(), if !merged.is_listing => {}
+                    _ = merged.look.tick(), if !merged.is_listing => {}
+                }
+                merged.look_for_clusters().await;
+            }
+        })
+    }
+
+    /// The clusters that exist, with their uids.
+    fn present(&self) -> HashSet<(ObjectRef<KubeBrainCluster>, Option<String>)> {
+        let clusters = self.clusters.state();
+        let identity = |cluster: &Arc<KubeBrainCluster>| (ObjectRef::from_obj(&**cluster), cluster.uid());
+        clusters.iter().map(identity).collect()
+    }
+
+    /// Objects with the label of a cluster.
+    async fn earlier(
+        &self,
+        resource: &ApiResource,
+        label: &str,
+        cluster: &ObjectRef<KubeBrainCluster>,
+    ) -> kube::Result<Vec<Object>> {
+        let namespace = cluster.namespace.as_deref().unwrap_or_default();
+        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        let mut params = ListParams::default()
+            .labels(&format!("{label}={}", cluster.name))
+            .limit(PAGE);
+        let list = async {
+            let mut found = Vec::new();
+            loop {
+                let page = api.list(&params).await?;
+                // Anybody may give the label to any number of objects.
+                found.extend(page.items.into_iter().take(EARLIER.saturating_sub(found.len())));
+                match page
+                    .metadata
+                    .continue_
+                    .filter(|next| !next.is_empty() && found.len() < EARLIER)
+                {
+                    Some(next) => params = params.clone().continue_token(&next),
+                    None => return Ok(found),
+                }
+            }
+        };
+        let late = || kube::Error::Service("the list was not answered in time".into());
+        tokio::time::timeout(READ, list).await.unwrap_or_else(|_| Err(late()))
+    }
+
     /// Lists and watches whole objects, each bounded.
     pub(super) fn listed(
         &self,
         resource: &ApiResource,
         labels: Option<&str>,
     ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
-        watch(self.dynamic(self.client.clone(), resource), labels)
+        watch_pages(self.dynamic(self.client.clone(), resource), labels)
     }
 
     /// An event about objects that are kept: one that is kept no more was deleted, as far as a store goes.
@@ -291,8 +432,45 @@ impl Feed {
     }
 }
 
+/// A watch, and lists of what was there before a cluster.
+struct Merged<S> {
+    feed: Feed,
+    resource: ApiResource,
+    label: String,
+    events: S,
+    arrived: watch::Receiver<()>,
+    look: Interval,
+    /// Clusters whose objects are known.
+    known: HashSet<(ObjectRef<KubeBrainCluster>, Option<String>)>,
+    found: VecDeque<Object>,
+    /// The watch lists everything anew.
+    is_listing: bool,
+}
+
+impl<S> Merged<S> {
+    /// Lists the objects of clusters that appeared. One whose list fails is looked for again.
+    async fn look_for_clusters(&mut self) {
+        let present = self.feed.present();
+        self.known.retain(|known| present.contains(known));
+        for cluster in present {
+            if self.known.contains(&cluster) {
+                continue;
+            }
+            match self.feed.earlier(&self.resource, &self.label, &cluster.0).await {
+                Ok(found) => {
+                    self.found.extend(found);
+                    self.known.insert(cluster);
+                }
+                Err(error) => {
+                    debug!(%error, plural = self.resource.plural, "cannot list what was there before a cluster");
+                }
+            }
+        }
+    }
+}
+
 /// Lists in pages, then watches.
-fn watch<const WHOLE: bool>(
+fn watch_pages<const WHOLE: bool>(
     api: Api<Received<WHOLE>>,
     labels: Option<&str>,
 ) -> impl Stream<Item = watcher::Result<Event<Received<WHOLE>>>> + Send + use<WHOLE> {

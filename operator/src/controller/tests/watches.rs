@@ -443,3 +443,79 @@ async fn object_without_its_label_is_asked_for_by_its_name() {
         assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
+    let api = FakeApi::new();
+    let rig = Rig::new(api.clone()).await;
+    let labels = json!({"kubebrain.io/cluster": "dev"});
+    for number in 0..20 {
+        let metadata = json!({"name": format!("data-dev-{number}"), "namespace": "brains", "labels": labels});
+        let claim = json!({"metadata": metadata, "status": {"phase": "Bound"}});
+        api.put(&format!("{NAMESPACE}/persistentvolumeclaims/data-dev-{number}"), claim);
+    }
+    api.put(&format!("{NAMESPACE}/pods/dev-0"), json!({"metadata": own_pod()}));
+    rig.sync().await;
+    let seen = |rig: &Rig| {
+        let view = rig.context.stores.view("brains", "dev");
+        (view.pods.len(), view.claims.len())
+    };
+    assert_eq!(seen(&rig), (0, 0));
+    bare(api.clone());
+    rig.sync().await;
+    assert_eq!(seen(&rig), (1, 20));
+    // Another one of the same name: what changed while there was none is seen, too.
+    let path = format!("{CLUSTERS}/dev");
+    api.remove(&path);
+    rig.sync().await;
+    let claim = format!("{NAMESPACE}/persistentvolumeclaims/data-dev-0");
+    let mut changed = api.get(&claim).unwrap();
+    changed["metadata"]["annotations"] = json!({"note": "x"});
+    api.put(&claim, changed);
+    rig.sync().await;
+    assert_eq!(seen(&rig), (1, 19));
+    let mut next = serde_json::to_value(cluster(json!({}))).unwrap();
+    next["metadata"]["uid"] = json!("another");
+    api.put(&path, next);
+    rig.sync().await;
+    assert_eq!(seen(&rig), (1, 20));
+    rig.api.forget_requests();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let lists: Vec<Asked> = rig
+        .api
+        .asked()
+        .into_iter()
+        .filter(|asked| !asked.query.contains("watch=true"))
+        .collect();
+    assert!(lists.iter().all(|asked| !asked.path.contains("pods")), "{lists:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_that_was_too_large_beside_others_is_judged_again_when_they_go() {
+    let api = FakeApi::new();
+    let large = |name: &str| {
+        let mut large = serde_json::to_value(cluster(json!({}))).unwrap();
+        large["spec"]["podTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(240 << 10)}}});
+        large["metadata"]["name"] = json!(name);
+        large["metadata"]["uid"] = json!(name);
+        api.put(&format!("{CLUSTERS}/{name}"), large);
+    };
+    (0..120).for_each(|number| large(&format!("c{number:03}")));
+    let rig = Rig::new(api.clone()).await;
+    let cut = |rig: &Rig| {
+        let clusters = rig.context.stores.clusters.state();
+        let cut = clusters.iter().filter(|cluster| cluster.spec.pod_template.is_none());
+        cut.count()
+    };
+    let before = cut(&rig);
+    assert!(before > 2, "{before}");
+    api.remove(&format!("{CLUSTERS}/c000"));
+    rig.sync().await;
+    assert_eq!(cut(&rig), before - 1);
+    let mut small = api.get(&format!("{CLUSTERS}/c001")).unwrap();
+    small["spec"]["podTemplate"] = Value::Null;
+    api.put(&format!("{CLUSTERS}/c001"), small);
+    rig.sync().await;
+    // The smaller one has none now.
+    assert_eq!(cut(&rig), before - 1);
+}
