@@ -1,23 +1,36 @@
 //! Objects that no store shows, asked for by their names: a label that somebody took off, or an object of somebody else, is no absence.
 
+use std::pin::pin;
+
 use crds::KubeBrainCluster;
 use futures::{StreamExt as _, TryStreamExt as _};
+use kube::core::DynamicObject;
 use kube::{Api, Client};
+use tracing::debug;
 
 use super::Observed;
 use crate::objects::Key;
 use crate::plan;
 use crate::spec::Desired;
+use crate::stores::is_optional;
 use crate::stores::received::Object;
 
 /// Reads at a time.
 const READS: usize = 8;
 
+/// The outcome of one read.
+enum Found {
+    Object(Box<(Key, DynamicObject)>),
+    Nothing,
+    /// The kind is one that clusters can do without, and it could not be read.
+    Unknown,
+}
+
 /// Puts every object that the cluster should have and that is not in `observed` there, if it exists. A cluster that has everything costs
 /// no request.
 ///
 /// # Errors
-/// The API server refused or did not answer.
+/// The API server refused or did not answer, and not about an optional kind alone.
 pub(crate) async fn ask(
     client: &Client,
     cluster: &KubeBrainCluster,
@@ -32,13 +45,25 @@ pub(crate) async fn ask(
         let api: Api<Object> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);
         let found = match api.get_opt(&key.name).await {
             // By its code: an API server that does not know the group answers without a reason.
-            Err(kube::Error::Api(status)) if status.code == 404 => None,
-            found => found?,
+            Err(kube::Error::Api(status)) if status.code == 404 => Found::Nothing,
+            Err(error) if is_optional(key.kind) => {
+                debug!(%error, kind = resource.kind, name = key.name, "an object of an optional kind cannot be read");
+                Found::Unknown
+            }
+            found => found?.map_or(Found::Nothing, |object| {
+                Found::Object(Box::new((key, object.into_dynamic(&resource))))
+            }),
         };
-        Ok::<_, kube::Error>(found.map(|object| (key, object.into_dynamic(&resource))))
+        Ok::<_, kube::Error>(found)
     });
-    let reads = futures::stream::iter(reads).buffer_unordered(READS);
-    let found: Vec<_> = reads.try_collect().await?;
-    observed.objects.extend(found.into_iter().flatten());
+    let mut reads = pin!(futures::stream::iter(reads).buffer_unordered(READS));
+    while let Some(found) = reads.try_next().await? {
+        match found {
+            Found::Object(found) => observed.objects.extend([*found]),
+            Found::Nothing => {}
+            // As if the API server did not have the kind.
+            Found::Unknown => observed.pod_monitors = false,
+        }
+    }
     Ok(())
 }

@@ -519,3 +519,39 @@ async fn cluster_that_was_too_large_beside_others_is_judged_again_when_they_go()
     // The smaller one has none now.
     assert_eq!(cut(&rig), before - 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
+    let api = FakeApi::scripted(|asked| {
+        if asked.path == "/apis/monitoring.coreos.com/v1" {
+            let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
+            return Reply::With(
+                200,
+                json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]}),
+            );
+        }
+        if asked.path.ends_with("/podmonitors/dev") {
+            return refuse(403, "Forbidden");
+        }
+        Reply::Pass
+    });
+    let monitored = json!({"monitoring": {"podMonitor": {"enabled": true}}});
+    api.put(
+        &format!("{CLUSTERS}/dev"),
+        serde_json::to_value(cluster(monitored)).unwrap(),
+    );
+    let rig = Rig::new(api).await;
+    assert!(rig.context.stores.knows(crate::objects::Kind::PodMonitor));
+    authority(&rig).await;
+    pass(&rig).await.unwrap();
+    assert!(
+        rig.api
+            .get("/apis/apps/v1/namespaces/brains/statefulsets/dev")
+            .is_some()
+    );
+    let writes = rig.api.writes();
+    assert!(
+        !writes.iter().any(|write| write.path.contains("podmonitors")),
+        "{writes:?}"
+    );
+}
