@@ -237,6 +237,7 @@ pub(crate) fn plan(
             .or_else(|| storage::changed(desired, observed))
             .or_else(|| store::replaced(desired, observed))
             .or_else(|| storage::unfit_authority(desired, observed))
+            .or_else(|| storage::missing_keys(cluster, observed))
             .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };

@@ -1,22 +1,61 @@
-//! The TiKV cluster below the brains: whether it still is the one that holds the data.
+//! The TiKV cluster below the brains: whether it still is the one that holds the data; and the Secrets that pods mount.
+
+use crds::KubeBrainCluster;
 
 use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
+use crate::stores::given::VALUE;
+
+/// Reason of the refusal to make pods that would mount what is not there.
+const SECRET_MISSING: &str = "SecretMissing";
+/// Largest value of a Secret that is looked at, in KiB.
+const MOST: usize = VALUE >> 10;
 
 /// Reason of the refusal of another TiKV cluster.
 pub(crate) const OTHER_CLUSTER: &str = "ClusterIDChanged";
 
-/// Refuses an authority for TiKV that is more than certificates: naming a Secret is no way to read what else is in it.
+/// Refuses an authority for TiKV that is more than certificates: naming a Secret is no way to read what else is in it. One that is not there, or
+/// too large to be kept, may be anything by the time at which a pod mounts it.
 pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let named = &desired.storage.tikv()?.tls.as_ref()?.ca_secret_ref;
-    let secret = observed.given_secrets.get(&named.name)?.as_ref()?;
-    let value = secret.data.as_ref()?.get(&named.key)?;
+    let (name, key) = (&named.name, &named.key);
+    let refusal = |reason, what: String| {
+        Some(Refusal {
+            reason,
+            message: format!(
+                "{what}: storage.tikv.tls.caSecretRef names it, and no pod is made or replaced without it"
+            ),
+        })
+    };
+    let Some(secret) = observed.given_secrets.get(name)? else {
+        return refusal(SECRET_MISSING, format!("Secret {name} does not exist"));
+    };
+    let Some(value) = secret.data.as_ref().and_then(|data| data.get(key)) else {
+        return refusal(
+            SECRET_MISSING,
+            format!("Secret {name} has no {key} of at most {MOST} KiB"),
+        );
+    };
     let only = std::str::from_utf8(&value.0).is_ok_and(crate::certificates::holds_only_certificates);
-    (!only).then(|| Refusal {
+    if only {
+        return None;
+    }
+    Some(Refusal {
         reason: "SecretInvalid",
         message: format!(
-            "Secret {} of storage.tikv.tls.caSecretRef, key {}: it does not hold certificates in PEM, and nothing else",
-            named.name, named.key
+            "Secret {name} of storage.tikv.tls.caSecretRef, key {key}: it does not hold certificates in PEM, and nothing else"
+        ),
+    })
+}
+
+/// Refuses to make pods that would wait for the keys of JSON Web Tokens.
+pub(super) fn missing_keys(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Refusal> {
+    let name = &cluster.spec.jwt_secret_ref.as_ref()?.name;
+    let is_missing = observed.given_secrets.get(name)?.is_none();
+    is_missing.then(|| Refusal {
+        reason: SECRET_MISSING,
+        message: format!(
+            "Secret {name} does not exist: jwtSecretRef names it, and no pod is made or replaced without it"
         ),
     })
 }

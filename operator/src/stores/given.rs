@@ -24,8 +24,10 @@ use crate::triggers::Triggers;
 
 /// Most Secrets that are watched. Others are read in every pass over a cluster that names them.
 const WATCHED: usize = 256;
-/// Bytes of one value of a Secret, and of all that are kept of one. Certificates have less.
-const VALUES: (usize, usize) = (128 << 10, 160 << 10);
+/// Bytes of one value of a Secret that is kept. Certificates have less.
+pub(crate) const VALUE: usize = 128 << 10;
+/// Bytes of all values that are kept of one.
+const VALUES: usize = 160 << 10;
 /// Timeout of the first answers of one cluster's watches together.
 const FIRST: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that a cluster still names its Secret.
@@ -254,9 +256,9 @@ fn pruned(mut secret: Secret) -> Arc<Secret> {
     };
     let mut values: Vec<(String, ByteString)> = secret.data.take().unwrap_or_default().into_iter().collect();
     values.sort_by_key(|(_, value)| value.0.len());
-    let mut left = VALUES.1;
+    let mut left = VALUES;
     values.retain(|(key, value)| {
-        let fits = value.0.len() <= VALUES.0 && key.len() + value.0.len() + 64 <= left;
+        let fits = value.0.len() <= VALUE && key.len() + value.0.len() + 64 <= left;
         left -= if fits { key.len() + value.0.len() + 64 } else { 0 };
         fits
     });
@@ -271,7 +273,7 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Names of the Secrets in a spec that somebody else makes.
-fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
+pub(crate) fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
     let mut names = Vec::new();
     if let Some(secrets) = spec.tls.secrets.as_ref().filter(|_| spec.tls.mode == TlsMode::Secret) {
         names.push(&secrets.ca_bundle.name);
@@ -282,6 +284,7 @@ fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
         names.push(&tls.ca_secret_ref.name);
         names.push(&tls.client_secret_ref.name);
     }
+    names.extend(spec.jwt_secret_ref.as_ref().map(|reference| &reference.name));
     let mut names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).cloned().collect();
     names.sort();
     names.dedup();

@@ -115,3 +115,54 @@ fn reference_that_leads_to_another_tikv_cluster_is_named() {
     let why = changed("8").unwrap();
     assert!(why.contains("clusterRef leads to the TiKV cluster 8"), "{why}");
 }
+
+/// A Secret with this value.
+fn secret(key: &str, value: &str) -> Option<std::sync::Arc<k8s_openapi::api::core::v1::Secret>> {
+    let data = [(key.to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec()))];
+    Some(std::sync::Arc::new(k8s_openapi::api::core::v1::Secret {
+        data: Some(data.into()),
+        ..Default::default()
+    }))
+}
+
+#[test]
+fn pods_are_neither_made_nor_replaced_without_the_secrets_that_they_mount() {
+    let tls = json!({"caSecretRef": {"name": "tikv-ca", "key": "ca.pem"}, "clientSecretRef": {"name": "tikv-client"}});
+    let tikv = json!({"pdEndpoints": ["pd:2379"], "tls": tls});
+    let storage = json!({"type": "TiKV", "embedded": null, "tikv": tikv});
+    let spec = json!({"storage": storage, "jwtSecretRef": {"name": "jwt"}});
+    let mut fake = FakeCluster::settled(spec);
+    let certificate = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    let good = || secret("ca.pem", certificate.as_str().unwrap());
+    fake.seen.given_secrets.insert("tikv-ca".to_owned(), good());
+    fake.seen.given_secrets.insert("jwt".to_owned(), secret("jwt.pub", "x"));
+    fake.edit(json!({"version": "0.2.0"}));
+    for (name, bad, why) in [
+        ("tikv-ca", None, "Secret tikv-ca does not exist"),
+        // As of one with a value that is too large to be kept.
+        (
+            "tikv-ca",
+            secret("other", "x"),
+            "Secret tikv-ca has no ca.pem of at most 128 KiB",
+        ),
+        ("jwt", None, "Secret jwt does not exist: jwtSecretRef names it"),
+    ] {
+        let before = fake.seen.given_secrets.insert(name.to_owned(), bad).unwrap();
+        assert_eq!(fake.pass(), Vec::<String>::new(), "{why}");
+        assert_eq!(fake.condition("Stalled"), "True/SecretMissing", "{why}");
+        let conditions = fake.cluster.status.clone().unwrap().conditions.unwrap();
+        let ready = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Ready")
+            .unwrap();
+        assert!(ready.message.starts_with(why), "{}", ready.message);
+        fake.seen.given_secrets.insert(name.to_owned(), before);
+    }
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+}
+
+#[test]
+fn secret_with_the_keys_of_tokens_is_watched() {
+    let named = |spec: Value| crate::stores::given::named(&crate::fake_cluster::cluster(spec).spec);
+    assert_eq!(named(json!({"jwtSecretRef": {"name": "jwt"}})), ["jwt"]);
+}
