@@ -235,7 +235,7 @@ pub(crate) fn plan(
     let mut plan = Plan {
         blocker: claims::terminating(desired, observed)
             .or_else(|| storage::changed(desired, observed))
-            .or_else(|| store::replaced(desired, observed))
+            .or_else(|| store::replaced(cluster, desired, observed))
             .or_else(|| storage::unfit_authority(desired, observed))
             .or_else(|| storage::missing_keys(cluster, observed))
             .or_else(|| downgrade::refused(cluster, observed)),

@@ -29,7 +29,7 @@ pub(crate) use image::{
     Move, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
 };
 pub(crate) use restart::Restart;
-pub(crate) use storage::{Storage, Tikv};
+pub(crate) use storage::{Storage, Tikv, accepted as accepted_store};
 
 /// Settings from the operator's flags.
 #[derive(Debug, Clone)]

@@ -292,6 +292,7 @@ fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
         type_: format!("{:?}", cluster.spec.storage.type_),
         cluster_id: tikv.and_then(|tikv| tikv.cluster_id.clone().or_else(seen)),
         store_id: store_id(pass, before.and_then(|before| before.store_id.clone())),
+        accepted_store_id: accepted_store(cluster, pass, before),
         key_prefix: tikv.map(|tikv| tikv.key_prefix.clone()),
         capacity: pass.plan.claims.capacity.clone(),
         pd_endpoints: tikv.map(|tikv| tikv.pd_endpoints.clone()),
@@ -311,6 +312,17 @@ fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
         Some(_) => before,
         None => seen.or(before),
     }
+}
+
+/// The annotation that gave a store up, from when a store serves after that until the annotation is another one: it gives up only what was lost
+/// when it was set.
+fn accepted_store(cluster: &KubeBrainCluster, pass: &Pass<'_>, before: Option<&StorageStatus>) -> Option<String> {
+    let accepted = spec::accepted_store(cluster)?;
+    let before = before?;
+    let is_handled = before.accepted_store_id.as_ref() == Some(accepted);
+    let is_in_force = before.store_id.as_ref() == Some(accepted) && pass.desired.store.is_none();
+    let serves = seen_store(pass.desired, pass.observed).is_some();
+    (is_handled || (is_in_force && serves)).then(|| accepted.clone())
 }
 
 fn connection(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Connection {

@@ -271,6 +271,12 @@ pub struct StorageStatus {
     #[serde(rename = "storeID")]
     pub store_id: Option<String>,
 
+    /// The value of the annotation `kubebrain.io/accept-store` that was acted on. It gives up no other store, nor that one again if its volume came back,
+    /// until the annotation is removed or changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "acceptedStoreID")]
+    pub accepted_store_id: Option<String>,
+
     /// Prefix of every key in TiKV, pinned when the cluster was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_prefix: Option<String>,

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
@@ -11,13 +12,13 @@ use crate::names::ACCEPT_STORE;
 use crate::objects::pod::STORE_ID;
 use crate::observe::{Observed, is_ready};
 use crate::probe::{Answer, Refusal as BrainRefusal};
-use crate::spec::{Desired, Refusal};
+use crate::spec::{Desired, Refusal, accepted_store};
 
 /// Reason of the refusal of a store that does not hold the data.
 pub(crate) const DATA_REPLACED: &str = "DataReplaced";
 
-/// Code of a brain that refuses the store that it finds.
-const MISMATCH: &str = "StoreMismatch";
+/// Codes of a brain that refuses the store that it finds, or finds none.
+const REFUSALS: [&str; 2] = ["StoreMismatch", "StoreMissing"];
 
 /// Id of the store that serves; none while the only member does not.
 pub(crate) fn seen<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a str> {
@@ -31,7 +32,7 @@ fn answer<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a Answer> {
 }
 
 /// Refuses a store that does not hold the data: the member serves another one, or refuses what it finds.
-pub(super) fn replaced(desired: &Desired, observed: &Observed) -> Option<Refusal> {
+pub(super) fn replaced(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let pinned = desired.store.as_ref()?;
     let member = desired.names.pod(0);
     let found = answer(desired, observed).and_then(|answer| answer.cluster.as_ref());
@@ -45,16 +46,20 @@ pub(super) fn replaced(desired: &Desired, observed: &Observed) -> Option<Refusal
                 .get(&member)
                 .filter(|refusal| refusal.code != "Starting");
             let refusal = running.cloned().or_else(|| BrainRefusal::of_end(pod))?;
-            if refusal.code != MISMATCH {
+            if !REFUSALS.contains(&refusal.code.as_str()) {
                 return None;
             }
             format!("{member} does not find the store {pinned}: {}", refusal.message)
         }
     };
+    let anew = match accepted_store(cluster) {
+        Some(accepted) if accepted == pinned => ", which has to be removed first: the present one was acted on before",
+        _ => "",
+    };
     Some(Refusal {
         reason: DATA_REPLACED,
         message: format!(
-            "{what}; bring its volume back, or give that store up and go on with what is there by the annotation {ACCEPT_STORE}={pinned}"
+            "{what}; bring its volume back, or give that store up and go on with what is there by the annotation {ACCEPT_STORE}={pinned}{anew}"
         ),
     })
 }

@@ -143,8 +143,15 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
 
 /// The id of the embedded store that the status has pinned, unless the annotation gives that store up.
 pub(crate) fn pinned_store(cluster: &KubeBrainCluster) -> Option<String> {
-    let pinned = cluster.status.as_ref()?.storage.as_ref()?.store_id.clone()?;
-    (cluster.annotations().get(ACCEPT_STORE) != Some(&pinned)).then_some(pinned)
+    let storage = cluster.status.as_ref()?.storage.as_ref()?;
+    let pinned = storage.store_id.clone()?;
+    let given_up = accepted(cluster).filter(|given_up| storage.accepted_store_id.as_ref() != Some(*given_up));
+    (given_up != Some(&pinned)).then_some(pinned)
+}
+
+/// The store that the annotation gives up, or gave up before.
+pub(crate) fn accepted(cluster: &KubeBrainCluster) -> Option<&String> {
+    cluster.annotations().get(ACCEPT_STORE)
 }
 
 fn not_found(message: String) -> Refusal {

@@ -106,12 +106,18 @@ fn other_store_is_not_led_to_until_it_is_accepted() {
 
 #[test]
 fn brain_that_does_not_find_its_store_is_made_anew_once_the_store_is_given_up() {
+    for code in ["StoreMismatch", "StoreMissing"] {
+        is_made_anew_after(code);
+    }
+}
+
+fn is_made_anew_after(code: &str) {
     let mut fake = FakeCluster::settled(json!({}));
     fake.wait(60);
     fake.seen.pods.clear();
     fake.controllers();
     fake.set_ready("dev-0", false);
-    let refusal = r#"{"code":"StoreMismatch","message":"data directory /d holds no store"}"#;
+    let refusal = json!({"code": code, "message": "data directory /d holds no store"}).to_string();
     let ended = json!({"terminated": {"exitCode": 1, "message": refusal}});
     let mut status = serde_json::to_value(&fake.pod("dev-0").status).unwrap();
     status["containerStatuses"] = json!([{
@@ -135,6 +141,38 @@ fn brain_that_does_not_find_its_store_is_made_anew_once_the_store_is_given_up() 
     fake.pass();
     assert!(template(&fake).contains("existing"));
     assert_eq!(fake.condition("Ready"), "True/AsExpected");
+}
+
+#[test]
+fn store_that_was_given_up_and_came_back_is_not_given_up_again() {
+    let mut fake = FakeCluster::settled(json!({}));
+    let annotate = |fake: &mut FakeCluster, id: &str| {
+        fake.cluster
+            .annotations_mut()
+            .insert(ACCEPT_STORE.to_owned(), id.to_owned());
+    };
+    annotate(&mut fake, STORE);
+    // Its volume came back.
+    fake.pass();
+    fake.settle();
+    assert_eq!(pinned(&fake).as_deref(), Some(STORE));
+    assert!(template(&fake).contains("existing"), "{}", template(&fake));
+    serve(&mut fake, OTHER);
+    fake.pass();
+    assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
+    assert!(message(&fake).contains("has to be removed first"), "{}", message(&fake));
+    fake.cluster.annotations_mut().remove(ACCEPT_STORE);
+    fake.pass();
+    annotate(&mut fake, STORE);
+    fake.pass();
+    assert_eq!(pinned(&fake).as_deref(), Some(OTHER));
+    // Once another store is given up, too.
+    serve(&mut fake, "00000000000000c3");
+    fake.pass();
+    assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
+    annotate(&mut fake, OTHER);
+    fake.pass();
+    assert_eq!(pinned(&fake).as_deref(), Some("00000000000000c3"));
 }
 
 #[test]
