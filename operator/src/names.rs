@@ -32,6 +32,8 @@ pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
 pub(crate) const RESTART_HASH: &str = "kubebrain.io/restart-hash";
 /// Annotation of the pod template over the processors and memory that reach pods in place; on a pod, what it was brought to.
 pub(crate) const RESOURCES_HASH: &str = "kubebrain.io/resources-hash";
+/// Annotation of a StatefulSet with the names of the amounts of processors and memory that its former templates set.
+pub(crate) const FORMER_RESOURCES: &str = "kubebrain.io/former-resources";
 /// Annotation of a pod with the hash of the resources that it cannot get in place.
 pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
 /// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.

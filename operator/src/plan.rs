@@ -101,6 +101,8 @@ pub(crate) enum Step {
         patch: Value,
         /// What the pod shall look like then.
         template: Value,
+        /// Amounts that former templates set.
+        former: resources::Names,
         hash: String,
     },
     /// Ask the leader at `address` to hand over to the member `target`.

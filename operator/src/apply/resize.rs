@@ -19,6 +19,7 @@ impl Applier<'_> {
             uid,
             patch,
             template,
+            former,
             hash,
         } = step
         else {
@@ -28,7 +29,7 @@ impl Applier<'_> {
         patch["metadata"] = json!({"uid": uid});
         let refusal = match self.pods().patch_resize(pod, &merge(), &Patch::Strategic(patch)).await {
             // An API server may answer that all is well and have changed nothing.
-            Ok(live) => resources::missing(template, &serde_json::to_value(live)?),
+            Ok(live) => resources::missing(template, &serde_json::to_value(live)?, former),
             Err(error) if is_refusal(&error) => Some(api_error::message(&error)),
             Err(error) => return Err(error.into()),
         };
@@ -83,7 +84,7 @@ mod tests {
                 "spec": {"containers": [{"name": "other"}, {"name": "brain", "resources": {"limits": {"cpu": "1"}}}]},
             }),
         );
-        let rig = Rig::new(api.clone()).await;
+        let rig = Box::pin(Rig::new(api.clone())).await;
         fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "2"}}}}));
         fake.pass();
         let desired = fake.desired();
@@ -95,6 +96,7 @@ mod tests {
                     pod: name,
                     patch,
                     template,
+                    former,
                     hash,
                     ..
                 } => Step::Resize {
@@ -102,6 +104,7 @@ mod tests {
                     uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
                     patch,
                     template,
+                    former,
                     hash,
                 },
                 other => other,
@@ -118,7 +121,7 @@ mod tests {
             desired: &desired,
             observed: &observed,
         };
-        let applied = applier.run(&steps).await;
+        let applied = Box::pin(applier.run(&steps)).await;
         (api, applied)
     }
 

@@ -1,8 +1,16 @@
 //! The part of a pod that can change while it runs: processors and memory of its containers.
 
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use crate::drift;
+use crate::names::FORMER_RESOURCES;
+
+/// Amounts of containers, by their names.
+pub(crate) type Names = BTreeSet<String>;
 
 /// Resources that Kubernetes gives and takes in place.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
@@ -69,17 +77,63 @@ pub(crate) fn hash(template: &Value) -> String {
     drift::digest(&Value::Object(amounts))
 }
 
+/// The names of the amounts that a template sets, such as `containers/brain/limits/cpu`.
+pub(crate) fn names(template: &Value) -> Names {
+    let mut names = Names::new();
+    for (list, runs) in lists() {
+        let containers = template["spec"][list].as_array().into_iter().flatten();
+        for container in containers.filter(|container| runs(container)) {
+            let is_set = |(part, resource): &(&str, &str)| container["resources"][part].get(resource).is_some();
+            let set = amounts().filter(is_set);
+            names.extend(set.map(|(part, resource)| name(list, container, part, resource)));
+        }
+    }
+    names
+}
+
+fn amounts() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let amounts = |part| RESIZABLE.map(|resource| (part, resource));
+    PARTS.into_iter().flat_map(amounts)
+}
+
+fn name(list: &str, container: &Value, part: &str, resource: &str) -> String {
+    let container = container["name"].as_str().unwrap_or_default();
+    format!("{list}/{container}/{part}/{resource}")
+}
+
+/// The amounts that the templates before the present one set, by the record on the live StatefulSet.
+pub(crate) fn former(set: &DynamicObject) -> Names {
+    let record = set.annotations().get(FORMER_RESOURCES);
+    let names = record.into_iter().flat_map(|record| record.split(','));
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Records on a rendered StatefulSet what the live template sets, if it changes: a pod may have further amounts, by the defaults of its namespace,
+/// which are none of the operator's. `lag` is true if pods do not have what the live template sets yet.
+pub(crate) fn record(set: &mut Value, live: &DynamicObject, lag: bool) {
+    let mut names = former(live);
+    let present = &live.data["spec"]["template"];
+    if hash(&set["spec"]["template"]) != hash(present) {
+        names.retain(|_| lag);
+        names.append(&mut self::names(present));
+    }
+    if !names.is_empty() {
+        let record: Vec<String> = names.into_iter().collect();
+        set["metadata"]["annotations"][FORMER_RESOURCES] = json!(record.join(","));
+    }
+}
+
 /// A strategic merge patch that gives the containers of `pod` the resources that `template` has.
 ///
-/// Amounts that the pod has and that are wanted no more are removed one by one: of a map that is replaced as a whole, by a directive, the API
+/// Amounts that `former` templates set and that are wanted no more are removed one by one: of a map that is replaced as a whole, by a directive, the API
 /// server drops the new amounts if the pod has no such map yet.
-pub(crate) fn patch(template: &Value, pod: &Value) -> Value {
+pub(crate) fn patch(template: &Value, pod: &Value, former: &Names) -> Value {
     let mut spec = Map::new();
     for (list, runs) in lists() {
         let containers = template["spec"][list].as_array().into_iter().flatten();
         let wanted: Vec<Value> = containers
             .filter(|container| runs(container))
-            .map(|container| resized(container, named(pod, list, container)))
+            .map(|container| resized((list, container), named(pod, list, container), former))
             .collect();
         if !wanted.is_empty() {
             spec.insert(list.to_owned(), Value::Array(wanted));
@@ -94,13 +148,15 @@ fn named<'a>(pod: &'a Value, list: &str, container: &Value) -> Option<&'a Value>
     containers.find(|other| other["name"] == container["name"])
 }
 
-fn resized(container: &Value, present: Option<&Value>) -> Value {
+fn resized((list, container): (&str, &Value), present: Option<&Value>, former: &Names) -> Value {
     let mut resources = Map::new();
     for part in PARTS {
         let mut amounts = container["resources"][part].as_object().cloned().unwrap_or_default();
-        let present = present.and_then(|present| present["resources"][part].as_object());
-        for resource in present.into_iter().flat_map(Map::keys) {
-            amounts.entry(resource.clone()).or_insert(Value::Null);
+        for resource in RESIZABLE {
+            let is_present = present.is_some_and(|present| present["resources"][part].get(resource).is_some());
+            if is_present && former.contains(&name(list, container, part, resource)) {
+                amounts.entry(resource).or_insert(Value::Null);
+            }
         }
         if !amounts.is_empty() {
             resources.insert(part.to_owned(), Value::Object(amounts));
@@ -111,8 +167,8 @@ fn resized(container: &Value, present: Option<&Value>) -> Value {
 
 /// The first amount of `template` that `pod` does not have: what a patch really did is read back.
 ///
-/// A request that nobody wants may stand there, as the API server derives it from the limit. Another limit may not.
-pub(crate) fn missing(template: &Value, pod: &Value) -> Option<String> {
+/// A request that nobody wants may be there, as the API server derives it from the limit, and a limit that no `former` template set.
+pub(crate) fn missing(template: &Value, pod: &Value, former: &Names) -> Option<String> {
     lists().into_iter().find_map(|(list, runs)| {
         let containers = template["spec"][list].as_array().into_iter().flatten();
         containers.filter(|container| runs(container)).find_map(|container| {
@@ -126,14 +182,11 @@ pub(crate) fn missing(template: &Value, pod: &Value) -> Option<String> {
                 match (wanted, given) {
                     (Some(wanted), Some(given)) => !drift::is_within(&json!(wanted), &json!(given)),
                     (Some(_), None) => true,
-                    (None, Some(_)) => *part == "limits",
+                    (None, Some(_)) => *part == "limits" && former.contains(&name(list, container, part, resource)),
                     (None, None) => false,
                 }
             };
-            let mut all = PARTS
-                .into_iter()
-                .flat_map(|part| RESIZABLE.map(|resource| (part, resource)));
-            let (part, resource) = all.find(differs)?;
+            let (part, resource) = amounts().find(differs)?;
             let name = container["name"].as_str().unwrap_or_default();
             Some(format!("{name} did not get {part}.{resource}"))
         })
@@ -194,8 +247,11 @@ mod tests {
 
     #[test]
     fn patch_names_every_amount_that_comes_or_goes() {
+        let former = names(&template(
+            json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "1"}}),
+        ));
         let check = |wanted: Value, present: Value, expected: Value| {
-            let patch = patch(&template(wanted), &pod(present));
+            let patch = patch(&template(wanted), &pod(present), &former);
             let container = json!({"name": "brain", "resources": expected});
             assert_eq!(patch, json!({"spec": {"containers": [container]}}));
         };
@@ -210,12 +266,50 @@ mod tests {
             json!({"limits": {"cpu": null, "memory": "1Gi"}, "requests": {"cpu": null}}),
         );
         check(json!({}), json!({}), json!({}));
+        // As a LimitRange fills in.
+        check(
+            json!({"limits": {"memory": "1Gi"}}),
+            json!({"limits": {"memory": "2Gi", "ephemeral-storage": "1Gi"}, "requests": {"memory": "1Gi"}}),
+            json!({"limits": {"memory": "1Gi"}}),
+        );
+    }
+
+    #[test]
+    fn limit_that_no_template_set_stays() {
+        let (wanted, present) = (
+            json!({"limits": {"memory": "1Gi"}}),
+            json!({"limits": {"memory": "1Gi", "cpu": "2"}}),
+        );
+        let former = names(&template(json!({"limits": {"memory": "2Gi"}})));
+        assert_eq!(missing(&template(wanted.clone()), &pod(present.clone()), &former), None);
+        let patch = patch(&template(wanted.clone()), &pod(present), &former);
+        assert_eq!(patch["spec"]["containers"][0]["resources"], wanted);
+    }
+
+    #[test]
+    fn amounts_of_former_templates_are_recorded() {
+        let live = json!({
+            "metadata": {"annotations": {FORMER_RESOURCES: "containers/brain/limits/memory"}},
+            "spec": {"template": template(json!({"limits": {"cpu": "1"}}))},
+        });
+        let live: DynamicObject = serde_json::from_value(live).unwrap();
+        let recorded = |wanted: Value, lag: bool| {
+            let mut wanted = json!({"metadata": {"annotations": {}}, "spec": {"template": template(wanted)}});
+            record(&mut wanted, &live, lag);
+            let written: DynamicObject = serde_json::from_value(wanted).unwrap();
+            former(&written).into_iter().collect::<Vec<_>>().join(" ")
+        };
+        let (cpu, memory) = ("containers/brain/limits/cpu", "containers/brain/limits/memory");
+        assert_eq!(recorded(json!({"limits": {"cpu": "1"}}), false), memory);
+        assert_eq!(recorded(json!({}), false), cpu);
+        assert_eq!(recorded(json!({}), true), format!("{cpu} {memory}"));
     }
 
     #[test]
     fn missing_amount_is_read_back() {
         let check = |wanted: Value, present: Value, expected: Option<&str>| {
-            assert_eq!(missing(&template(wanted), &pod(present)).as_deref(), expected);
+            let former = names(&template(json!({"limits": {"memory": "1Gi"}})));
+            assert_eq!(missing(&template(wanted), &pod(present), &former).as_deref(), expected);
         };
         let limit = || json!({"limits": {"memory": "1Gi"}});
         check(limit(), json!({}), Some("brain did not get limits.memory"));

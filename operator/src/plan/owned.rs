@@ -2,6 +2,7 @@
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use super::ownership::{self, Ownership};
 use super::{Additions, Contested, Plan, Step, additions, trial};
 use crate::certificates::Leaf;
 use crate::drift;
-use crate::objects::{self, Key, Kind, Object, Renderer};
+use crate::names::RESOURCES_HASH;
+use crate::objects::{self, Key, Kind, Object, Renderer, resources};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
@@ -72,6 +74,8 @@ pub(super) fn plan(
             }
             if let Some(live) = observed.objects.get(&object.key) {
                 plan.fixed = keep_fixed(&mut object, &live.data);
+                resources::record(&mut object.body, live, lags(live, observed));
+                object.stamp();
                 if trial::holds_back(plan, cluster, (desired, observed), renderer, (&object, live)) {
                     continue;
                 }
@@ -80,6 +84,13 @@ pub(super) fn plan(
         apply(plan, object, observed)?;
     }
     Ok(())
+}
+
+/// Returns true if pods do not have the processors and the memory of the live template yet.
+fn lags(live: &DynamicObject, observed: &Observed) -> bool {
+    let wanted = live.data["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].as_str();
+    let differs = |pod: &Pod| pod.annotations().get(RESOURCES_HASH).map(String::as_str) != wanted;
+    observed.pods.iter().any(differs)
 }
 
 /// Returns true if an object of this kind is a Lease as leader lock, or gives the right to it.

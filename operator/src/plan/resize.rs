@@ -30,7 +30,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
     let set = observed
         .objects
         .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
-    let Some((set, hash)) = set.and_then(|set| Some((&set.data, wanted(&set.data)?))) else {
+    let Some((set, hash)) = set.and_then(|set| Some((set, wanted(&set.data)?))) else {
         return Ok(());
     };
     if observed
@@ -45,13 +45,15 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
             && !plan.rollout.outdated.contains(&pod.name_any())
             && pod.annotations().get(RESOURCES_HASH).map(String::as_str) != Some(hash)
     };
-    let template = &set["spec"]["template"];
+    let template = &set.data["spec"]["template"];
+    let former = resources::former(set);
     let step = observed.pods.iter().find(differs).map(|pod| {
         Ok::<_, serde_json::Error>(Step::Resize {
             pod: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
-            patch: resources::patch(template, &serde_json::to_value(pod)?),
+            patch: resources::patch(template, &serde_json::to_value(pod)?, &former),
             template: template.clone(),
+            former: former.clone(),
             hash: hash.to_owned(),
         })
     });

@@ -145,3 +145,23 @@ fn other_limit_of_memory_restarts_the_brain() {
     pod.spec.as_mut().unwrap().containers[0].resources = None;
     assert_eq!(fake.steps(), Vec::<String>::new());
 }
+
+#[test]
+fn limit_that_the_namespace_gives_is_no_part_of_a_resize() {
+    let mut fake =
+        FakeCluster::settled(json!({"pod": {"resources": {"limits": {"cpu": "1"}, "requests": {"memory": "1Gi"}}}}));
+    let resources = json!({"limits": {"cpu": "1", "memory": "4Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}});
+    let pod = fake.pod("dev-0").spec.as_mut().unwrap();
+    pod.containers[0].resources = serde_json::from_value(resources).unwrap();
+    fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "2"}, "requests": null}}}));
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    let patch = fake.plan().steps.into_iter().find_map(|step| match step {
+        Step::Resize { patch, .. } => Some(patch["spec"]["containers"][0]["resources"].clone()),
+        _ => None,
+    });
+    // The former template set that request, and no limit of memory.
+    let expected = json!({"limits": {"cpu": "2"}, "requests": {"memory": null}});
+    assert_eq!(patch, Some(expected));
+    fake.settle();
+    assert_eq!(fake.pass(), Vec::<String>::new());
+}
