@@ -92,6 +92,11 @@ pub(super) async fn until_restart_is_taken(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let taken = |cluster: &KubeBrainCluster| {
+        if cluster.spec.paused {
+            return Seen::Failed(format!(
+                "{name} is paused: no member is restarted before kubectl kubebrain resume {name}"
+            ));
+        }
         let handled = handled_restart(cluster);
         let wished = time(wish);
         match handled {

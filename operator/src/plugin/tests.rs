@@ -455,6 +455,17 @@ async fn restart_that_the_operator_does_not_take_fails() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn restart_of_a_paused_cluster_does_not_begin() {
+    let mut paused = three();
+    paused["spec"]["paused"] = json!(true);
+    paused["status"]["lastHandledRestart"] = json!("2035-11-21T00:00:00Z");
+    let said = says(&serving(FakeApi::new(), &paused), restart(false))
+        .await
+        .unwrap_err();
+    assert!(said.contains("dev is paused"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn restart_is_an_annotation_and_no_change_of_the_spec() {
     let api = serving(FakeApi::new(), &three());
     let said = says(&api, restart(true)).await.unwrap();

@@ -6,14 +6,21 @@
 
 use crds::KubeBrainCluster;
 
-/// Keys, or their beginnings, of Kubernetes' own domains that give a pod nothing.
-const HARMLESS: [&str; 6] = [
+/// Keys, or their beginnings, of Kubernetes' own domains and of the powerful ones that give a pod nothing. Those of Services and their DNS names mean nothing on
+/// a pod, but all objects inherit them.
+const HARMLESS: [&str; 12] = [
     "app.kubernetes.io/",
     "cluster-autoscaler.kubernetes.io/",
     "controller.kubernetes.io/pod-deletion-cost",
     "descheduler.alpha.kubernetes.io/",
+    "external-dns.alpha.kubernetes.io/",
     "kubectl.kubernetes.io/",
     "kubernetes.io/description",
+    "networking.gke.io/load-balancer-",
+    "service.alpha.kubernetes.io/",
+    "service.beta.kubernetes.io/",
+    "service.cilium.io/",
+    "service.kubernetes.io/",
 ];
 /// Domains of Kubernetes itself.
 const KUBERNETES: [&str; 2] = ["kubernetes.io", "k8s.io"];
@@ -48,8 +55,11 @@ pub(in crate::spec) fn excess(key: &str, value: &str) -> Option<&'static str> {
     if key.starts_with(APP_ARMOR) {
         return (value != "runtime/default").then_some("brains run with the runtime's AppArmor profile");
     }
+    if HARMLESS.iter().any(|known| key.starts_with(known)) {
+        return None;
+    }
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
-    if KUBERNETES.iter().any(|of| is_below(domain, of)) && !HARMLESS.iter().any(|known| key.starts_with(known)) {
+    if KUBERNETES.iter().any(|of| is_below(domain, of)) {
         return Some("it is not among the annotations of Kubernetes that a pod of a brain may have");
     }
     // Runtimes write their domains from the top: io.katacontainers.config.
@@ -95,6 +105,7 @@ mod tests {
             "io.kubernetes.cri-o.userns-mode",
             "vault.hashicorp.com/agent-inject",
             "scheduler.alpha.kubernetes.io/critical-pod",
+            "networking.gke.io/interfaces",
             "anything.of.k8s.io/tomorrow",
         ] {
             assert!(excess(key, "x").is_some(), "{key}");
@@ -106,6 +117,11 @@ mod tests {
             "prometheus.io/scrape",
             "cluster-autoscaler.kubernetes.io/safe-to-evict",
             "kubectl.kubernetes.io/default-container",
+            "external-dns.alpha.kubernetes.io/hostname",
+            "networking.gke.io/load-balancer-type",
+            "service.beta.kubernetes.io/aws-load-balancer-type",
+            "service.cilium.io/global",
+            "service.kubernetes.io/topology-mode",
             "notkubernetes.io/x",
             "exampleazure.com/x",
         ] {

@@ -41,11 +41,9 @@ fn extra_privileges_are_refused_with_their_path() {
     for field in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"] {
         refused(json!({"spec": {field: true}}), &format!("spec.{field}"));
     }
-    refused(
-        json!({"spec": {"serviceAccountName": "admin"}}),
-        "spec.serviceAccountName",
-    );
-    refused(json!({"spec": {"serviceAccount": "admin"}}), "spec.serviceAccount");
+    for field in ["serviceAccountName", "serviceAccount"] {
+        refused(json!({"spec": {field: "admin"}}), &format!("spec.{field}"));
+    }
     refused(
         json!({"spec": {"automountServiceAccountToken": true}}),
         "spec.automountServiceAccountToken",
