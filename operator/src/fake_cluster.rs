@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::apply::{Applied, certificates, describe};
 use crate::certificates::{Bundle, Inspected};
-use crate::names::{RESOURCES_HASH, ROLE};
+use crate::names::{MEMORY_RESIZED, RESOURCES_HASH, ROLE};
 use crate::objects::{Epoch, Key, Kind, Object, Renderer};
 use crate::observe::{Observed, is_ready};
 use crate::plan::{self, Plan, Step};
@@ -286,7 +286,9 @@ impl FakeCluster {
                     None => drop(labels.remove(ROLE)),
                 }
             }
-            Step::Resize { pod, hash, .. } => self.resize(pod, hash),
+            Step::Resize {
+                pod, hash, restarts, ..
+            } => self.resize(pod, hash, *restarts),
             Step::HandOver { to, .. } => {
                 applied.asked = true;
                 if !self.refuses_hand_over {
@@ -299,11 +301,14 @@ impl FakeCluster {
     }
 
     /// Gives a pod the resources of the template.
-    fn resize(&mut self, name: &str, hash: &str) {
+    fn resize(&mut self, name: &str, hash: &str, restarts: bool) {
         let set = self.object(Kind::StatefulSet, "dev").data.clone();
         let template = &set["spec"]["template"]["spec"]["containers"][0]["resources"];
         let pod = self.pod(name);
         pod.annotations_mut().insert(RESOURCES_HASH.to_owned(), hash.to_owned());
+        if restarts {
+            pod.annotations_mut().insert(MEMORY_RESIZED.to_owned(), hash.to_owned());
+        }
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(template.clone()).unwrap();
     }
 

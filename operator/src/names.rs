@@ -34,6 +34,8 @@ pub(crate) const RESTART_HASH: &str = "kubebrain.io/restart-hash";
 pub(crate) const RESOURCES_HASH: &str = "kubebrain.io/resources-hash";
 /// Annotation of a StatefulSet with the names of the amounts of processors and memory that its former templates set.
 pub(crate) const FORMER_RESOURCES: &str = "kubebrain.io/former-resources";
+/// Annotation of a pod with the hash of the resources that changed its memory in place: its brain has to be restarted for them.
+pub(crate) const MEMORY_RESIZED: &str = "kubebrain.io/memory-resized";
 /// Annotation of a pod with the hash of the resources that it cannot get in place.
 pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
 /// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.

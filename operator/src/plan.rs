@@ -103,6 +103,8 @@ pub(crate) enum Step {
         template: Value,
         /// Amounts that former templates set.
         former: resources::Names,
+        /// The brain has to be restarted for its memory.
+        restarts: bool,
         hash: String,
     },
     /// Ask the leader at `address` to hand over to the member `target`.
@@ -153,6 +155,8 @@ pub(crate) struct Plan {
     pub(crate) lost_trial: bool,
     /// What is said of a template that cannot be tried, if this pass writes one.
     pub(crate) untried: Option<Event>,
+    /// Something that is not as the spec has it and that no pass changes, in words.
+    pub(crate) note: Option<String>,
     /// Number of members that the StatefulSet has after this pass.
     pub(crate) replicas: Option<i32>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.

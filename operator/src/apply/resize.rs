@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Applier, Error, merge};
 use crate::api_error;
 use crate::events::Event;
-use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 use crate::objects::resources;
 use crate::plan::Step;
 
@@ -20,6 +20,7 @@ impl Applier<'_> {
             patch,
             template,
             former,
+            restarts,
             hash,
         } = step
         else {
@@ -37,7 +38,7 @@ impl Applier<'_> {
             None => {
                 let note = format!("changed the resources of pod {pod} in place");
                 (
-                    json!({RESOURCES_HASH: hash, RESIZE_REFUSED: null}),
+                    json!({RESOURCES_HASH: hash, RESIZE_REFUSED: null, MEMORY_RESIZED: restarts.then_some(hash)}),
                     Event::normal("PodResized", "ResizePod", note),
                 )
             }
@@ -97,6 +98,7 @@ mod tests {
                     patch,
                     template,
                     former,
+                    restarts,
                     hash,
                     ..
                 } => Step::Resize {
@@ -105,6 +107,7 @@ mod tests {
                     patch,
                     template,
                     former,
+                    restarts,
                     hash,
                 },
                 other => other,

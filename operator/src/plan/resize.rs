@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{Plan, Step};
-use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 use crate::objects::{CONTAINER, Key, Kind, resources};
 use crate::observe::Observed;
 use crate::quantity;
@@ -54,6 +54,8 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
             patch: resources::patch(template, &serde_json::to_value(pod)?, &former),
             template: template.clone(),
             former: former.clone(),
+            restarts: limit(&set.data).is_some_and(|limit| Some(limit) != memory(pod))
+                || pod.annotations().contains_key(MEMORY_RESIZED),
             hash: hash.to_owned(),
         })
     });
@@ -62,16 +64,45 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
 }
 
 /// Returns the reason that a pod cannot get the resources of this hash in place, if any; `set` is the StatefulSet.
-pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value) -> Option<&'static str> {
-    let differs = pod.annotations().get(RESOURCES_HASH).map(String::as_str) != Some(wanted);
-    let wanted_memory = limit(set).filter(|_| differs);
-    if wanted_memory.is_some() && wanted_memory != memory(pod) {
-        return Some("a brain shares out its memory when it starts, and its limit of memory changes");
+///
+/// A brain shares out its memory when it starts, so another limit replaces its pod. The only member gets more memory in place first: when its
+/// node has given that, there is room for the next pod, too.
+pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, is_only: bool) -> Option<&'static str> {
+    const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
+    let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
+    let (limit, present) = (limit(set), memory(pod));
+    let grows_first = is_only && present.is_some() && present < limit && !has(RESIZE_REFUSED);
+    if !has(RESOURCES_HASH) && limit.is_some() && limit != present && !grows_first {
+        return Some(MEMORY);
     }
-    if pod.annotations().get(RESIZE_REFUSED).map(String::as_str) == Some(wanted) {
+    if has(MEMORY_RESIZED) {
+        return (given(pod) == limit).then_some(MEMORY);
+    }
+    if has(RESIZE_REFUSED) {
         return Some("its resources cannot change in place");
     }
-    (reason(pod, "PodResizePending") == Some("Infeasible")).then_some("its node cannot give it the resources")
+    let is_infeasible = reason(pod, "PodResizePending") == Some("Infeasible");
+    let waits = pod.annotations().contains_key(MEMORY_RESIZED);
+    (is_infeasible && !waits).then_some("its node cannot give it the resources")
+}
+
+/// What a member waits for whose node has not given it the memory that it is to be restarted with, in words.
+pub(super) fn waits_for_memory(pod: &Pod) -> Option<String> {
+    let state = reason(pod, "PodResizePending").filter(|_| pod.annotations().contains_key(MEMORY_RESIZED))?;
+    Some(format!(
+        "{} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it",
+        pod.name_any()
+    ))
+}
+
+/// The limit of memory that the kubelet has given the brain of a pod.
+fn given(pod: &Pod) -> Option<i128> {
+    let mut containers = pod
+        .status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten());
+    let brain = containers.find(|container| container.name == CONTAINER)?;
+    quantity::parse(brain.resources.as_ref()?.limits.as_ref()?.get("memory")?)
 }
 
 /// The limit of memory that the brain of a pod has, in thousandths of a byte.

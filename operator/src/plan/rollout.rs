@@ -107,12 +107,13 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     rollout.revision = status.update_revision.clone();
     let resources = live.and_then(|live| Some((resize::wanted(&live.data)?, &live.data)));
     let blocker = |pod: &Pod| {
-        let resized = resources.and_then(|(wanted, set)| resize::blocker(pod, wanted, set));
+        let resized = resources.and_then(|(wanted, set)| resize::blocker(pod, wanted, set, desired.replicas == 1));
         resized.or_else(|| store::waits_for_lost(pod, desired))
     };
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {
         is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()) && blocker(pod).is_none()
     });
+    plan.note = updated.iter().find_map(|pod| resize::waits_for_memory(pod));
     rollout.updated = updated.len();
     rollout.outdated = outdated.iter().map(|pod| pod.name_any()).collect();
     plan.rollout = rollout;

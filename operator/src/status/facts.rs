@@ -190,7 +190,9 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
-            ignored: pass.desired.restart.ignored.clone().or_else(|| quota(cluster)),
+            ignored: [pass.desired.restart.ignored.clone(), quota(cluster), plan.note.clone()]
+                .into_iter()
+                .find_map(|note| note),
             pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,

@@ -120,15 +120,18 @@ fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
     );
 }
 
+fn memory(amount: &str) -> Value {
+    json!({"pod": {"resources": {"limits": {"memory": amount}}}})
+}
+
 #[test]
 fn other_limit_of_memory_restarts_the_brain() {
-    let memory = |amount: &str| json!({"pod": {"resources": {"limits": {"memory": amount}}}});
     let mut fake = FakeCluster::settled(memory("1Gi"));
     fake.edit(json!({"pod": {"resources": {"limits": {"memory": "1024Mi"}}}}));
     fake.pass();
     assert_eq!(fake.steps(), ["resize pod dev-0"], "the same amount");
     fake.pass();
-    fake.edit(memory("2Gi"));
+    fake.edit(memory("512Mi"));
     fake.pass();
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
     let why = fake.plan().steps.into_iter().find_map(|step| match step {
@@ -144,6 +147,60 @@ fn other_limit_of_memory_restarts_the_brain() {
     let pod = fake.pod("dev-0");
     pod.spec.as_mut().unwrap().containers[0].resources = None;
     assert_eq!(fake.steps(), Vec::<String>::new());
+    let mut many = members(3, [false; 3]);
+    many.edit(memory("1Gi"));
+    many.pass();
+    assert_eq!(many.steps(), ["delete pod dev-2"]);
+}
+
+/// Has the kubelet give the brain of the only member this limit.
+fn give(fake: &mut FakeCluster, amount: &str) {
+    let pod = fake.pod("dev-0");
+    let mut status = serde_json::to_value(&pod.status).unwrap();
+    status["containerStatuses"] = json!([{
+        "name": "brain", "ready": true, "restartCount": 0, "image": "", "imageID": "", "state": {"running": {}},
+        "resources": {"limits": {"memory": amount}},
+    }]);
+    pod.status = serde_json::from_value(status).unwrap();
+}
+
+#[test]
+fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
+    let mut fake = FakeCluster::settled(memory("1Gi"));
+    give(&mut fake, "1Gi");
+    fake.edit(memory("2Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    for state in ["Deferred", "Infeasible"] {
+        say(&mut fake, "dev-0", "PodResizePending", state);
+        assert_eq!(fake.pass(), Vec::<String>::new(), "{state}");
+        let conditions = fake.cluster.status.clone().unwrap().conditions.unwrap();
+        let progressing = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "Progressing");
+        let message = progressing.unwrap().message;
+        assert!(message.contains(state), "{message}");
+    }
+    // Another change meanwhile does not make it forgotten.
+    fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "1"}}}}));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    say(&mut fake, "dev-0", "Other", "");
+    assert_eq!(fake.steps(), Vec::<String>::new(), "not yet");
+    give(&mut fake, "2Gi");
+    assert_eq!(fake.pass(), ["delete pod dev-0"]);
+    fake.kubelet();
+    fake.pass();
+    assert_eq!(fake.steps(), Vec::<String>::new());
+    // An API server that cannot do it leaves no other way.
+    fake.edit(memory("4Gi"));
+    fake.pass();
+    let hash = written(&fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
+    let refused = hash.as_str().unwrap().to_owned();
+    fake.pod("dev-0")
+        .annotations_mut()
+        .insert(RESIZE_REFUSED.to_owned(), refused);
+    assert_eq!(fake.steps(), ["delete pod dev-0"]);
 }
 
 #[test]
