@@ -271,8 +271,8 @@ pub struct StorageStatus {
     #[serde(rename = "storeID")]
     pub store_id: Option<String>,
 
-    /// The value of the annotation `kubebrain.io/accept-store` that was acted on. It gives up no other store, nor that one again if its volume came back,
-    /// until the annotation is removed or changed.
+    /// The value of the annotation `kubebrain.io/accept-store` that was acted on. Until the annotation is removed or changed, it does
+    /// not give that store up again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "acceptedStoreID")]
     pub accepted_store_id: Option<String>,

@@ -125,8 +125,8 @@ pub(crate) fn record(set: &mut Value, live: &DynamicObject, lag: bool) {
 
 /// A strategic merge patch that gives the containers of `pod` the resources that `template` has.
 ///
-/// Amounts that `former` templates set and that are wanted no more are removed one by one: of a map that is replaced as a whole, by a directive, the API
-/// server drops the new amounts if the pod has no such map yet.
+/// Amounts that `former` templates set and that are wanted no more are removed one by one: of a map that is replaced as a whole, by a
+/// directive, the API server drops the new amounts if the pod has no such map yet.
 pub(crate) fn patch(template: &Value, pod: &Value, former: &Names) -> Value {
     let mut spec = Map::new();
     for (list, runs) in lists() {

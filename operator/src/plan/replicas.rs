@@ -9,8 +9,8 @@ use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
-/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change, or while a trial holds back what it is to be told. An embedded store never has
-/// more than one member, whatever is known.
+/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change, or while a trial holds its next
+/// template back. An embedded store never has more than one member, whatever is known.
 pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
     let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
     let Some(live) = observed.objects.get(&key) else {

@@ -1,7 +1,7 @@
 //! A template that would replace the only member is tried first, in a pod of its own; until it has proved that it runs, the
 //! StatefulSet keeps the one that it has, and so does a member that a node loses meanwhile.
 //!
-//! Whether the member is ready just now decides nothing. A template is written untried only where nothing can be lost: no member ever ran, none is
+//! The member's readiness decides nothing. A template is written untried only where nothing can be lost: no member ever ran, none is
 //! wanted, or the present template is known not to run.
 
 use crds::KubeBrainCluster;
@@ -145,8 +145,8 @@ fn losses(cluster: &KubeBrainCluster) -> i32 {
     same.and_then(|rollout| rollout.trial_losses).unwrap_or_default()
 }
 
-/// Returns true unless it is known that a template cannot take the only member away: there never was one, the StatefulSet was told to have none, it
-/// has the template with the hash `wanted` already, or the live template does not run.
+/// Returns true unless it is known that a template cannot take the only member away: there never was one, the StatefulSet was told to have
+/// none, the member has the template with the hash `wanted` already, or the live template does not run.
 fn may_lose_member(
     cluster: &KubeBrainCluster,
     desired: &Desired,
@@ -172,14 +172,15 @@ fn may_lose_member(
     own != wanted && !(is_of_live && does_not_run(pod, observed))
 }
 
-/// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A node that is missing is no fault of the template.
+/// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is no fault of the
+/// template.
 fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
     let stuck = pod_stuck(pod, observed.now.as_second());
     !is_ready(pod) && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
 }
 
-/// The outcome of the trial in this pod, by its brain and by what runs before it. Of other containers, which may end as they like when the brain has ended, it
-/// counts that they start.
+/// The outcome of the trial in this pod, by its brain and by what runs before it. Other containers only have to start: they may end as
+/// they like when the brain has ended.
 fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
     let status = pod.status.clone().unwrap_or_default();
     let sidecars = sidecars(pod);

@@ -178,7 +178,8 @@ impl Feed {
 
     /// Lists and watches objects with this label, and lists those of each cluster that appears later.
     ///
-    /// Nothing is taken from the watch during such a list, which is as new as all that was taken before: what the watch has yet to tell comes after it.
+    /// Nothing is taken from the watch during such a list. So the list is as new as all that was taken before, and later events come after
+    /// it.
     fn with_earlier(
         &self,
         resource: &ApiResource,

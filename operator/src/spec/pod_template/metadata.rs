@@ -6,8 +6,8 @@
 
 use crds::KubeBrainCluster;
 
-/// Keys, or their beginnings, of Kubernetes' own domains and of the powerful ones that give a pod nothing. Those of Services and their DNS names mean nothing on
-/// a pod, but all objects inherit them.
+/// Keys, or their beginnings, of the domains below that give a pod nothing. Those of Services and their DNS names mean nothing on a pod, but
+/// all objects inherit them.
 const HARMLESS: [&str; 12] = [
     "app.kubernetes.io/",
     "cluster-autoscaler.kubernetes.io/",
