@@ -27,6 +27,7 @@ mod schema;
 mod sort;
 mod spool;
 mod users;
+mod verify;
 
 /// The reason why no snapshot could be written.
 #[derive(Debug, thiserror::Error)]

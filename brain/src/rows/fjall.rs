@@ -31,9 +31,10 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::time::Instant;
 
+use self::counts::LEFT_OVER;
 use self::guard::{Health, caught};
 use self::layout::{FENCE_ROW, stored};
-use self::merge::{LEFT_OVER, Merger, left_over};
+use self::merge::{Merger, left_over};
 pub use self::open::OpenError;
 use self::quota::Quota;
 pub use self::snapshot::FjallSnapshot;
@@ -42,6 +43,7 @@ pub use self::stored::StoredRows;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 use crate::kill_points;
 
+mod counts;
 mod guard;
 mod inspect;
 mod journal;

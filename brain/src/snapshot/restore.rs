@@ -18,22 +18,22 @@ use tokio_util::sync::CancellationToken;
 use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
 use super::users;
+use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool};
 use crate::bbolt::Reader;
 use crate::log::Log;
 use crate::log::frame::Candidate;
 use crate::log::writer::Writer;
 use crate::metrics::Metrics;
-use crate::mvcc::auth::{Auth, AuthChange, longest_value};
+use crate::mvcc::auth::longest_value;
 use crate::mvcc::keys;
 use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
-use crate::mvcc::row::{LeaseRow, Manifest, OBJECT_HEADER, size_of};
-use crate::mvcc::view::successor;
+use crate::mvcc::row::{Manifest, OBJECT_HEADER, size_of};
 use crate::pb::mvccpb;
-use crate::rows::{Order, Rows, Scan, Snapshot as _};
+use crate::rows::Rows;
 use crate::storage::flush::Flusher;
-use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica, load_auth};
+use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::tasks::Owned;
 use crate::types::{LeaseId, Revision};
 
@@ -71,7 +71,7 @@ pub struct Restored {
 /// The snapshot cannot be restored here, or the new store is not what it says.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unfit(String);
+pub struct Unfit(pub(super) String);
 
 /// How a store is made of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -640,77 +640,6 @@ async fn full(writer: &Writer) {
             return;
         }
     }
-}
-
-/// Reads versions and leases back, and compares them with those of the snapshot.
-async fn verify<R: Rows>(replica: &Replica<R>, written: Checksum, leases: &[LeaseValue]) -> anyhow::Result<()> {
-    let view = replica.state().view();
-    let (mut versions, mut stored) = (view.versions(view.revision), Checksum::default());
-    while let Some(page) = versions.next().await? {
-        for version in &page {
-            let put = version.put.as_ref();
-            stored.add(&Summed {
-                key: &version.key,
-                revision: version.revision,
-                put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
-            });
-        }
-    }
-    ensure!(
-        stored == written,
-        Unfit(format!(
-            "the new store differs from the snapshot: it has {} versions of {}, or other ones",
-            stored.versions, written.versions
-        ))
-    );
-    let mut found = Vec::with_capacity(leases.len());
-    let range = keys::lease_range();
-    let mut from = range.from;
-    loop {
-        let scan = Scan {
-            from,
-            to: Some(range.to.clone()),
-            order: Order::Ascending,
-            keys_only: false,
-            max_rows: 1_000,
-            max_bytes: 1 << 20,
-        };
-        let page = view.rows.scan(scan).await?;
-        for (row, value) in &page.rows {
-            let LeaseId(id) = keys::parse_lease(row)?;
-            let LeaseRow { ttl, remaining } = LeaseRow::decode(value.clone()).context("decode a lease")?;
-            found.push(LeaseValue { id, ttl, remaining });
-        }
-        match page.rows.last() {
-            Some((last, _)) if !page.done => from = successor(last),
-            _ => break,
-        }
-    }
-    let mut expected = leases.to_vec();
-    expected.sort_unstable_by_key(|lease| lease.id);
-    ensure!(
-        found == expected,
-        Unfit(format!(
-            "the new store differs from the snapshot: it has {} leases of {}, or other ones",
-            found.len(),
-            expected.len()
-        ))
-    );
-    Ok(())
-}
-
-/// Reads users and roles back, and compares them with those of the snapshot.
-async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>) -> anyhow::Result<()> {
-    let stored = load_auth(&replica.state().view().rows).await?;
-    let expected = match users {
-        Some(users) => users.clone(),
-        None => Auth::default().to_change(),
-    };
-    ensure!(
-        stored.to_change() == expected,
-        Unfit("the new store differs from the snapshot: it has other users or roles".to_owned())
-    );
-    Ok(())
 }
 
 #[cfg(test)]

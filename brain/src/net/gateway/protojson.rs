@@ -272,7 +272,10 @@ impl Reader<'_> {
 
 /// The beginning of a text, of [`MAX_ECHO`] bytes at most.
 pub(super) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_ECHO)]
+    let end = (0..=MAX_ECHO.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
 }
 
 /// The field of a name: that of JSON, or that of the `.proto` file.

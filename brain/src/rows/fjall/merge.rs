@@ -14,11 +14,12 @@ use lsm_tree::compaction::{CompactionStrategy, PullDown};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::counts::{Counts, LEFT_OVER};
 use super::guard::{Health, caught, describe};
 use super::inspect;
 use super::live_bytes::{Contents, LiveBytes};
 use super::quota::{Quota, Usage};
-use super::shape::{LAST, Levels, Shape, Table};
+use super::shape::{LAST, Levels, Shape};
 use super::snapshot::Live;
 use super::{RENEWAL, RENEWAL_POLL};
 use crate::kill_points;
@@ -32,15 +33,8 @@ pub(super) fn nothing() -> Leveled {
         .with_l0_threshold(u8::MAX)
 }
 
-/// Bytes of tables that were merged and may stay.
-pub(super) const LEFT_OVER: u64 = 8 << 20;
-
 /// The multiple of the reserve that must stay free while more than `LEFT_OVER` bytes of merged tables are still there.
 const KEPT_FREE: u64 = 6;
-
-/// Tables are merged down to the last level once one row in this many is deleted above it. Otherwise deleted rows would stay until very
-/// much more was written.
-const DELETED: u64 = 4;
 
 /// The factor by which tables are made larger where fjall merges them no other way.
 const LARGE: u64 = 16;
@@ -167,7 +161,7 @@ impl Merger {
     /// Returns true if so many deletions that are in memory are a large part of the rows in tables.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
         let counts = Counts::of(&self.work.keyspace);
-        counts.bytes > LEFT_OVER && deletions * DELETED >= counts.rows
+        counts.are_many(deletions)
     }
 
     /// Returns true if merges that the quota asks for may give space back.
@@ -411,7 +405,7 @@ impl Work {
     fn is_much_deleted(&self) -> bool {
         let counts = Counts::of(&self.keyspace);
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
-        counts.bytes > LEFT_OVER && counts.deleted * DELETED >= counts.rows && newest <= Some(self.live.watermark())
+        counts.are_many(counts.deleted) && newest <= Some(self.live.watermark())
     }
 
     /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
@@ -690,70 +684,4 @@ pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
 /// New tables may compress a little worse than those that they are made of.
 fn with_overhead(need: u64) -> u64 {
     need + need / 4
-}
-
-/// The contents of tables.
-#[derive(Debug, Default)]
-struct Counts {
-    rows: u64,
-    /// Deletions above the last level: there they end.
-    deleted: u64,
-    bytes: u64,
-    last: Last,
-}
-
-/// The contents of the last level.
-#[derive(Debug, Default)]
-struct Last {
-    rows: u64,
-    /// Deletions of rows that views needed when both came there.
-    deleted: u64,
-    bytes: u64,
-}
-
-impl Counts {
-    fn of(keyspace: &Keyspace) -> Self {
-        let version = keyspace.tree.current_version();
-        let mut counts = Self::default();
-        for (at, level) in version.iter_levels().enumerate() {
-            for table in level.iter().flat_map(|run| run.iter()) {
-                counts.rows += table.metadata.item_count;
-                counts.bytes += table.metadata.file_size;
-                if at + 1 < version.level_count() {
-                    counts.deleted += table.metadata.tombstone_count;
-                } else {
-                    counts.last.rows += table.metadata.item_count;
-                    counts.last.deleted += table.metadata.tombstone_count;
-                    counts.last.bytes += table.metadata.file_size;
-                }
-            }
-        }
-        counts
-    }
-
-    fn is_last_much_deleted(&self) -> bool {
-        let last = &self.last;
-        last.bytes > LEFT_OVER && last.deleted > 0 && last.deleted * DELETED >= last.rows
-    }
-}
-
-impl Levels {
-    /// The tables as they are.
-    pub(super) fn of(keyspace: &Keyspace) -> Self {
-        let version = keyspace.tree.current_version();
-        let mut levels = Self::default();
-        for (at, tables) in levels.0.iter_mut().enumerate() {
-            let runs = version.level(at).into_iter().flat_map(|level| level.iter());
-            let found = runs.flat_map(|run| run.iter()).map(|table| {
-                let range = &table.metadata.key_range;
-                Table {
-                    first: range.min().to_vec(),
-                    last: range.max().to_vec(),
-                    bytes: table.metadata.file_size,
-                }
-            });
-            tables.extend(found);
-        }
-        levels
-    }
 }

@@ -1,0 +1,83 @@
+//! The tables of a keyspace, as fjall has them.
+
+use ::fjall::{AbstractTree, Keyspace};
+
+use super::shape::{Levels, Table};
+
+/// Bytes of tables that were merged and may stay.
+pub(super) const LEFT_OVER: u64 = 8 << 20;
+
+/// Tables are merged down to the last level once one row in this many is deleted above it. Otherwise deleted rows would stay until very
+/// much more was written.
+const DELETED: u64 = 4;
+
+/// The contents of tables.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) rows: u64,
+    /// Deletions above the last level: there they end.
+    pub(super) deleted: u64,
+    pub(super) bytes: u64,
+    pub(super) last: Last,
+}
+
+/// The contents of the last level.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    pub(super) rows: u64,
+    /// Deletions of rows that views needed when both came there.
+    pub(super) deleted: u64,
+    pub(super) bytes: u64,
+}
+
+impl Counts {
+    pub(super) fn of(keyspace: &Keyspace) -> Self {
+        let version = keyspace.tree.current_version();
+        let mut counts = Self::default();
+        for (at, level) in version.iter_levels().enumerate() {
+            for table in level.iter().flat_map(|run| run.iter()) {
+                counts.rows += table.metadata.item_count;
+                counts.bytes += table.metadata.file_size;
+                if at + 1 < version.level_count() {
+                    counts.deleted += table.metadata.tombstone_count;
+                } else {
+                    counts.last.rows += table.metadata.item_count;
+                    counts.last.deleted += table.metadata.tombstone_count;
+                    counts.last.bytes += table.metadata.file_size;
+                }
+            }
+        }
+        counts
+    }
+
+    /// Returns true if so many deletions of its rows are reason enough to merge.
+    pub(super) fn are_many(&self, deletions: u64) -> bool {
+        self.bytes > LEFT_OVER && deletions * DELETED >= self.rows
+    }
+
+    pub(super) fn is_last_much_deleted(&self) -> bool {
+        let last = &self.last;
+        last.bytes > LEFT_OVER && last.deleted > 0 && last.deleted * DELETED >= last.rows
+    }
+}
+
+impl Levels {
+    /// The tables as they are.
+    pub(super) fn of(keyspace: &Keyspace) -> Self {
+        let version = keyspace.tree.current_version();
+        let mut levels = Self::default();
+        for (at, tables) in levels.0.iter_mut().enumerate() {
+            let runs = version.level(at).into_iter().flat_map(|level| level.iter());
+            let found = runs.flat_map(|run| run.iter()).map(|table| {
+                let range = &table.metadata.key_range;
+                Table {
+                    first: range.min().to_vec(),
+                    last: range.max().to_vec(),
+                    bytes: table.metadata.file_size,
+                }
+            });
+            tables.extend(found);
+        }
+        levels
+    }
+}

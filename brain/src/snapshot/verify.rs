@@ -1,0 +1,90 @@
+//! Reads a new store back, and compares it with the snapshot that it was made of.
+
+use anyhow::{Context as _, ensure};
+use prost::Message as _;
+
+use super::Unfit;
+use super::checksum::{Checksum, Summed};
+use super::schema::LeaseValue;
+use crate::mvcc::auth::{Auth, AuthChange};
+use crate::mvcc::keys;
+use crate::mvcc::row::LeaseRow;
+use crate::mvcc::view::successor;
+use crate::rows::{Order, Rows, Scan, Snapshot as _};
+use crate::storage::replica::{Replica, load_auth};
+use crate::types::LeaseId;
+
+/// Reads versions and leases back, and compares them with those of the snapshot.
+pub(super) async fn verify<R: Rows>(
+    replica: &Replica<R>,
+    written: Checksum,
+    leases: &[LeaseValue],
+) -> anyhow::Result<()> {
+    let view = replica.state().view();
+    let (mut versions, mut stored) = (view.versions(view.revision), Checksum::default());
+    while let Some(page) = versions.next().await? {
+        for version in &page {
+            let put = version.put.as_ref();
+            stored.add(&Summed {
+                key: &version.key,
+                revision: version.revision,
+                put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
+            });
+        }
+    }
+    ensure!(
+        stored == written,
+        Unfit(format!(
+            "the new store differs from the snapshot: it has {} versions of {}, or other ones",
+            stored.versions, written.versions
+        ))
+    );
+    let mut found = Vec::with_capacity(leases.len());
+    let range = keys::lease_range();
+    let mut from = range.from;
+    loop {
+        let scan = Scan {
+            from,
+            to: Some(range.to.clone()),
+            order: Order::Ascending,
+            keys_only: false,
+            max_rows: 1_000,
+            max_bytes: 1 << 20,
+        };
+        let page = view.rows.scan(scan).await?;
+        for (row, value) in &page.rows {
+            let LeaseId(id) = keys::parse_lease(row)?;
+            let LeaseRow { ttl, remaining } = LeaseRow::decode(value.clone()).context("decode a lease")?;
+            found.push(LeaseValue { id, ttl, remaining });
+        }
+        match page.rows.last() {
+            Some((last, _)) if !page.done => from = successor(last),
+            _ => break,
+        }
+    }
+    let mut expected = leases.to_vec();
+    expected.sort_unstable_by_key(|lease| lease.id);
+    ensure!(
+        found == expected,
+        Unfit(format!(
+            "the new store differs from the snapshot: it has {} leases of {}, or other ones",
+            found.len(),
+            expected.len()
+        ))
+    );
+    Ok(())
+}
+
+/// Reads users and roles back, and compares them with those of the snapshot.
+pub(super) async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&AuthChange>) -> anyhow::Result<()> {
+    let stored = load_auth(&replica.state().view().rows).await?;
+    let expected = match users {
+        Some(users) => users.clone(),
+        None => Auth::default().to_change(),
+    };
+    ensure!(
+        stored.to_change() == expected,
+        Unfit("the new store differs from the snapshot: it has other users or roles".to_owned())
+    );
+    Ok(())
+}
