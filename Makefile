@@ -100,8 +100,8 @@ MINUTES ?= 60
 soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency must be flat
 	$(E2E) soak --minutes $(MINUTES)
 
-manifests: ## Render the install YAML
-	cargo run --locked --package manifests
+manifests: tests ## Render the install YAML
+	$(TESTED)/manifests
 
 DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e kubebrain-e2e-pod
 demo-programs:
