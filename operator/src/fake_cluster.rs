@@ -306,9 +306,10 @@ impl FakeCluster {
         let template = &set["spec"]["template"]["spec"]["containers"][0]["resources"];
         let pod = self.pod(name);
         pod.annotations_mut().insert(RESOURCES_HASH.to_owned(), hash.to_owned());
-        if restarts {
-            pod.annotations_mut().insert(MEMORY_RESIZED.to_owned(), hash.to_owned());
-        }
+        match restarts {
+            true => pod.annotations_mut().insert(MEMORY_RESIZED.to_owned(), hash.to_owned()),
+            false => pod.annotations_mut().remove(MEMORY_RESIZED),
+        };
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(template.clone()).unwrap();
     }
 

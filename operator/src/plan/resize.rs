@@ -54,8 +54,8 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
             patch: resources::patch(template, &serde_json::to_value(pod)?, &former),
             template: template.clone(),
             former: former.clone(),
-            restarts: limit(&set.data).is_some_and(|limit| Some(limit) != memory(pod))
-                || pod.annotations().contains_key(MEMORY_RESIZED),
+            restarts: limit(&set.data).is_some_and(|limit| Some(limit) != present(pod))
+                || (pod.annotations().contains_key(MEMORY_RESIZED) && given(pod) == memory(pod)),
             hash: hash.to_owned(),
         })
     });
@@ -66,17 +66,18 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
 /// Returns the reason that a pod cannot get the resources of this hash in place, if any; `set` is the StatefulSet.
 ///
 /// A brain shares out its memory when it starts, so another limit replaces its pod. The only member gets more memory in place first: when its
-/// node has given that, there is room for the next pod, too.
-pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, is_only: bool) -> Option<&'static str> {
+/// node has given that, there is room for the next pod, too. One that does not run (`runs`) loses nothing by a replacement, which may go to a
+/// node with more room.
+pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bool, bool)) -> Option<&'static str> {
     const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
     let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
-    let (limit, present) = (limit(set), memory(pod));
-    let grows_first = is_only && present.is_some() && present < limit && !has(RESIZE_REFUSED);
+    let (limit, present) = (limit(set), present(pod));
+    let grows_first = is_only && runs && present.is_some() && present < limit && !has(RESIZE_REFUSED);
     if !has(RESOURCES_HASH) && limit.is_some() && limit != present && !grows_first {
         return Some(MEMORY);
     }
     if has(MEMORY_RESIZED) {
-        return (given(pod) == limit).then_some(MEMORY);
+        return (!runs || given(pod) == limit).then_some(MEMORY);
     }
     if has(RESIZE_REFUSED) {
         return Some("its resources cannot change in place");
@@ -103,6 +104,12 @@ fn given(pod: &Pod) -> Option<i128> {
         .flat_map(|status| status.container_statuses.iter().flatten());
     let brain = containers.find(|container| container.name == CONTAINER)?;
     quantity::parse(brain.resources.as_ref()?.limits.as_ref()?.get("memory")?)
+}
+
+/// The limit of memory that the brain of a pod was started with: not the one that its node was asked for and has not given.
+fn present(pod: &Pod) -> Option<i128> {
+    let asked = pod.annotations().contains_key(MEMORY_RESIZED);
+    given(pod).filter(|_| asked).or_else(|| memory(pod))
 }
 
 /// The limit of memory that the brain of a pod has, in thousandths of a byte.

@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::leadership::Lead;
-use super::{Plan, Step, resize, store};
+use super::{Plan, Step, resize, store, trial};
 use crate::drift;
 use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
@@ -107,7 +107,10 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     rollout.revision = status.update_revision.clone();
     let resources = live.and_then(|live| Some((resize::wanted(&live.data)?, &live.data)));
     let blocker = |pod: &Pod| {
-        let resized = resources.and_then(|(wanted, set)| resize::blocker(pod, wanted, set, desired.replicas == 1));
+        let resized = resources.and_then(|(wanted, set)| {
+            let runs = !trial::does_not_run(pod, observed);
+            resize::blocker(pod, wanted, set, (desired.replicas == 1, runs))
+        });
         resized.or_else(|| store::waits_for_lost(pod, desired))
     };
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {

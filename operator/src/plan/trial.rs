@@ -5,7 +5,7 @@
 //! wanted, or the present template is known not to run.
 
 use crds::KubeBrainCluster;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -29,6 +29,9 @@ const RETRY: i64 = 20;
 const LOSSES: i32 = 3;
 /// Beginning of the error of a brain from before there was `--check`.
 const NO_CHECK: &str = "unknown flag --check";
+
+/// The reasons of the kubelet for the end of a container that never ran.
+const NEVER_RAN: [&str; 3] = ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"];
 
 /// The outcome of a trial.
 enum Outcome {
@@ -155,14 +158,17 @@ fn may_lose_member(
     wanted: Option<&String>,
 ) -> bool {
     let status = cluster.status.as_ref();
-    let ever_ran = status.is_some_and(|status| status.version.is_some() || status.current_revision.is_some());
+    let member = desired.names.pod(0);
+    // One that serves may be from before this resource was made again.
+    let serves = |pod: &Pod| pod.name_any() == member && is_ready(pod);
+    let ever_ran = status.is_some_and(|status| status.version.is_some() || status.current_revision.is_some())
+        || observed.pods.iter().any(serves);
     // Not the live number: somebody else may have set that.
     let told = status.and_then(|status| status.pinned_replicas).map(i64::from);
     let told = told.or_else(|| live.data["spec"]["replicas"].as_i64());
     if !ever_ran || told == Some(0) {
         return false;
     }
-    let member = desired.names.pod(0);
     let Some(pod) = observed.pods.iter().find(|pod| pod.name_any() == member) else {
         // The API server refuses every pod of the live template.
         return observed.refused_pods.is_none();
@@ -174,7 +180,7 @@ fn may_lose_member(
 
 /// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is no fault of the
 /// template.
-fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
+pub(super) fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
     let stuck = pod_stuck(pod, observed.now.as_second());
     !is_ready(pod) && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
 }
@@ -207,6 +213,18 @@ fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
             container.name, end.exit_code
         ));
     }
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    for container in all.flatten() {
+        let end = ended(container).filter(|_| status.reason.is_none());
+        if let Some(end) = end.filter(|end| {
+            end.reason
+                .as_deref()
+                .is_some_and(|reason| NEVER_RAN[..2].contains(&reason))
+        }) {
+            let why = end.message.clone().unwrap_or_default();
+            return Outcome::Failed(format!("{} does not start: {why}", container.name));
+        }
+    }
     if let Some(stuck) = pod_stuck(&without_started(pod, &sidecars), observed.now.as_second()) {
         return Outcome::Failed(stuck.message);
     }
@@ -225,7 +243,7 @@ fn brain(status: &PodStatus) -> Option<&ContainerStatus> {
     containers.find(|container| container.name == CONTAINER)
 }
 
-fn ended(container: &ContainerStatus) -> Option<&k8s_openapi::api::core::v1::ContainerStateTerminated> {
+fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     container.state.as_ref()?.terminated.as_ref()
 }
 
@@ -238,7 +256,8 @@ fn sidecars(pod: &Pod) -> Vec<String> {
 
 /// Returns true if a container runs, or did.
 fn has_started(container: &ContainerStatus) -> bool {
-    let runs = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+    let ran = |end: &ContainerStateTerminated| !end.reason.as_deref().is_some_and(|why| NEVER_RAN.contains(&why));
+    let runs = |state: &ContainerState| state.running.is_some() || state.terminated.as_ref().is_some_and(ran);
     container.state.as_ref().is_some_and(runs) || container.last_state.as_ref().is_some_and(runs)
 }
 

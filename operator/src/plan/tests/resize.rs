@@ -1,7 +1,7 @@
 //! Other resources for pods that run.
 
 use super::*;
-use crate::names::{RESIZE_REFUSED, RESOURCES_HASH};
+use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 
 fn limits(cpu: &str) -> Value {
     json!({"pod": {"resources": {"limits": {"cpu": cpu}}}})
@@ -200,6 +200,41 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
     fake.pod("dev-0")
         .annotations_mut()
         .insert(RESIZE_REFUSED.to_owned(), refused);
+    assert_eq!(fake.steps(), ["delete pod dev-0"]);
+}
+
+#[test]
+fn more_memory_that_is_taken_back_before_it_came_restarts_nobody() {
+    let mut fake = FakeCluster::settled(memory("1Gi"));
+    give(&mut fake, "1Gi");
+    fake.edit(memory("2Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    fake.edit(memory("1Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert!(!fake.pod("dev-0").annotations().contains_key(MEMORY_RESIZED));
+}
+
+#[test]
+fn only_member_that_does_not_run_is_replaced_for_more_memory() {
+    let mut fake = FakeCluster::settled(memory("1Gi"));
+    give(&mut fake, "1Gi");
+    fake.edit(memory("2Gi"));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
+    let status = json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False"}, {"type": "PodResizePending", "status": "True", "reason": "Deferred"}],
+        "containerStatuses": [{
+            "name": "brain", "ready": false, "restartCount": 9, "image": "", "imageID": "",
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+            "resources": {"limits": {"memory": "1Gi"}},
+        }],
+    });
+    fake.pod("dev-0").status = serde_json::from_value(status).unwrap();
+    fake.wait(60);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
 }
 

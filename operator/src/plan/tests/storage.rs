@@ -143,7 +143,7 @@ fn pods_are_neither_made_nor_replaced_without_the_secrets_that_they_mount() {
         (
             "tikv-ca",
             secret("other", "x"),
-            "Secret tikv-ca has no ca.pem of at most 128 KiB",
+            "Secret tikv-ca has no ca.pem, or it is larger than 128 KiB",
         ),
         ("jwt", None, "Secret jwt does not exist: jwtSecretRef names it"),
     ] {

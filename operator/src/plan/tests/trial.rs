@@ -32,6 +32,31 @@ fn message(fake: &FakeCluster, type_: &str) -> String {
 }
 
 #[test]
+fn container_that_cannot_be_started_fails_the_trial() {
+    let mut fake = settled(json!({}));
+    let proxy = json!({"name": "proxy", "image": "proxy:1", "command": ["/no-such"]});
+    fake.edit(json!({"podTemplate": {"spec": {"containers": [proxy]}}}));
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    let never = json!({"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}});
+    containers(
+        &mut fake,
+        json!({"brain": {"terminated": {"exitCode": 0, "reason": "Completed"}}, "proxy": never}),
+    );
+    fake.pass();
+    assert_eq!(fake.condition("Stalled"), "True/TrialFailed");
+    assert!(message(&fake, "Stalled").contains("proxy does not start: no such file"));
+}
+
+#[test]
+fn member_from_before_its_cluster_was_made_again_is_not_lost_to_an_untried_template() {
+    let mut fake = settled(json!({}));
+    let status = fake.cluster.status.as_mut().unwrap();
+    (status.version, status.current_revision) = (None, None);
+    fake.edit(json!({"version": "0.2.0"}));
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+}
+
+#[test]
 fn only_member_is_replaced_after_the_new_template_has_run() {
     let mut fake = settled(json!({}));
     fake.edit(json!({"version": "0.2.0"}));
