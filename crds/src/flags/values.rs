@@ -51,10 +51,10 @@ impl Values {
                 ];
                 (!known.contains(&value)).then(|| "is neither true nor false".to_owned())
             }
-            Self::Number(least, most) => match value.parse::<i128>() {
-                Ok(number) if (least..=most).contains(&number) => None,
-                Ok(_) => Some(format!("is not in {least} to {most}")),
-                Err(_) => Some("is no whole number".to_owned()),
+            Self::Number(least, most) => match whole(value) {
+                Some(number) if (least..=most).contains(&number) => None,
+                Some(_) => Some(format!("is not in {least} to {most}")),
+                None => Some("is no whole number".to_owned()),
             },
             Self::Duration(least, most) => match nanoseconds(value) {
                 Some(taken) if (least..=most).contains(&taken) => None,
@@ -70,6 +70,30 @@ impl Values {
             }
         }
     }
+}
+
+/// A whole number as Go's flags read it: in base 16, 8 or 2 behind `0x`, `0o` or `0`, and `0b`, with underscores between digits; `None` if it is
+/// none.
+fn whole(text: &str) -> Option<i128> {
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(text) => (-1, text),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let prefix = text.get(..2).unwrap_or_default().to_ascii_lowercase();
+    let (radix, digits) = match prefix.as_str() {
+        "0x" => (16, &text[2..]),
+        "0o" => (8, &text[2..]),
+        "0b" => (2, &text[2..]),
+        _ if text.len() > 1 && text.starts_with('0') => (8, &text[1..]),
+        _ => (10, text),
+    };
+    // An underscore stands behind a digit, or behind what names the base.
+    let is_behind = radix == 10 && digits.starts_with('_');
+    if is_behind || digits.contains("__") || digits.ends_with('_') || digits.starts_with(['+', '-']) {
+        return None;
+    }
+    let number = i128::from_str_radix(&digits.replace('_', ""), radix).ok()?;
+    Some(sign * number)
 }
 
 /// A duration of Go without a sign below zero; `None` if it is none.
@@ -129,12 +153,23 @@ mod tests {
         check(number, "4", None);
         check(number, "31", None);
         check(number, "32", Some("is not in 4 to 31"));
+        for good in ["+4", "0x10", "0X_1f", "0o17", "010", "0b1_00", "1_0"] {
+            check(number, good, None);
+        }
+        check(number, "040", Some("is not in 4 to 31"));
+        check(number, "-4", Some("is not in 4 to 31"));
         for bad in [
             "abc",
             "",
             "1.0",
             "1e2",
-            "0x10",
+            "0x",
+            "08",
+            "_4",
+            "4_",
+            "1__0",
+            "--4",
+            "0x-4",
             " 4",
             "99999999999999999999999999999999999999999",
         ] {
