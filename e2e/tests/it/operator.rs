@@ -23,6 +23,7 @@ mod resize;
 mod rollouts;
 mod samples;
 mod sidecar;
+mod stores;
 mod tikv;
 mod trust;
 mod upgrade;

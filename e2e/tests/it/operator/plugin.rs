@@ -63,7 +63,8 @@ fn plugin_shows_plans_and_asks() {
 
         let before = uids(&brains).await;
         run(&kit, &["pause", "a"]).unwrap();
-        run(&kit, &["restart", "a"]).unwrap();
+        let waits = run(&kit, &["restart", "a"]).unwrap_err().to_string();
+        assert!(waits.contains("a is paused"), "{waits}");
         kit.eventually("planned", async || {
             let plan: Value = serde_json::from_str(&run(&kit, &["plan", "a", "--output", "json"]).unwrap()).unwrap();
             let held = plan["heldBack"].as_array().is_some_and(|held| !held.is_empty());
