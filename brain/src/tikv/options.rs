@@ -27,7 +27,7 @@ pub struct Options {
     pub patience: u32,
     /// The slowest answer to one request that is waited for, if that takes longer than [`Options::rpc_timeout`].
     pub slowest_answer: Duration,
-    /// Timeout of connecting: see [`super::connect_timeout`].
+    /// Timeout of connecting: short at first, doubled with each failure up to a bound.
     pub connect_timeout: Duration,
     /// Age at which the cluster's garbage collection removes old versions. A snapshot is used for half of it.
     pub gc_window: Duration,
