@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use e2e::server::{Program, Server};
 use e2e::wire::etcdserverpb as pb;
@@ -21,6 +22,8 @@ const FLIPS: usize = 3;
 const MANY_FLIPS: usize = 60;
 const LONG: &str = "KUBEBRAIN_LONG";
 const REVISIONS: i64 = 12;
+/// The time that a server has to name a file.
+const NAMING: Duration = Duration::from_secs(10);
 /// The last write before the end: its bytes are the last in the log, where damage cannot be told from a batch that was cut short.
 const LAST: &[u8] = b"last";
 
@@ -151,8 +154,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The reason why a brain does not serve a directory; `None` if it serves what was written.
-async fn refusal(program: &Program, dir: &Path, head: i64, wanted: &Content) -> Option<String> {
-    let server = match Server::start_in(program, dir, &[]) {
+async fn refusal(program: &Program, (dir, file): (&Path, &Path), head: i64, wanted: &Content) -> Option<String> {
+    let mut server = match Server::start_in(program, dir, &[]) {
         Ok(server) => server,
         Err(error) => return Some(format!("{error:#}")),
     };
@@ -161,8 +164,21 @@ async fn refusal(program: &Program, dir: &Path, head: i64, wanted: &Content) -> 
             assert!(found == *wanted, "{}: wrong data is served", server.last_lines());
             None
         }
-        Err(_) => Some(server.last_lines()),
+        Err(_) => Some(said(&mut server, file).await),
     }
+}
+
+/// What a server says of a file, once it has named it or has ended: a client may learn of the damage before the log does.
+async fn said(server: &mut Server, file: &Path) -> String {
+    let mut look = tokio::time::interval(Duration::from_millis(20));
+    let is_named = async {
+        while !names(&server.last_lines(), file) && server.ended().unwrap().is_none() {
+            look.tick().await;
+        }
+    };
+    // If it does neither, the caller complains of what it does say.
+    drop(tokio::time::timeout(NAMING, is_named).await);
+    server.last_lines()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +222,7 @@ async fn flipped_bit_in_any_file_is_named_or_does_no_harm() {
             bytes[at] ^= bit;
             fs::write(&damaged, &bytes).unwrap();
             drop(bytes);
-            match refusal(&program, &scratch, head, &wanted).await {
+            match refusal(&program, (&scratch, &name), head, &wanted).await {
                 Some(reason) => {
                     refused += 1;
                     if !names(&reason, &name) || reason.contains("panicked") {
