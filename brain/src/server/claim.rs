@@ -16,8 +16,8 @@ pub(super) const IMPORTER: &str = "importer";
 /// The interval in which the register changes while a restore or an import is under way.
 const RENEW: Duration = Duration::from_secs(2);
 
-/// The time for which it has to stay as it is if none is, at least and as a multiple of the longest read meanwhile, and the interval at which
-/// it is read. A change takes the requests of a few reads.
+/// A claim whose register does not change for this long has no holder. If reads are slow, the wait is [`UNCHANGED_READS`] times the longest
+/// read, because a change takes several requests. The register is read every [`LOOK`].
 const UNCHANGED: Duration = Duration::from_secs(10);
 const UNCHANGED_READS: u32 = 6;
 const LOOK: Duration = Duration::from_millis(500);

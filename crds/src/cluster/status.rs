@@ -380,7 +380,7 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
 
-    /// Trials of the new template that the node or somebody else ended. After a few the template counts as one that does not run.
+    /// Trials of the new template that were ended from outside. After three of them the operator reports TrialFailed at the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trial_losses: Option<i32>,
 

@@ -87,7 +87,7 @@ fn whole(text: &str) -> Option<i128> {
         _ if text.len() > 1 && text.starts_with('0') => (8, &text[1..]),
         _ => (10, text),
     };
-    // An underscore stands behind a digit, or behind what names the base.
+    // Go allows an underscore after a digit, or after the prefix of the base.
     let is_behind = radix == 10 && digits.starts_with('_');
     if is_behind || digits.contains("__") || digits.ends_with('_') || digits.starts_with(['+', '-']) {
         return None;

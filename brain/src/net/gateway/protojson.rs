@@ -244,7 +244,7 @@ impl Reader<'_> {
         std::str::from_utf8(&self.text[start..self.at]).unwrap_or_default()
     }
 
-    /// The same for an error, of which it is a part.
+    /// Returns the beginning of the text from `start` on, as an error repeats it.
     fn echo(&self, start: usize) -> &str {
         cut(self.raw(start))
     }
@@ -382,7 +382,7 @@ fn unescape(body: &[u8]) -> Result<String, String> {
     Ok(text)
 }
 
-/// The character of `\uXXXX`, or of two of them, and the bytes that they take.
+/// Reads one escape `\u` with four digits, or a surrogate pair of them. Returns the character and the bytes that it takes.
 fn unicode(escape: &str) -> Result<(char, usize), String> {
     let unit = |at: usize| {
         let digits = escape.get(at..at + 6)?.strip_prefix("\\u")?;

@@ -32,13 +32,13 @@ pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
     if let Some(fault) = fault(request) {
         return Some(refusal(StatusCode::BAD_REQUEST, &fault));
     }
-    // What is behind a question mark belongs to the method's name.
+    // grpc-go splits off no query: it looks for a method with this name.
     let uri = request.uri();
     let query = uri.query()?;
     Some(unknown(&format!("{}?{query}", uri.path())).into_http())
 }
 
-/// What is wrong with the first header that cannot be read.
+/// Returns the error of the first header that does not parse.
 fn fault<B>(request: &Request<B>) -> Option<String> {
     request.headers().iter().find_map(|(name, value)| match name.as_str() {
         TIMEOUT => timeout(value.as_bytes())

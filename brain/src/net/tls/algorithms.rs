@@ -31,7 +31,7 @@ pub(super) struct PublicKey<'a> {
 }
 
 impl PublicKey<'_> {
-    /// What a signature of this key costs to verify, as a multiple of one that ring verifies.
+    /// Returns the cost of verifying a signature of this key. One that ring verifies costs 1.
     pub(super) fn cost(self) -> usize {
         match self.algorithm == alg_id::ECDSA_P521.as_ref() {
             true => 10,

@@ -278,7 +278,7 @@ fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handl
         (0xa0, &constraints.permitted_subtrees),
         (0xa1, &constraints.excluded_subtrees),
     ];
-    // The parser leaves out a part that it cannot read, and all behind it.
+    // The parser stops at a part that does not parse, and reports no error.
     let is_read = |tag| parts.iter().any(|(of, part)| *of == tag && part.is_some());
     let mut rest = match first(value) {
         Ok(all) => all.contents,
@@ -310,7 +310,7 @@ fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handl
     handled
 }
 
-/// Returns true for an address with a mask behind it that begins with ones and ends with zeros.
+/// Returns true for an address and a mask whose ones all precede its zeros.
 fn is_network(network: &[u8]) -> bool {
     if ![8, 32].contains(&network.len()) {
         return false;

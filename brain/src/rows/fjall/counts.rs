@@ -50,7 +50,7 @@ impl Counts {
         counts
     }
 
-    /// Returns true if so many deletions of its rows are reason enough to merge.
+    /// Returns true if a merge is worth it when this many rows are deleted.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
         self.bytes > LEFT_OVER && deletions * DELETED >= self.rows
     }
