@@ -415,6 +415,12 @@ fn client_room() -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
+/// The longest head of HTTP/1.1, with Go's allowance beyond the longest header list.
+const HTTP1_HEAD: usize = headers::LONGEST_LIST as usize + 4096;
+
+/// The most header fields of HTTP/1.1. hyper reserves room for all of them at each request.
+const HTTP1_FIELDS: usize = 1024;
+
 /// Returns the options of HTTP/1.1.
 fn http1() -> Http1 {
     use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -423,7 +429,8 @@ fn http1() -> Http1 {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(Some(HEAD_TIMEOUT))
-        .max_buf_size(64 * 1024);
+        .max_headers(HTTP1_FIELDS)
+        .max_buf_size(HTTP1_HEAD);
     builder
 }
 

@@ -251,6 +251,7 @@ impl PortConfig {
         let is_graceful = if is_http2 {
             Box::pin(http2::serve(io, service, &self, stop.clone())).await
         } else {
+            io.watch_heads();
             Box::pin(self.serve_http1(io, service, &stop)).await
         };
         if is_graceful || stop.is_cancelled() {

@@ -32,6 +32,9 @@ const TOO_MANY_PINGS: &[u8] = b"too_many_pings";
 /// The most bytes that are kept of those that a client sends before its first request. If it sends more, h2 takes over.
 const KEPT: usize = 1024;
 
+/// The most bytes of HTTP/1 that are read at a time.
+const HTTP1_READ: usize = 32 * 1024;
+
 /// Counts the bytes of a connection and records when it was idle. On drop the wrapped I/O is handed over to be closed later.
 pub(super) struct Counted {
     socket: SharedSocket,
@@ -46,6 +49,8 @@ pub(super) struct Counted {
     headers: Option<Box<HeaderBlocks>>,
     /// Bytes that were followed, to be passed on next.
     followed: Bytes,
+    /// True if the client speaks HTTP/1.
+    is_http1: bool,
     /// True if the client sent too many SETTINGS or PINGs, or headers for which there is no memory.
     is_flooded: bool,
     left: Left,
@@ -61,6 +66,7 @@ impl Counted {
             frames: None,
             headers: None,
             followed: Bytes::new(),
+            is_http1: false,
             is_flooded: false,
             left,
         }
@@ -71,6 +77,12 @@ impl Counted {
     pub(super) fn watch_frames(&mut self, ping_min_time: Option<Duration>) {
         self.frames = Some(Box::new(Frames::new(Instant::now(), ping_min_time)));
         self.headers = Some(Box::new(HeaderBlocks::new()));
+    }
+
+    /// Begins to charge the heads of HTTP/1. hyper's buffer may grow to the length of the longest head: so that it does not for bodies, no
+    /// more than [`HTTP1_READ`] bytes are read at a time.
+    pub(super) fn watch_heads(&mut self) {
+        self.is_http1 = true;
     }
 
     pub(super) fn socket(&self) -> SharedSocket {
@@ -206,6 +218,21 @@ impl Counted {
         Poll::Ready(Ok(()))
     }
 
+    /// Reads from a client of HTTP/1.
+    fn poll_http1(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = buf.remaining().min(HTTP1_READ);
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(room));
+        ready!(self.poll_raw(cx, &mut part))?;
+        let len = part.filled().len();
+        buf.advance(len);
+        if self.connection.read_head(len).is_err() {
+            self.is_flooded = true;
+            self.socket.lock().close(Reason::Memory);
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Follows the frames in what was read from `before` on. Returns the reason to close the connection, if there is one.
     fn follow(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> Option<Reason> {
         let frames = self.frames.as_mut()?;
@@ -249,6 +276,9 @@ impl AsyncRead for Counted {
             if !this.followed.is_empty() {
                 this.pass_on(buf);
                 return Poll::Ready(Ok(()));
+            }
+            if this.is_http1 {
+                return this.poll_http1(cx, buf);
             }
             ready!(this.poll_raw(cx, buf))?;
             if buf.filled().len() == before {

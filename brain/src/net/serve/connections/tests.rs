@@ -1,7 +1,10 @@
 use std::task::Poll;
 
+use super::state::IDLE;
 use super::*;
 use crate::metrics::Metrics;
+use crate::net::serve::HANDSHAKE_TIMEOUT;
+use crate::net::serve::headers::BlockCharge;
 
 fn connections(limit: usize) -> Connections {
     let network = Metrics::new(false).network;

@@ -104,3 +104,47 @@ async fn long_headers_are_taken_and_those_that_are_too_long_end_their_stream_alo
     drop(send);
     server.end().await;
 }
+
+/// A head of HTTP/1.1 with a padding of this length, in fields of 1,000 bytes.
+fn head_with(padding: usize) -> String {
+    let fields = format!("x-pad: {}\r\n", "p".repeat(1000)).repeat(padding / 1000);
+    format!("GET /livez HTTP/1.1\r\nhost: brain\r\nconnection: close\r\n{fields}\r\n")
+}
+
+#[tokio::test]
+async fn long_heads_of_http1_are_taken_and_those_that_are_too_long_are_refused() {
+    let server = Running::plain(Store::with(9));
+    for (padding, status) in [(0, "200"), (100_000, "200"), (900_000, "200"), (1_060_000, "431")] {
+        let (mut from, mut to) = server.dial().await.into_split();
+        // The server may answer, and close, before it has read all.
+        let head = head_with(padding);
+        let sent = async { to.write_all(head.as_bytes()).await.is_ok() || padding > 1_000_000 };
+        let mut answer = [0; 12];
+        let (sent, read) = tokio::join!(sent, from.read_exact(&mut answer));
+        assert!(sent && read.is_ok(), "{padding}");
+        assert_eq!(answer[9..], *status.as_bytes(), "{padding}");
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn long_heads_of_http1_are_charged_while_they_arrive() {
+    let server = Running::plain(Store::with(9));
+    let held = || server.metrics.network.held.get();
+    let mut io = server.dial().await;
+    let head = head_with(500_000);
+    let (begun, rest) = head.split_at(head.len() - 2);
+    io.write_all(begun.as_bytes()).await.unwrap();
+    while held() < 2 * 500_000 {
+        tokio::task::yield_now().await;
+    }
+    io.write_all(rest.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    io.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(io);
+    while held() >= 500_000 {
+        tokio::task::yield_now().await;
+    }
+    server.end().await;
+}
