@@ -41,6 +41,7 @@ use permitted_leases::PermittedLeases;
 
 use options::MIN_BATCH;
 pub use options::Options;
+pub use request_timeout::{REQUEST_TIMEOUT, request_timeout};
 
 pub mod command;
 
@@ -51,6 +52,7 @@ mod lease_ends;
 mod lease_room;
 mod options;
 mod permitted_leases;
+mod request_timeout;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.

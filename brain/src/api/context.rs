@@ -12,7 +12,7 @@ use super::auth::{Credentials, Guard};
 use super::header::HasHeader;
 use super::loggable::Change;
 use super::request::Limits;
-use crate::cluster::forward::{self, LeaderRouter, REQUEST_TIMEOUT, Role};
+use crate::cluster::forward::{self, LeaderRouter, Role};
 use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::Metrics;
@@ -275,7 +275,7 @@ impl<R: Rows> ApiContext<R> {
 
     /// Waits until all slots before `slot` are in the view.
     async fn wait_applied(&self, slot: Slot) -> Result<(), Status> {
-        let applied = tokio::time::timeout(REQUEST_TIMEOUT, self.state.wait_applied(slot)).await;
+        let applied = tokio::time::timeout(self.router.request_timeout(), self.state.wait_applied(slot)).await;
         applied.map_err(|_| Error::Timeout.into())
     }
 

@@ -54,6 +54,8 @@ pub struct Follower {
     pub members: Members,
     /// Its identity in the election.
     pub identity: String,
+    /// How long the leader's lock lasts without being renewed.
+    pub lease_duration: Duration,
     /// The cluster that it belongs to.
     pub cluster_id: u64,
 }
@@ -116,7 +118,7 @@ impl<E: Engine> Node<E> {
             cannot_lead: self.replica.state().cannot_lead().is_some(),
         });
         let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
-        let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE);
+        let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE, follower.lease_duration);
         let mut asking = Owned::start(asking);
         let _probes = Owned::start(probe::run(channel.clone(), leader, metrics.clone()));
         let mut active = None;

@@ -14,6 +14,7 @@ use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::otel::Tracing;
+use crate::sequencer::{REQUEST_TIMEOUT, request_timeout};
 use crate::types::Caller;
 
 pub use read_index::ReadIndexBatcher;
@@ -27,9 +28,6 @@ mod role;
 mod strict;
 mod unsent;
 
-/// The time for which a request waits for a leader; etcd's `ReqTimeout` with default timings.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
-
 /// An extension of a request whose answer may take longer than that: the leader ends the wait when it makes no progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Patient;
@@ -41,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Clone)]
 pub struct LeaderRouter {
     role: watch::Receiver<Role>,
+    /// The time for which a request waits for a leader, and for its answer.
+    timeout: Duration,
     /// True if requests may be forwarded to another member.
     forwards: bool,
     /// The memory for requests that wait for a leader, or for its answer, in bytes. If it is used up, requests are refused.
@@ -63,12 +63,28 @@ impl LeaderRouter {
     pub fn new(role: watch::Receiver<Role>) -> Self {
         Self {
             role,
+            timeout: REQUEST_TIMEOUT,
             forwards: true,
             room: Arc::new(Semaphore::new(ROOM as usize)),
             strict: None,
             tracing: Tracing::default(),
             peers: PeerMetrics::default(),
         }
+    }
+
+    /// Returns the same router for members whose lock lasts for `lease_duration`: requests wait for [`request_timeout`].
+    #[must_use]
+    pub fn with_lease_duration(self, lease_duration: Duration) -> Self {
+        Self {
+            timeout: request_timeout(lease_duration),
+            ..self
+        }
+    }
+
+    /// Returns the time for which a request waits.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Returns the same router, with requests that the leader does not answer counted.
@@ -169,7 +185,7 @@ impl LeaderRouter {
             waiting.await?;
             self.ask_storage(&lease).await
         };
-        let confirmed = tokio::time::timeout(REQUEST_TIMEOUT, confirmed).await;
+        let confirmed = tokio::time::timeout(self.timeout, confirmed).await;
         Ok(confirmed.unwrap_or(Err(Error::Timeout))?)
     }
 
@@ -240,7 +256,7 @@ impl LeaderRouter {
         let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
         let room = self.room.try_acquire_many(bytes);
         let _room = room.map_err(|_| Error::TooManyRequests)?;
-        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let deadline = Instant::now() + self.timeout;
         let answered_by = match request.extensions().get::<Patient>() {
             Some(Patient) => deadline + PATIENCE,
             None => deadline,
@@ -294,7 +310,7 @@ impl LeaderRouter {
     /// Waits until everything that any member acknowledged before this call is committed below the returned slot; `None` means that
     /// this member knows all of it. Fails as [`LeaderRouter::leader`].
     pub async fn read_index(&self) -> Result<Option<Slot>, Status> {
-        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let deadline = Instant::now() + self.timeout;
         loop {
             if !self.forwards {
                 let lease = self.lease().filter(|lease| lease.holds(crate::clock::since_boot()));
@@ -354,7 +370,7 @@ impl LeaderRouter {
                 }
             }
         };
-        tokio::time::timeout(REQUEST_TIMEOUT, waiting)
+        tokio::time::timeout(self.timeout, waiting)
             .await
             .unwrap_or_else(|_| Err(Error::Timeout.into()))
     }
@@ -391,6 +407,7 @@ fn is_not_leader(status: &Status) -> bool {
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
+
 #[cfg(test)]
 mod tests {
     use tonic::metadata::MetadataValue;
@@ -405,7 +422,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let channel = Channel::from_shared(url).unwrap().connect_lazy();
-        let (reads, _asking) = ReadIndexBatcher::new(channel.clone(), 1024);
+        let (reads, _asking) = ReadIndexBatcher::new(channel.clone(), 1024, Duration::ZERO);
         let gone = LeaderClient {
             member: 7,
             channel,
@@ -429,5 +446,18 @@ mod tests {
             .insert("content-length", MetadataValue::from_static("7"));
         let answer = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
         assert_eq!(*answer.unwrap().get_ref(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_waits_as_much_longer_as_the_lock_lasts() {
+        let roles = watch::Sender::new(Role::Nobody);
+        let router = LeaderRouter::new(roles.subscribe());
+        for (lease, wait) in [(2, 7), (15, 20)] {
+            let router = router.clone().with_lease_duration(Duration::from_secs(lease));
+            let began = Instant::now();
+            let refused = router.read_index().await.unwrap_err();
+            assert_eq!(refused.message(), Error::Timeout.text());
+            assert_eq!(began.elapsed().as_secs(), wait, "a lock that lasts {lease} s");
+        }
     }
 }

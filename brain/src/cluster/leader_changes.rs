@@ -58,7 +58,7 @@ mod tests {
 
     fn following(member: u64) -> Role {
         let channel = Channel::from_static("http://127.0.0.1:1").connect_lazy();
-        let (reads, _) = ReadIndexBatcher::new(channel.clone(), 1);
+        let (reads, _) = ReadIndexBatcher::new(channel.clone(), 1, std::time::Duration::ZERO);
         Role::Following(LeaderClient { member, channel, reads })
     }
 

@@ -42,7 +42,7 @@ const DRAIN: Duration = Duration::from_millis(2_500);
 /// The same if no other member can lead: then rows are flushed, too.
 const FLUSH: Duration = Duration::from_secs(4);
 
-/// Timeout of a transfer of the lock, and of its release.
+/// The shortest timeout of a transfer of the lock, and of its release; it is the renew deadline if that is longer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// A term of at least this length resets the count of storage failures.
@@ -338,6 +338,11 @@ impl LeadershipLoop {
         }
     }
 
+    /// The time that the lock may take to be transferred or released: storage that is slow needs more.
+    fn transfer_timeout(&self) -> Duration {
+        self.renew_deadline.max(TRANSFER_TIMEOUT)
+    }
+
     /// Returns true if another member could lead.
     fn has_others(&self) -> bool {
         let cluster = self.cluster.as_ref();
@@ -349,13 +354,13 @@ impl LeadershipLoop {
     async fn step_down<R: Rows>(&self, reason: String, state: &State<R>) {
         warn!(reason, "cannot lead: giving up the lock for another member to take");
         state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
-        match tokio::time::timeout(TRANSFER_TIMEOUT, self.election.step_down()).await {
+        match tokio::time::timeout(self.transfer_timeout(), self.election.step_down()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(
                 error = format!("{:#}", anyhow::Error::from(error)),
                 "the lock was not released: it runs out by itself"
             ),
-            Err(_) => debug!(limit = ?TRANSFER_TIMEOUT, "the lock does not answer: it runs out by itself"),
+            Err(_) => debug!(limit = ?self.transfer_timeout(), "the lock does not answer: it runs out by itself"),
         }
     }
 
@@ -389,9 +394,9 @@ impl LeadershipLoop {
         let Some(identity) = identity else {
             return Err(Error::BadLeaderTransferee);
         };
-        let named = tokio::time::timeout(TRANSFER_TIMEOUT, self.election.transfer_leadership(&identity)).await;
+        let named = tokio::time::timeout(self.transfer_timeout(), self.election.transfer_leadership(&identity)).await;
         let Ok(named) = named else {
-            warn!(limit = ?TRANSFER_TIMEOUT, "the lock does not answer: the lead was not handed over");
+            warn!(limit = ?self.transfer_timeout(), "the lock does not answer: the lead was not handed over");
             return Err(Error::TimeoutDueToLeaderFail);
         };
         match named {

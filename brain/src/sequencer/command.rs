@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use super::fetch;
+use super::{fetch, request_timeout};
 use crate::budget::Meter;
 use crate::mvcc::auth::{AuthRequest, Digest};
 use crate::mvcc::fetch::{Extent, Fetched};
@@ -13,9 +13,6 @@ use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
 use crate::types::{Caller, Error, LeaseId, Revision};
-
-/// Timeout of a request, as etcd's `ReqTimeout` with default timings: 5 s and twice the election timeout.
-const TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
 pub const QUEUE: usize = 10_000;
@@ -292,21 +289,24 @@ impl Drop for QueueOwner {
 #[derive(Debug, Clone)]
 pub struct Handle {
     writer: watch::Receiver<Writer>,
+    /// The time that a request may wait.
+    timeout: Duration,
 }
 
 impl Handle {
-    /// A handle, and the owner of whom its requests reach.
+    /// A handle, and the owner of whom its requests reach. Requests wait for [`request_timeout`] of the lock's lease duration.
     #[must_use]
-    pub fn new() -> (Self, QueueOwner) {
+    pub fn new(lease_duration: Duration) -> (Self, QueueOwner) {
         let (owner, writer) = watch::channel(Writer::Nobody);
-        (Self { writer }, QueueOwner(owner))
+        let timeout = request_timeout(lease_duration);
+        (Self { writer, timeout }, QueueOwner(owner))
     }
 
     /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
     /// completed even if the caller goes away, unless it has to be read for once more; if the caller goes away before that, it is not
     /// executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
-        let asked = tokio::time::timeout(TIMEOUT, self.ask_and_wait(state, caller, request, size)).await;
+        let asked = tokio::time::timeout(self.timeout, self.ask_and_wait(state, caller, request, size)).await;
         asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
 
@@ -344,7 +344,7 @@ impl Handle {
             let queue = self.enter(COMPACT_BYTES, COMPACT_BYTES)?;
             queue.send(Caller::Server, Request::Compact(revision), None).await
         };
-        match tokio::time::timeout(TIMEOUT, compact).await {
+        match tokio::time::timeout(self.timeout, compact).await {
             Ok(Ok(Reply::Outcome(outcome))) => outcome,
             Ok(Err(error)) => Outcome::refused(error),
             Ok(Ok(Reply::Again(..))) | Err(_) => Outcome::refused(Error::Timeout),
@@ -424,7 +424,7 @@ mod tests {
 
     #[tokio::test]
     async fn request_that_waits_when_its_epoch_ends_is_for_the_next_leader() {
-        let (handle, owner) = Handle::new();
+        let (handle, owner) = Handle::new(Duration::ZERO);
         let commands = owner.take();
         let ends = async move { drop(commands) };
         let (outcome, ()) = tokio::join!(handle.compact(1), ends);

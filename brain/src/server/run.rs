@@ -177,7 +177,7 @@ pub(crate) async fn serve<E: Engine>(
     let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
     let later = Some(later).filter(|_| config.strict_reads && !lone);
     let (transfers, transfer_requests) = mpsc::channel(1);
-    let router = router(role.clone(), later, &mut life).traced(tracing.clone());
+    let router = router(role.clone(), later, &engine.timing, &mut life).traced(tracing.clone());
     let router = router.measured(metrics.network.peers.clone());
     let api = ApiContext {
         guard: Guard::new(&running.state, &router, authenticator),
@@ -340,10 +340,15 @@ fn defragmentations<L: Log, R: Rows>(
 }
 
 /// Creates the router for requests that only a leader answers; strict reads check `later`.
-fn router(role: watch_channel::Receiver<Role>, later: Option<LaterLeader>, life: &mut Lifecycle) -> LeaderRouter {
-    let router = LeaderRouter::new(role);
+fn router(
+    role: watch_channel::Receiver<Role>,
+    later: Option<LaterLeader>,
+    timing: &ElectionConfig,
+    life: &mut Lifecycle,
+) -> LeaderRouter {
+    let router = LeaderRouter::new(role).with_lease_duration(timing.lease_duration);
     let Some(later) = later else { return router };
-    let (check, asking) = StorageCheck::new(later);
+    let (check, asking) = StorageCheck::new(later, timing.renew_deadline);
     let stop = life.stop.clone();
     life.tasks.spawn("strict reads", async move {
         tokio::select! {
@@ -395,6 +400,7 @@ fn start_leadership<E: Engine>(
             member: member::describe(config, ids.member),
             members,
             identity: timing.identity.clone(),
+            lease_duration: timing.lease_duration,
             cluster_id: ids.cluster,
         };
         Cluster {

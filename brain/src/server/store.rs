@@ -59,7 +59,7 @@ pub async fn open<E: Engine>(
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
     state.set_fetches(options.fetches);
-    let (sequencer, queue) = Handle::new();
+    let (sequencer, queue) = Handle::new(options.lease);
     let watch = watch::Options {
         key_bytes: keys::longest(rows.max_key_len()),
         ..options.watch

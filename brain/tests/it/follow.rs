@@ -138,6 +138,7 @@ impl<L: Log, R: Rows> Other<L, R> {
             member: pb::Member::default(),
             members: Members::new([]),
             identity: "other".to_owned(),
+            lease_duration: Duration::ZERO,
             cluster_id: 7,
         };
         let shown = (&self.roles, &self.election, &mut self.refresher);

@@ -154,6 +154,7 @@ impl Member {
                     member: pb::Member::default(),
                     members,
                     identity: timing.identity.clone(),
+                    lease_duration: timing.lease_duration,
                     cluster_id: 7,
                 },
                 followers: Followers::default(),

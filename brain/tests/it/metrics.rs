@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use brain::api::kv::KvService;
-use brain::cluster::forward::{LeaderClient, LeaderRouter, REQUEST_TIMEOUT, ReadIndexBatcher, Role};
+use brain::cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
 use brain::log::MemLog;
 use brain::metrics::ServerMetrics;
 use brain::pb::etcdserverpb as pb;
 use brain::rows::mem::MemRows;
+use brain::sequencer::REQUEST_TIMEOUT;
 use bytes::Bytes;
 use pb::kv_server::Kv as _;
 use tokio::sync::watch;
@@ -102,7 +103,7 @@ async fn a_member_lags_as_far_as_its_leader_says_until_it_has_caught_up() {
     assert_eq!(state.lag(), 0);
     let ahead = leading.engine.store.state.committed().0 - state.committed().0;
     assert!(ahead >= 3, "{ahead}");
-    let (reads, asking) = ReadIndexBatcher::new(channel.clone(), 1 << 20);
+    let (reads, asking) = ReadIndexBatcher::new(channel.clone(), 1 << 20, Duration::ZERO);
     let leader = LeaderClient {
         member: 2,
         channel,

@@ -12,7 +12,7 @@ use super::credentials::Credentials;
 use super::jwt::Jwt;
 use super::simple;
 use super::turns::{Origin, Turns};
-use crate::cluster::forward::{LeaderRouter, REQUEST_TIMEOUT, Role};
+use crate::cluster::forward::{LeaderRouter, Role};
 use crate::errors::Error;
 use crate::flags::{AuthOptions, TokenOptions};
 use crate::log::Slot;
@@ -138,16 +138,12 @@ impl Guard {
     #[must_use]
     pub fn new<R: Rows>(state: &Arc<State<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
         let (applied, router) = (state.clone(), router.clone());
+        let timeout = router.request_timeout();
         let wait_applied = move |slot| -> BoxFuture<'static, bool> {
             let applied = applied.clone();
             // A leader has applied all that anybody knows of.
             let may_come = slot > applied.committed() && !matches!(router.role(), Role::Leading(_));
-            Box::pin(async move {
-                may_come
-                    && tokio::time::timeout(REQUEST_TIMEOUT, applied.wait_applied(slot))
-                        .await
-                        .is_ok()
-            })
+            Box::pin(async move { may_come && tokio::time::timeout(timeout, applied.wait_applied(slot)).await.is_ok() })
         };
         Self {
             auth: state.auth().clone(),

@@ -14,7 +14,8 @@ use crate::pb::peerpb::peer_client::PeerClient;
 #[derive(Debug, Clone)]
 pub struct ReadIndexBatcher(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Sender<Slot>>);
 
-/// The timeout of one request: the leader answers it from memory.
+/// The shortest timeout of one request: the leader answers it from memory. It is the duration of the leader's lock if that is longer:
+/// with strict reads the leader asks storage first.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Queue capacity; further reads block on send.
@@ -22,8 +23,13 @@ const WAITING: usize = 10_000;
 
 impl ReadIndexBatcher {
     /// Creates the queue, and the task that sends requests to the leader behind `channel`; it ends when the leader does not answer.
-    pub fn new(channel: Channel, max_message: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
+    pub fn new(
+        channel: Channel,
+        max_message: usize,
+        lease_duration: Duration,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
+        let timeout = lease_duration.max(ANSWER);
         let task = async move {
             let mut client = PeerClient::new(channel).max_decoding_message_size(max_message);
             while let Some(first) = waiting.recv().await {
@@ -32,7 +38,7 @@ impl ReadIndexBatcher {
                     asked.push(next);
                 }
                 let asks = client.read_index(ReadIndexRequest {});
-                let answer = match tokio::time::timeout(ANSWER, asks).await {
+                let answer = match tokio::time::timeout(timeout, asks).await {
                     Ok(Ok(answer)) => answer,
                     // The leader's storage did not answer a strict read, or it has no memory for more requests: the waiting reads
                     // are tried again.
@@ -67,7 +73,7 @@ fn is_busy(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::forward::REQUEST_TIMEOUT;
+    use crate::sequencer::REQUEST_TIMEOUT;
 
     #[test]
     fn leader_without_memory_is_asked_again() {
@@ -80,7 +86,7 @@ mod tests {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", silent.local_addr().unwrap());
         let channel = Channel::from_shared(url).unwrap().connect_lazy();
-        let (reads, asking) = ReadIndexBatcher::new(channel, 1024);
+        let (reads, asking) = ReadIndexBatcher::new(channel, 1024, Duration::ZERO);
         let both = async { tokio::join!(reads.ask(), asking) };
         let (answer, ()) = tokio::time::timeout(REQUEST_TIMEOUT, both).await.unwrap();
         assert_eq!(answer, None);

@@ -12,7 +12,8 @@ use crate::errors::Error;
 /// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;
 
-/// The timeout of one check by storage: less than the time for which a follower waits for its leader's answer.
+/// The shortest timeout of one check by storage; it is as long as a leader without storage goes on, if that is longer, and so shorter
+/// than the time for which a follower waits for its leader's answer.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
 /// Checks in storage whether a later leader has begun.
@@ -24,15 +25,16 @@ pub struct StorageCheck(mpsc::Sender<oneshot::Sender<Result<(), Error>>>);
 
 impl StorageCheck {
     /// Creates the queue, and the task that checks storage for the waiting reads; it ends when all handles are dropped.
-    pub fn new(later_leader: LaterLeader) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(later_leader: LaterLeader, renew_deadline: Duration) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), Error>>>(WAITING);
+        let timeout = renew_deadline.max(ANSWER);
         let task = async move {
             while let Some(first) = waiting.recv().await {
                 let mut asked = vec![first];
                 while let Ok(next) = waiting.try_recv() {
                     asked.push(next);
                 }
-                let outcome = match tokio::time::timeout(ANSWER, later_leader()).await {
+                let outcome = match tokio::time::timeout(timeout, later_leader()).await {
                     Ok(Ok(false)) => Ok(()),
                     Ok(Ok(true)) => Err(Error::NotLeader),
                     Ok(Err(error)) => {
@@ -70,14 +72,17 @@ mod tests {
     async fn reads_that_wait_share_one_question_that_is_sent_after_they_came() {
         let (asked, answers) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (count, permits) = (asked.clone(), answers.clone());
-        let (check, task) = StorageCheck::new(Box::new(move || {
-            let number = count.fetch_add(1, Ordering::SeqCst);
-            let permits = permits.clone();
-            Box::pin(async move {
-                permits.acquire().await?.forget();
-                Ok(number == 2)
-            })
-        }));
+        let (check, task) = StorageCheck::new(
+            Box::new(move || {
+                let number = count.fetch_add(1, Ordering::SeqCst);
+                let permits = permits.clone();
+                Box::pin(async move {
+                    permits.acquire().await?.forget();
+                    Ok(number == 2)
+                })
+            }),
+            Duration::ZERO,
+        );
         let reads = async {
             let first = check.ask();
             tokio::pin!(first);

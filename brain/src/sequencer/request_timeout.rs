@@ -1,0 +1,35 @@
+//! How long a request may wait.
+
+use std::time::Duration;
+
+/// The part of the timeout that does not depend on the election, as of etcd's `ReqTimeout`.
+const BASE: Duration = Duration::from_secs(5);
+
+/// The shortest part for the election: twice etcd's election timeout, and the default lease duration.
+const ELECTION: Duration = Duration::from_secs(2);
+
+/// The timeout of a request with default timings: 7 s, as in etcd.
+pub const REQUEST_TIMEOUT: Duration = BASE.saturating_add(ELECTION);
+
+/// Returns the timeout of a request where a leader may be waited for as long as a lock lasts. Whoever gives the lock more time has storage
+/// that answers late, or an election that takes longer: requests wait as much longer.
+#[must_use]
+pub fn request_timeout(lease_duration: Duration) -> Duration {
+    BASE + lease_duration.max(ELECTION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_wait_for_an_election() {
+        assert_eq!(
+            request_timeout(Duration::ZERO),
+            REQUEST_TIMEOUT,
+            "a member that needs no lock"
+        );
+        assert_eq!(request_timeout(Duration::from_secs(2)), Duration::from_secs(7));
+        assert_eq!(request_timeout(Duration::from_secs(15)), Duration::from_secs(20));
+    }
+}
