@@ -2,7 +2,8 @@
 
 use base64::Engine as _;
 use base64::alphabet::{STANDARD, URL_SAFE};
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use crate::net::binary;
 
 /// The parts of a JSON number.
 struct Parts<'a> {
@@ -103,14 +104,7 @@ pub(super) fn bytes(text: &str) -> Option<Vec<u8>> {
         true => &URL_SAFE,
         false => &STANDARD,
     };
-    let padding = match text.len() % 4 {
-        0 => DecodePaddingMode::RequireCanonical,
-        _ => DecodePaddingMode::RequireNone,
-    };
-    let config = GeneralPurposeConfig::new()
-        .with_decode_padding_mode(padding)
-        .with_decode_allow_trailing_bits(true);
-    let engine = GeneralPurpose::new(alphabet, config);
+    let engine = binary::decoder(alphabet, text.len());
     if text.contains(['\r', '\n']) {
         let text: String = text.chars().filter(|letter| !matches!(letter, '\r' | '\n')).collect();
         return engine.decode(text).ok();
