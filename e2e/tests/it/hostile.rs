@@ -21,6 +21,7 @@ use http2::Http2;
 mod connections;
 mod files;
 mod http2;
+mod logins;
 mod memory;
 mod peers;
 mod tls;
