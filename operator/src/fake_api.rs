@@ -165,12 +165,14 @@ impl FakeApi {
 
     /// Puts the cluster of a world and all its objects in, without pods.
     pub(crate) fn load(&self, fake: &FakeCluster) {
-        self.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(&fake.cluster).unwrap());
+        let namespace = fake.cluster.metadata.namespace.as_deref().unwrap();
+        let cluster = format!("{CLUSTERS}/dev").replace("brains", namespace);
+        self.put(&cluster, serde_json::to_value(&fake.cluster).unwrap());
         for (key, object) in &fake.seen.objects {
             let resource = key.kind.resource();
             let prefix = if resource.group.is_empty() { "api" } else { "apis" };
             let path = format!(
-                "/{prefix}/{}/namespaces/brains/{}/{}",
+                "/{prefix}/{}/namespaces/{namespace}/{}/{}",
                 resource.api_version, resource.plural, key.name
             );
             let mut value = serde_json::to_value(object).unwrap();
@@ -180,10 +182,10 @@ impl FakeApi {
         }
         for claim in &fake.seen.claims {
             let mut value = serde_json::to_value(claim).unwrap();
-            value["metadata"]["namespace"] = json!("brains");
+            value["metadata"]["namespace"] = json!(namespace);
             let name = claim.metadata.name.clone().unwrap();
             self.put(
-                &format!("/api/v1/namespaces/brains/persistentvolumeclaims/{name}"),
+                &format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"),
                 value,
             );
         }

@@ -121,6 +121,15 @@ impl FakeCluster {
     }
 
     /// Passes, with a kubelet in between, until there is nothing to do.
+    /// The same in another namespace.
+    pub(crate) fn settled_in(namespace: &str, spec: Value) -> Self {
+        let mut fake = Self::new(spec);
+        fake.cluster.metadata.namespace = Some(namespace.to_owned());
+        fake.cluster.metadata.uid = Some(format!("uid-of-{namespace}"));
+        fake.settle();
+        fake
+    }
+
     pub(crate) fn settle(&mut self) {
         for _ in 0..10 {
             let steps = self.pass();

@@ -3,7 +3,9 @@
 //! Nobody asked for such a change in a spec, so one fault in it must not reach every cluster. What moves is seen in the status of all
 //! clusters, so a restarted operator goes on where it was; what this process let begin is remembered until the status shows it.
 //!
-//! A cluster that cannot move takes no turn: one that is deleted, paused or refused never counts, and one that is not well does not begin.
+//! A turn ends when all members are ready with the new image, when the cluster is deleted, or when its spec chooses another image. Nothing else
+//! ends it: a cluster that is paused, refused or failing half-way may be so because of the image. One that is paused, refused or not well
+//! before takes no turn.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,16 +31,8 @@ pub(crate) struct Fleet {
     namespace: String,
     /// Namespaces whose clusters are not listed yet.
     unlisted: Arc<Mutex<BTreeSet<String>>>,
-    turns: Arc<Mutex<Turns>>,
-}
-
-/// Clusters by their uids.
-#[derive(Default)]
-struct Turns {
-    /// Those that were let begin.
-    begun: BTreeSet<String>,
-    /// Those whose specs cannot be acted on.
-    refused: BTreeSet<String>,
+    /// Uids of the clusters that were let begin.
+    begun: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Fleet {
@@ -54,7 +48,7 @@ impl Fleet {
             clusters,
             namespace: String::new(),
             unlisted: Arc::new(Mutex::new(unlisted)),
-            turns: Arc::default(),
+            begun: Arc::default(),
         }
     }
 
@@ -77,6 +71,11 @@ impl Fleet {
     /// # Errors
     /// The reason, in words for the status.
     pub(crate) fn admit(&self, cluster: &KubeBrainCluster) -> Result<(), String> {
+        let mut begun = lock(&self.begun);
+        // Which clusters there are beside it makes no difference to one that has begun.
+        if is_moving(cluster, &self.default_image, &begun) {
+            return Ok(());
+        }
         if let Some(namespace) = lock(&self.unlisted).first() {
             let which = match namespace.as_str() {
                 "" => String::new(),
@@ -85,21 +84,7 @@ impl Fleet {
             return Err(format!("the clusters{which} cannot be listed yet"));
         }
         let all: Vec<_> = lock(&self.clusters).iter().flat_map(Store::state).collect();
-        let mut turns = lock(&self.turns);
-        turns.refused.remove(&uid(cluster));
-        admit(cluster, &all, &mut turns, (&self.default_image, self.most))
-    }
-
-    /// Leaves a cluster out whose spec cannot be acted on.
-    pub(crate) fn refuse(&self, cluster: &KubeBrainCluster) {
-        let mut turns = lock(&self.turns);
-        turns.begun.remove(&uid(cluster));
-        turns.refused.insert(uid(cluster));
-    }
-
-    /// Counts a cluster again whose spec can be acted on.
-    pub(crate) fn accept(&self, cluster: &KubeBrainCluster) {
-        lock(&self.turns).refused.remove(&uid(cluster));
+        admit(cluster, &all, &mut begun, (&self.default_image, self.most))
     }
 }
 
@@ -114,32 +99,24 @@ fn uid(cluster: &KubeBrainCluster) -> String {
 fn admit(
     cluster: &KubeBrainCluster,
     all: &[Arc<KubeBrainCluster>],
-    turns: &mut Turns,
+    begun: &mut BTreeSet<String>,
     (default, most): (&str, usize),
 ) -> Result<(), String> {
+    if is_moving(cluster, default, begun) {
+        return Ok(());
+    }
     if cluster.spec.paused {
         return Err("spec.paused is true".to_owned());
     }
     if !rolls(cluster) {
         return Ok(());
     }
-    turns
-        .refused
-        .retain(|refused| all.iter().any(|cluster| uid(cluster) == *refused));
-    let moving = |cluster: &&Arc<KubeBrainCluster>| {
-        let can_move = rolls(cluster)
-            && !cluster.spec.paused
-            && cluster.metadata.deletion_timestamp.is_none()
-            && !turns.refused.contains(&uid(cluster));
-        let wanted = spec::image_moves(cluster, default).filter(|_| can_move);
-        let told = cluster.status.as_ref().and_then(|status| status.image.as_ref());
-        wanted.is_some_and(|wanted| told == Some(&wanted.to) || turns.begun.contains(&uid(cluster)))
+    let takes_turn = |cluster: &&Arc<KubeBrainCluster>| {
+        let is_gone = cluster.metadata.deletion_timestamp.is_some();
+        !is_gone && rolls(cluster) && is_moving(cluster, default, begun)
     };
-    let moving: Vec<&Arc<KubeBrainCluster>> = all.iter().filter(moving).collect();
-    turns.begun = moving.iter().map(|cluster| uid(cluster)).collect();
-    if turns.begun.contains(&uid(cluster)) {
-        return Ok(());
-    }
+    let moving: Vec<&Arc<KubeBrainCluster>> = all.iter().filter(takes_turn).collect();
+    *begun = moving.iter().map(|cluster| uid(cluster)).collect();
     // It could not tell whether the new image is to blame.
     if is(cluster, "Stalled", "True") || is(cluster, "Degraded", "True") || !is(cluster, "Ready", "True") {
         return Err("the cluster itself is not ready".to_owned());
@@ -152,12 +129,29 @@ fn admit(
         return Err(format!("{} is not well with it", named(failed)));
     }
     match moving.first() {
+        Some(first) if moving.len() >= most && first.spec.paused => {
+            Err(format!("{} is paused before all its members run it", named(first)))
+        }
         Some(first) if moving.len() >= most => Err(format!("{} is rolled out first", named(first))),
         _ => {
-            turns.begun.insert(uid(cluster));
+            begun.insert(uid(cluster));
             Ok(())
         }
     }
+}
+
+/// Returns true if a cluster is on its way to the default image: it was let begin, or the status names an image beside the one that all its
+/// members ran last.
+fn is_moving(cluster: &KubeBrainCluster, default: &str, begun: &BTreeSet<String>) -> bool {
+    let Some(wanted) = spec::image_moves(cluster, default) else {
+        return false;
+    };
+    let status = cluster.status.as_ref();
+    let told = status.and_then(|status| status.image.as_ref());
+    let is_current = status.is_some_and(|status| status.observed_generation == cluster.metadata.generation);
+    // It may have begun with a former default. Of a former spec the image says nothing.
+    let has_begun = |told: &String| *told == wanted.to || (is_current && *told != wanted.from);
+    told.is_some_and(has_begun) || begun.contains(&uid(cluster))
 }
 
 /// Returns true if the operator replaces members of a cluster.
@@ -216,78 +210,87 @@ mod tests {
     }
 
     /// The clusters that are let move, in a pass over all.
-    fn admitted(all: &[Arc<KubeBrainCluster>], turns: &mut Turns, most: usize) -> Vec<String> {
+    fn admitted(all: &[Arc<KubeBrainCluster>], begun: &mut BTreeSet<String>, most: usize) -> Vec<String> {
         let admitted = all.iter().filter(|cluster| spec::image_moves(cluster, NEW).is_some());
-        let admitted = admitted.filter(|cluster| admit(cluster, all, turns, (NEW, most)).is_ok());
+        let admitted = admitted.filter(|cluster| admit(cluster, all, begun, (NEW, most)).is_ok());
         admitted.map(|cluster| cluster.name_any()).collect()
     }
 
     #[test]
     fn clusters_move_to_a_newer_default_one_after_the_other() {
         let mut all = clusters(3);
-        let mut turns = Turns::default();
+        let mut begun = BTreeSet::new();
         for _ in 0..2 {
-            assert_eq!(admitted(&all, &mut turns, 1), ["c0"]);
+            assert_eq!(admitted(&all, &mut begun, 1), ["c0"]);
         }
         // The operator restarts, and only the status tells.
         change(&mut all[0], |cluster| {
             cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
         });
-        turns.begun.clear();
-        assert_eq!(admitted(&all, &mut turns, 1), ["c0"]);
+        begun.clear();
+        assert_eq!(admitted(&all, &mut begun, 1), ["c0"]);
         change(&mut all[0], |cluster| {
             let pinned = cluster.status.as_mut().unwrap().pinned_image.as_mut().unwrap();
             pinned.image = NEW.to_owned();
         });
-        assert_eq!(admitted(&all, &mut turns, 1), ["c1"]);
-        assert_eq!(admitted(&all, &mut Turns::default(), 2), ["c1", "c2"]);
+        assert_eq!(admitted(&all, &mut begun, 1), ["c1"]);
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 2), ["c1", "c2"]);
     }
 
     #[test]
     fn cluster_that_is_not_well_with_a_newer_default_stops_the_others() {
         let mut all = clusters(4);
-        let mut turns = Turns::default();
-        assert_eq!(admitted(&all, &mut turns, 3), ["c0", "c1", "c2"]);
-        let mut turns = Turns::default();
-        turns.begun.insert("uid-0".to_owned());
+        let mut begun = BTreeSet::new();
+        assert_eq!(admitted(&all, &mut begun, 3), ["c0", "c1", "c2"]);
+        let mut begun = BTreeSet::new();
+        begun.insert("uid-0".to_owned());
         change(&mut all[0], |cluster| set(cluster, "Degraded", "True"));
-        assert_eq!(admitted(&all, &mut turns, 3), ["c0"], "no other one begins");
-        let why = admit(&all[1], &all, &mut turns, (NEW, 3)).unwrap_err();
+        assert_eq!(admitted(&all, &mut begun, 3), ["c0"], "no other one begins");
+        let why = admit(&all[1], &all, &mut begun, (NEW, 3)).unwrap_err();
         assert_eq!(why, "brains/c0 is not well with it");
     }
 
     #[test]
-    fn clusters_that_cannot_move_take_no_turn() {
-        let stops: [fn(&mut KubeBrainCluster); 2] = [
-            |cluster| cluster.spec.paused = true,
-            |cluster| {
-                let now = crate::fake_cluster::BEGIN.parse().unwrap();
-                cluster.metadata.deletion_timestamp = Some(Time(now));
-            },
-        ];
-        for stop in stops {
-            let mut all = clusters(2);
-            let mut turns = Turns::default();
-            assert_eq!(admitted(&all, &mut turns, 1), ["c0"]);
-            change(&mut all[0], |cluster| {
-                cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
-            });
-            change(&mut all[0], stop);
-            assert_eq!(admitted(&all[1..], &mut Turns::default(), 1), ["c1"]);
-            admit(&all[1], &all, &mut turns, (NEW, 1)).unwrap();
-        }
-        // The spec of one that has begun is refused.
+    fn paused_cluster_begins_nothing_and_keeps_its_turn() {
         let mut all = clusters(2);
+        change(&mut all[0], |cluster| cluster.spec.paused = true);
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
+        // Half-way it may be paused because of the image.
         change(&mut all[0], |cluster| {
             cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
         });
-        let fleet = Fleet::new(NEW.to_owned(), 1, &[], Arc::default());
-        fleet.refuse(&all[0]);
-        admit(&all[1], &all, &mut lock(&fleet.turns), (NEW, 1)).unwrap();
-        fleet.accept(&all[0]);
-        lock(&fleet.turns).begun.clear();
-        let why = admit(&all[1], &all, &mut lock(&fleet.turns), (NEW, 1)).unwrap_err();
-        assert_eq!(why, "brains/c0 is rolled out first");
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
+        let why = admit(&all[1], &all, &mut BTreeSet::new(), (NEW, 1)).unwrap_err();
+        assert_eq!(why, "brains/c0 is paused before all its members run it");
+    }
+
+    #[test]
+    fn turn_ends_with_the_deletion_of_its_cluster() {
+        let mut all = clusters(2);
+        let mut begun = BTreeSet::new();
+        assert_eq!(admitted(&all, &mut begun, 1), ["c0"]);
+        change(&mut all[0], |cluster| {
+            let now = crate::fake_cluster::BEGIN.parse().unwrap();
+            cluster.metadata.deletion_timestamp = Some(Time(now));
+        });
+        admit(&all[1], &all, &mut begun, (NEW, 1)).unwrap();
+        assert_eq!(
+            admitted(&all[1..], &mut BTreeSet::from(["uid-0".to_owned()]), 1),
+            ["c1"]
+        );
+    }
+
+    #[test]
+    fn cluster_half_way_to_a_former_default_keeps_its_turn() {
+        let mut all = clusters(2);
+        change(&mut all[0], |cluster| {
+            cluster.status.as_mut().unwrap().image = Some("kubebrain.io/kubebrain:0.1.9".to_owned())
+        });
+        all.reverse();
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
+        // The spec was another one when the status was written.
+        change(&mut all[1], |cluster| cluster.metadata.generation = Some(9));
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
     }
 
     #[test]
@@ -295,7 +298,7 @@ mod tests {
         for (type_, status) in [("Ready", "False"), ("Degraded", "True"), ("Stalled", "True")] {
             let mut all = clusters(2);
             change(&mut all[0], |cluster| set(cluster, type_, status));
-            assert_eq!(admitted(&all, &mut Turns::default(), 1), ["c1"], "{type_}");
+            assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"], "{type_}");
         }
     }
 
@@ -316,8 +319,8 @@ mod tests {
     fn clusters_without_members_to_replace_take_no_turn() {
         let mut all = clusters(2);
         change(&mut all[0], |cluster| cluster.spec.replicas = 0);
-        assert_eq!(admitted(&all, &mut Turns::default(), 1), ["c0", "c1"]);
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0", "c1"]);
         change(&mut all[0], |cluster| cluster.spec.paused = true);
-        assert_eq!(admitted(&all, &mut Turns::default(), 1), ["c1"]);
+        assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
     }
 }

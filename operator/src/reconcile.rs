@@ -133,7 +133,6 @@ pub(crate) async fn reconcile(
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if cluster.metadata.deletion_timestamp.is_some() {
         context.followers.leave(&cluster);
-        context.fleet.accept(&cluster);
         return Box::pin(wipe::finish(context, &clusters, &cluster)).await;
     }
     if cluster
@@ -163,6 +162,11 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
     let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
     let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
     let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
+    if let Some(moving) = moved(&cluster, &desired) {
+        // Before anything is written with the image: an operator that ends meanwhile knows by it that the cluster has begun.
+        publish(context, &clusters, &cluster, &moving).await?;
+        cluster.status = Some(moving);
+    }
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     let owner = |kind, name: &str| {
         let made = given
@@ -192,10 +196,8 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
 /// The desired state with another default image, if the cluster may move to it now.
 fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired) -> Desired {
     if desired.refusal().is_some() {
-        context.fleet.refuse(cluster);
         return desired;
     }
-    context.fleet.accept(cluster);
     if let Some(spec::Move { to, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
         match context.fleet.admit(cluster) {
             Ok(()) => desired.image = to,
@@ -218,6 +220,16 @@ async fn act(
         .await
         .map_err(api("looking at the objects"))?;
     let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
+/// The status of a cluster that begins to move to another default image; none if it does not, or if the status says so.
+fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClusterStatus> {
+    let status = cluster.status.as_ref().filter(|_| desired.refusal().is_none())?;
+    let begins = spec::image_moves(cluster, &desired.image).is_some() && status.image.as_ref() != Some(&desired.image);
+    begins.then(|| KubeBrainClusterStatus {
+        image: Some(desired.image.clone()),
+        ..status::of_known(cluster)
+    })
+}
+
     // A second time if applies changed nothing: then the pass goes on as if all were as wanted.
     for _ in 0..2 {
         let applier = Applier {

@@ -11,7 +11,7 @@ use crds::cluster::status::{
 };
 use crds::cluster::tls::TlsMode;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -72,12 +72,26 @@ pub(crate) fn deleting(
 
 /// The status when looking or writing fails again and again: all else stays, and speaks of what was seen last.
 pub(crate) fn failing(cluster: &KubeBrainCluster, message: &str, now: Timestamp) -> KubeBrainClusterStatus {
-    let mut status = cluster.status.clone().unwrap_or_default();
+    let mut status = of_known(cluster);
     let generation = status.observed_generation;
     let previous = status.conditions.take().unwrap_or_default();
     let update = ConditionUpdate::new("Degraded", ConditionStatus::True, "ReconcileError", message);
     status.conditions = Some(merge::replace(&previous, &update, generation, now));
     status
+}
+
+/// The status as it is, without the conditions of others.
+pub(crate) fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
+    let mut status = cluster.status.clone().unwrap_or_default();
+    if let Some(conditions) = &mut status.conditions {
+        conditions.retain(is_own);
+    }
+    status
+}
+
+/// Returns true for a condition of the operator. Conditions of other types belong to others.
+fn is_own(condition: &Condition) -> bool {
+    condition.type_ == "Stalled" || conditions::ALWAYS.contains(&&*condition.type_)
 }
 
 /// The status after a pass.
@@ -181,13 +195,13 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     })
 }
 
-/// Returns true if `published` equals `status`. Conditions of other types belong to others and are no difference.
+/// Returns true if `published` equals `status`. Conditions of others are no difference.
 pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
     let Some(mut published) = published.cloned() else {
         return false;
     };
     if let Some(conditions) = &mut published.conditions {
-        conditions.retain(|condition| condition.type_ == "Stalled" || conditions::ALWAYS.contains(&&*condition.type_));
+        conditions.retain(is_own);
     }
     published == *status
 }

@@ -8,6 +8,7 @@ use crate::fake_cluster::{FakeCluster, cluster};
 
 mod authority;
 mod epochs;
+mod fleet;
 mod foreign;
 mod leader;
 mod lock;

@@ -202,24 +202,3 @@ async fn pod_is_not_replaced_if_its_claim_was_deleted_meanwhile() {
     }
     assert!(deletions(&rig).is_empty(), "{:?}", deletions(&rig));
 }
-
-#[tokio::test(start_paused = true)]
-async fn cluster_whose_spec_is_refused_keeps_no_other_from_another_default_image() {
-    let newer = "kubebrain.io/kubebrain:0.2.0";
-    let mut other = FakeCluster::settled(json!({})).cluster;
-    other.metadata.name = Some("other".to_owned());
-    other.metadata.uid = Some("other".to_owned());
-    let mut refused = FakeCluster::settled(json!({}));
-    refused.edit(json!({"flags": {"no-such-flag": "1"}}));
-    // It had begun.
-    refused.cluster.status.as_mut().unwrap().image = Some(newer.to_owned());
-    let api = FakeApi::new();
-    api.load(&refused);
-    api.put(&format!("{CLUSTERS}/other"), serde_json::to_value(&other).unwrap());
-    let mut rig = Rig::new(api).await;
-    rig.context.settings.default_image = newer.to_owned();
-    rig.context.fleet = crate::fleet::Fleet::new(newer.to_owned(), 1, &[], Arc::default());
-    rig.context.fleet.add(rig.context.stores.clusters.clone());
-    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Stalled);
-    rig.context.fleet.admit(&other).unwrap();
-}
