@@ -27,6 +27,7 @@ use crate::fake_owners::Owners;
 use crate::fake_strategic as strategic;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
+use crate::installation::Installation;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
@@ -655,6 +656,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
 
 /// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
 pub(crate) struct Rig {
+        installation: Installation::new(client.clone(), None),
     pub(crate) api: FakeApi,
     pub(crate) context: Context,
     pub(crate) triggers: Arc<Triggers>,

@@ -36,6 +36,7 @@ mod flags;
 mod fleet;
 mod follow;
 mod http;
+mod installation;
 mod leadership;
 mod ledger;
 mod metrics;
@@ -66,6 +67,7 @@ use applies::Applies;
 use flags::{Flags, LogFormat};
 use fleet::{Clusters, Fleet};
 use follow::Followers;
+use installation::Installation;
 use leadership::Leadership;
 use ledger::Ledger;
 use metrics::Metrics;
@@ -163,7 +165,11 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     tasks.spawn("http", http::serve(listener, health, worked.clone()));
     info!(version = env!("CARGO_PKG_VERSION"), listen = %flags.listen, leader_elect = flags.leader_elect, "started");
+    let own = flags
+        .leader_elect
+        .then(|| format!("{}/{}", flags.leader_elect_namespace, flags.leader_elect_name));
     let worker = Worker {
+        installation: Installation::new(client.clone(), own),
         fleet: Fleet::new(
             flags.default_image.clone(),
             flags.max_clusters_updating,
@@ -208,6 +214,7 @@ struct Worker {
     leadership: Leadership,
     fleet: Fleet,
 }
+    installation: Installation,
 
 impl Worker {
     /// Works in `namespace`, or in all, from when this replica leads until `stop`.
@@ -242,6 +249,7 @@ impl Worker {
             prober: self.prober,
             fleet: self.fleet.of(namespace.as_deref()),
         };
+            installation: self.installation,
         let scope = controller::Scope {
             context,
             triggers,

@@ -31,6 +31,8 @@ pub(crate) enum Outcome {
     Stalled,
     /// The stores did not show yet what was written; nothing was looked at.
     Behind,
+    /// Another installation of the operator looks after the cluster.
+    Elsewhere,
 }
 
 /// Verbs of requests to the API server.
@@ -76,6 +78,7 @@ impl Outcome {
             Outcome::Failed => "Failed",
             Outcome::Stalled => "Stalled",
             Outcome::Behind => "Behind",
+            Outcome::Elsewhere => "Elsewhere",
         }
     }
 }

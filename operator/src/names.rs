@@ -44,6 +44,8 @@ pub(crate) const ALLOW_DOWNGRADE: &str = "kubebrain.io/allow-downgrade";
 pub(crate) const ACCEPT_STORE: &str = "kubebrain.io/accept-store";
 /// Annotation of the resource: `true` replaces the only member without a trial of the new template.
 pub(crate) const SKIP_TRIAL: &str = "kubebrain.io/skip-trial";
+/// Annotation of the resource: the installation of the operator that looks after it, by namespace and name of its Lease.
+pub(crate) const MANAGED_BY_INSTALLATION: &str = "kubebrain.io/managed-by";
 /// Label of a pod with its name, which the StatefulSet's controller sets.
 pub(crate) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 /// Label with what a brain does for the others; only the operator sets it.

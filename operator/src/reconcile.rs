@@ -17,6 +17,7 @@ use crate::apply::{self, Applied, Applier};
 use crate::events::{self, Events};
 use crate::fleet::Fleet;
 use crate::follow::Followers;
+use crate::installation::Installation;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
@@ -96,6 +97,7 @@ pub(crate) struct Context {
     pub(crate) followers: Followers,
     pub(crate) external_pods: ExternalPods,
     pub(crate) fleet: Fleet,
+    pub(crate) installation: Installation,
 }
 
 /// The outcome of a reconcile, with the time until the next one.
@@ -131,24 +133,40 @@ pub(crate) async fn reconcile(
         }));
     };
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
+    if let Some(other) = context.installation.other(&cluster).await {
+        context.followers.leave(&cluster);
+        context.installation.report(&context.events, &cluster, &other).await;
+        return Ok(Some(Ended {
+            outcome: Outcome::Elsewhere,
+            again: RESYNC,
+        }));
+    }
     if cluster.metadata.deletion_timestamp.is_some() {
         context.followers.leave(&cluster);
         return Box::pin(wipe::finish(context, &clusters, &cluster)).await;
     }
-    if cluster
-        .status
-        .as_ref()
-        .is_none_or(|status| status.conditions.as_ref().is_none_or(Vec::is_empty))
-    {
-        let first = status::first(&cluster, Timestamp::now());
-        publish(context, &clusters, &cluster, &first).await?;
-        cluster.status = Some(first);
+    let manager = context.installation.own();
+    let is_new = |status: &KubeBrainClusterStatus| status.conditions.as_ref().is_none_or(Vec::is_empty);
+    let is_other = |status: &KubeBrainClusterStatus| manager.is_some() && status.managed_by.as_ref() != manager;
+    let begun = match &cluster.status {
+        Some(status) if !is_new(status) => is_other(status).then(|| status::of_known(&cluster)),
+        _ => Some(status::first(&cluster, Timestamp::now())),
+    };
+    if let Some(mut begun) = begun {
+        begun.managed_by = manager.cloned();
+        publish(context, &clusters, &cluster, &begun).await?;
+        cluster.status = Some(begun);
     }
     // Before anything is stored that it is to wipe.
     wipe::guard(&clusters, &cluster).await?;
     let given = context.given_secrets.of(&cluster).await;
     let given = given.map_err(api("looking at the objects"))?;
     let desired = admitted(context, &cluster, read(context, &cluster, &given));
+    if let Some(moving) = moved(&cluster, &desired) {
+        // Before anything is written with the image: an operator that ends meanwhile knows by it that the cluster has begun.
+        publish(context, &clusters, &cluster, &moving).await?;
+        cluster.status = Some(moving);
+    }
     Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
         .await
         .map(Some)
@@ -162,11 +180,6 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
     let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
     let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
     let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
-    if let Some(moving) = moved(&cluster, &desired) {
-        // Before anything is written with the image: an operator that ends meanwhile knows by it that the cluster has begun.
-        publish(context, &clusters, &cluster, &moving).await?;
-        cluster.status = Some(moving);
-    }
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     let owner = |kind, name: &str| {
         let made = given
@@ -207,6 +220,16 @@ fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired)
     desired
 }
 
+/// The status of a cluster that begins to move to another default image; none if it does not, or if the status says so.
+fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClusterStatus> {
+    let status = cluster.status.as_ref().filter(|_| desired.refusal().is_none())?;
+    let begins = spec::image_moves(cluster, &desired.image).is_some() && status.image.as_ref() != Some(&desired.image);
+    begins.then(|| KubeBrainClusterStatus {
+        image: Some(desired.image.clone()),
+        ..status::of_known(cluster)
+    })
+}
+
 /// Observe, plan, apply, publish.
 async fn act(
     context: &Context,
@@ -220,16 +243,6 @@ async fn act(
         .await
         .map_err(api("looking at the objects"))?;
     let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
-/// The status of a cluster that begins to move to another default image; none if it does not, or if the status says so.
-fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClusterStatus> {
-    let status = cluster.status.as_ref().filter(|_| desired.refusal().is_none())?;
-    let begins = spec::image_moves(cluster, &desired.image).is_some() && status.image.as_ref() != Some(&desired.image);
-    begins.then(|| KubeBrainClusterStatus {
-        image: Some(desired.image.clone()),
-        ..status::of_known(cluster)
-    })
-}
-
     // A second time if applies changed nothing: then the pass goes on as if all were as wanted.
     for _ in 0..2 {
         let applier = Applier {

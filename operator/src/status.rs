@@ -136,6 +136,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         certificates: pass.desired.certificates.as_ref().map(|_| certificates(pass)),
         ca: authority(pass, previous.ca.clone()),
         rollout: rollout_status(cluster, pass, &facts),
+        managed_by: previous.managed_by.clone(),
         last_handled_restart: pass.desired.restart.at.clone(),
         last_handled_transfer: handled
             .map(|transfer| transfer.wish.clone())

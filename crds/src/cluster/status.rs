@@ -77,6 +77,10 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
 
+    /// The installation of the operator that looks after the cluster: namespace and name of its Lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
+
     /// The newest `restartedAt` or `kubebrain.io/restart` that was acted on; older ones are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_handled_restart: Option<String>,

@@ -10,6 +10,7 @@ mod authority;
 mod epochs;
 mod fleet;
 mod foreign;
+mod installations;
 mod leader;
 mod lock;
 mod others;

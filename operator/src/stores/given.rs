@@ -267,7 +267,7 @@ fn pruned(mut secret: Secret) -> Arc<Secret> {
 }
 
 /// Returns true for a valid object name. Any other string could be read as a longer path.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     !name.is_empty() && name.len() <= 253 && name.chars().all(good)
 }

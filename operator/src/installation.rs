@@ -1,0 +1,145 @@
+//! Installations of the operator: one looks after a cluster, and its status names that one. Another installation that sees the cluster, too, leaves
+//! it alone as long as the first lives.
+//!
+//! An installation is known by the Lease for which its replicas compete: they are one, and so is every later version with the same Lease. It
+//! lives as long as the Lease changes. Clocks are not compared, and a Lease that is released or missing for a moment, as in an upgrade, ends
+//! nothing. One that cannot be read counts as alive: two that write at the same time do more harm than one that waits for a person.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, ResourceExt};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::events::{Event, Events};
+use crate::names::MANAGED_BY_INSTALLATION;
+use crate::stores::given::is_name;
+
+/// Time without a change of its Lease after which an installation counts as gone.
+const SILENT: Duration = Duration::from_secs(60);
+/// Interval of looks at the Lease of another installation.
+const LOOK: Duration = Duration::from_secs(10);
+/// Timeout of such a look.
+const READ: Duration = Duration::from_secs(5);
+/// Interval at which it is reported that a cluster is left to another installation.
+const REPORT: Duration = Duration::from_secs(1800);
+
+/// This installation. Clones share what it knows of others.
+#[derive(Clone)]
+pub(crate) struct Installation {
+    client: Client,
+    /// Namespace and name of its Lease; none without an election: it cannot be told from others.
+    own: Option<String>,
+    others: Arc<Mutex<Others>>,
+}
+
+#[derive(Default)]
+struct Others {
+    /// The Leases of others, by their namespaces and names.
+    leases: HashMap<String, Seen>,
+    /// When it was reported last that a cluster is left to another one, by the uid of the cluster.
+    reported: HashMap<String, Instant>,
+}
+
+/// A Lease as it was seen.
+struct Seen {
+    /// Holder and times; none for one that does not exist.
+    state: Option<String>,
+    changed: Instant,
+    looked: Instant,
+}
+
+impl Installation {
+    /// The installation whose replicas compete for the Lease `own`, as `namespace/name`.
+    pub(crate) fn new(client: Client, own: Option<String>) -> Self {
+        Self {
+            client,
+            own,
+            others: Arc::default(),
+        }
+    }
+
+    pub(crate) fn own(&self) -> Option<&String> {
+        self.own.as_ref()
+    }
+
+    /// Returns the installation that looks after a cluster, if it is another one and lives. The annotation of a cluster overrules what its
+    /// status says.
+    pub(crate) async fn other(&self, cluster: &KubeBrainCluster) -> Option<String> {
+        let own = self.own.as_ref()?;
+        let chosen = cluster.annotations().get(MANAGED_BY_INSTALLATION);
+        let present = chosen.or_else(|| cluster.status.as_ref()?.managed_by.as_ref())?;
+        (present != own && self.lives(present).await).then(|| present.clone())
+    }
+
+    /// Reports that a cluster is left to another installation.
+    pub(crate) async fn report(&self, events: &Events, cluster: &KubeBrainCluster, other: &str) {
+        let now = Instant::now();
+        let uid = cluster.uid().unwrap_or_default();
+        let is_news = {
+            let mut others = self.lock();
+            others.reported.retain(|_, at| now.duration_since(*at) < REPORT);
+            let is_news = !others.reported.contains_key(&uid);
+            others.reported.entry(uid).or_insert(now);
+            is_news
+        };
+        if !is_news {
+            return;
+        }
+        let own = self.own.as_deref().unwrap_or_default();
+        let note = format!(
+            "the operator {other} looks after this cluster, and {own} leaves it alone: have them look after other namespaces each, or choose one by the annotation {MANAGED_BY_INSTALLATION}"
+        );
+        warn!("{note}");
+        let event = Event::warning("ManagedElsewhere", "Reconcile", note);
+        events.publish(cluster, event).await;
+    }
+
+    async fn lives(&self, other: &str) -> bool {
+        let now = Instant::now();
+        let is_recent = |seen: &&Seen| now.duration_since(seen.looked) < LOOK;
+        if let Some(seen) = self.lock().leases.get(other).filter(is_recent) {
+            return now.duration_since(seen.changed) < SILENT;
+        }
+        // Users write the annotation: what is no name could be read as a longer path.
+        let parts = other.split_once('/');
+        let Some((namespace, name)) = parts.filter(|(namespace, name)| is_name(namespace) && is_name(name)) else {
+            return false;
+        };
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let lease = match tokio::time::timeout(READ, api.get_opt(name)).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                debug!(%error, other, "the Lease of another installation cannot be read");
+                return true;
+            }
+            Err(_) => return true,
+        };
+        let state = lease.map(|lease| format!("{:?}", lease.spec));
+        let mut others = self.lock();
+        others.leases.retain(|_, seen| now.duration_since(seen.looked) < REPORT);
+        let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {
+            state: state.clone(),
+            changed: now,
+            looked: now,
+        });
+        seen.looked = now;
+        if seen.state != state {
+            seen.state = state;
+            seen.changed = now;
+        }
+        let lives = now.duration_since(seen.changed) < SILENT;
+        if !lives {
+            info!(other, "another installation is gone: its clusters are taken over");
+        }
+        lives
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Others> {
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
