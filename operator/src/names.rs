@@ -40,7 +40,7 @@ pub(crate) const MEMORY_RESIZED: &str = "kubebrain.io/memory-resized";
 pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
 /// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.
 pub(crate) const ALLOW_DOWNGRADE: &str = "kubebrain.io/allow-downgrade";
-/// Annotation of the resource with the id of the embedded store that is given up: whatever store its brain has next is accepted.
+/// Annotation of the resource with the id of the store that is given up: whatever store its brains have next is accepted.
 pub(crate) const ACCEPT_STORE: &str = "kubebrain.io/accept-store";
 /// Annotation of the resource: `true` replaces the only member without a trial of the new template.
 pub(crate) const SKIP_TRIAL: &str = "kubebrain.io/skip-trial";

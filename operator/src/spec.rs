@@ -14,6 +14,7 @@ use kube::core::DynamicObject;
 
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
+use crate::stores::external::is_external;
 
 mod flags;
 mod held;
@@ -51,7 +52,8 @@ pub(crate) struct Desired {
     pub(crate) replicas: i32,
     pub(crate) image: String,
     pub(crate) storage: Storage,
-    /// Id of the only embedded store that may serve, once one served; none if it was given up.
+    /// Id of the store that has to be there, once one served; none if it was given up. No other one may be embedded; below a prefix of TiKV a
+    /// restored one may have another.
     pub(crate) store: Option<String>,
     /// Reason that a newer default image is not rolled out yet, if any.
     pub(crate) image_waits: Option<String>,
@@ -153,7 +155,7 @@ fn read(
     Ok(Desired {
         replicas: spec.replicas,
         image: chosen_image(cluster, &settings.default_image),
-        store: storage::pinned_store(cluster).filter(|_| storage.embedded().is_some()),
+        store: storage::pinned_store(cluster).filter(|_| !is_external(cluster)),
         storage,
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,

@@ -23,7 +23,7 @@ use crate::observe::{Observed, is_ready};
 use crate::plan::leadership::Lead;
 use crate::plan::{Plan, revision, seen_store};
 use crate::probe::Role;
-use crate::spec::{self, Desired};
+use crate::spec::{self, Desired, Storage};
 use crate::stores::external::is_external;
 
 mod change;
@@ -320,12 +320,13 @@ fn is_applied(pass: &Pass<'_>) -> bool {
     pass.desired.held.is_none() && !pass.plan.is_blocked() && !pass.plan.contested.contains_key(&set)
 }
 
-/// Id of the embedded store: the first that served, until it is given up and another one serves.
+/// Id of the store: of an embedded one the first that served, until it is given up and another one serves; below a prefix of TiKV, where the
+/// brains themselves know whose it is, the one that served last.
 fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
     let seen = seen_store(pass.desired, pass.observed).map(str::to_owned);
-    match pass.desired.store {
-        Some(_) => before,
-        None => seen.or(before),
+    match (&pass.desired.store, &pass.desired.storage) {
+        (Some(_), Storage::Embedded(_)) => before,
+        _ => seen.or(before),
     }
 }
 

@@ -269,8 +269,8 @@ pub struct StorageStatus {
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
 
-    /// Id of the cluster in an embedded store, in hexadecimal digits, pinned when it first served. A brain with another store, or an
-    /// empty one, does not serve.
+    /// Id of the cluster in the store, in hexadecimal digits, once it served. No brain begins an empty one then, and an embedded one serves
+    /// no other.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "storeID")]
     pub store_id: Option<String>,

@@ -72,7 +72,7 @@ impl Epoch {
         self >= Self::Second
     }
 
-    /// Returns true if an embedded brain is started for one store, once it is known. It is left out of the restart hash.
+    /// Returns true if a brain is started only if its store is there, once there was one. It is left out of the restart hash.
     pub(super) fn pins_store(self) -> bool {
         self >= Self::Second
     }

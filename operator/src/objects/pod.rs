@@ -39,7 +39,8 @@ const TEMPORARY: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain is started for one TiKV cluster.
 const CLUSTER_ID: &str = "tikv-cluster-id";
-/// The flag by which an embedded brain refuses to begin with an empty store.
+/// The flag, with its value, by which a brain refuses to begin with an empty store.
+pub(crate) const EXISTING: &str = "--initial-cluster-state=existing";
 const CLUSTER_STATE: &str = "initial-cluster-state";
 /// The variable of a brain's flag `--embedded-member`: brains of other names do not start.
 pub(super) const ONLY_MEMBER: &str = "ETCD_EMBEDDED_MEMBER";
@@ -213,7 +214,7 @@ impl Renderer<'_> {
         self.desired.storage.embedded().is_some() && is_known
     }
 
-    /// Id of the embedded store, if brains are started for it alone.
+    /// Id of the store, if brains are started only if it is there.
     fn pinned_store(&self) -> Option<&String> {
         self.desired.store.as_ref().filter(|_| self.epoch.pins_store())
     }
@@ -240,8 +241,6 @@ impl Renderer<'_> {
             Storage::Embedded(_) => {
                 flags.push(("data-dir", DATA_DIR.to_owned()));
                 flags.push(("initial-cluster", format!("$(POD_NAME)={scheme}://{host}:{PEER_PORT}")));
-                let existing = self.pinned_store().map(|_| (CLUSTER_STATE, "existing".to_owned()));
-                flags.extend(existing);
             }
             Storage::Tikv(tikv) => {
                 flags.extend(tikv_flags(tikv));
@@ -254,6 +253,7 @@ impl Renderer<'_> {
             // The user chose the directory and makes the pods, too.
             Storage::Unmanaged => {}
         }
+        flags.extend(self.pinned_store().map(|_| (CLUSTER_STATE, "existing".to_owned())));
         flags.extend(self.typed_flags());
         flags.extend(self.instance_id());
         // Kubernetes would take `$(` in a user's value for a variable.

@@ -1,6 +1,7 @@
-//! The store of an embedded brain: whether it still is the one that holds the data.
+//! The store of the brains: whether it still is the one that holds the data.
 //!
-//! The first member has it; every other pod of such a cluster is one too many. A store other than the pinned one is never led to.
+//! An embedded one is the first member's; every other pod of such a cluster is one too many. A store other than the pinned one is never led to.
+//! Below a prefix of TiKV there has to be a store once one served: a restored one may have another id, and an empty prefix is not begun anew.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +10,27 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::names::ACCEPT_STORE;
-use crate::objects::pod::STORE_ID;
+use crate::objects::pod::{EXISTING, STORE_ID};
 use crate::observe::{Observed, is_ready};
 use crate::probe::{Answer, Refusal as BrainRefusal};
-use crate::spec::{Desired, Refusal, accepted_store};
+use crate::spec::{Desired, Refusal, Storage, accepted_store};
 
 /// Reason of the refusal of a store that does not hold the data.
 pub(crate) const DATA_REPLACED: &str = "DataReplaced";
 
+/// Code of a brain that finds no store.
+const MISSING: &str = "StoreMissing";
 /// Codes of a brain that refuses the store that it finds, or finds none.
-const REFUSALS: [&str; 2] = ["StoreMismatch", "StoreMissing"];
+const REFUSALS: [&str; 2] = ["StoreMismatch", MISSING];
 
-/// Id of the store that serves; none while the only member does not.
+/// Id of the store that serves; none while no member that has it does.
 pub(crate) fn seen<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a str> {
-    desired.storage.embedded()?;
-    let answer = answer(desired, observed).filter(|answer| answer.ready)?;
-    answer.cluster.as_deref()
+    let answer = match desired.storage {
+        Storage::Embedded(_) => answer(desired, observed).filter(|answer| answer.ready),
+        Storage::Tikv(_) => observed.probes.values().flatten().find(|answer| answer.ready),
+        Storage::Unmanaged => None,
+    };
+    answer?.cluster.as_deref()
 }
 
 fn answer<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a Answer> {
@@ -34,23 +40,18 @@ fn answer<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a Answer> {
 /// Refuses a store that does not hold the data: the member serves another one, or refuses what it finds.
 pub(super) fn replaced(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let pinned = desired.store.as_ref()?;
-    let member = desired.names.pod(0);
-    let found = answer(desired, observed).and_then(|answer| answer.cluster.as_ref());
-    let what = match found {
-        Some(found) if found == pinned => return None,
-        Some(found) => format!("{member} serves the store {found}, and the data lies in {pinned}"),
-        None => {
-            let pod = observed.pods.iter().find(|pod| pod.name_any() == member)?;
-            let running = observed
-                .refusals
-                .get(&member)
-                .filter(|refusal| refusal.code != "Starting");
-            let refusal = running.cloned().or_else(|| BrainRefusal::of_end(pod))?;
-            if !REFUSALS.contains(&refusal.code.as_str()) {
-                return None;
-            }
-            format!("{member} does not find the store {pinned}: {}", refusal.message)
+    let (what, back) = match desired.storage {
+        Storage::Embedded(_) => (other_than(pinned, desired, observed)?, "bring its volume back"),
+        Storage::Tikv(_) => {
+            let served = observed.probes.values().flatten().any(|answer| answer.ready);
+            let pods = observed.pods.iter().filter(|_| !served);
+            let (pod, refusal) = pods
+                .filter_map(refusal_of(observed))
+                .find(|(_, refusal)| refusal.code == MISSING)?;
+            let what = format!("{pod} does not find the store {pinned}: {}", refusal.message);
+            (what, "have storage.tikv lead to it again, or restore it")
         }
+        Storage::Unmanaged => return None,
     };
     let anew = match accepted_store(cluster) {
         Some(accepted) if accepted == pinned => ", which has to be removed first: the present one was acted on before",
@@ -59,18 +60,45 @@ pub(super) fn replaced(cluster: &KubeBrainCluster, desired: &Desired, observed: 
     Some(Refusal {
         reason: DATA_REPLACED,
         message: format!(
-            "{what}; bring its volume back, or give that store up and go on with what is there by the annotation {ACCEPT_STORE}={pinned}{anew}"
+            "{what}; {back}, or give that store up and go on with what is there by the annotation {ACCEPT_STORE}={pinned}{anew}"
         ),
     })
 }
 
+/// What is wrong with the embedded store, in words, unless it is the pinned one.
+fn other_than(pinned: &String, desired: &Desired, observed: &Observed) -> Option<String> {
+    let member = desired.names.pod(0);
+    match answer(desired, observed).and_then(|answer| answer.cluster.as_ref()) {
+        Some(found) if found == pinned => None,
+        Some(found) => Some(format!(
+            "{member} serves the store {found}, and the data lies in {pinned}"
+        )),
+        None => {
+            let pod = observed.pods.iter().find(|pod| pod.name_any() == member)?;
+            let (_, refusal) = refusal_of(observed)(pod)?;
+            let is_about_store = REFUSALS.contains(&refusal.code.as_str());
+            is_about_store.then(|| format!("{member} does not find the store {pinned}: {}", refusal.message))
+        }
+    }
+}
+
+/// The reason that a pod's brain does not serve, as it reports it or as the one before it ended.
+fn refusal_of(observed: &Observed) -> impl Fn(&Pod) -> Option<(String, BrainRefusal)> {
+    |pod| {
+        let running = observed.refusals.get(&pod.name_any());
+        let running = running.filter(|refusal| refusal.code != "Starting").cloned();
+        Some((pod.name_any(), running.or_else(|| BrainRefusal::of_end(pod))?))
+    }
+}
+
 /// Returns the reason to make a pod anew that waits for a store which was given up since.
 pub(super) fn waits_for_lost(pod: &Pod, desired: &Desired) -> Option<&'static str> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut variables = containers.flat_map(|container| container.env.iter().flatten());
-    let waits = !is_ready(pod) && variables.any(|variable| variable.name == STORE_ID);
-    let is_given_up = desired.storage.embedded().is_some() && desired.store.is_none();
-    (waits && is_given_up).then_some("the store that it waits for is given up")
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let waits = containers.any(|container| {
+        let (mut variables, mut args) = (container.env.iter().flatten(), container.args.iter().flatten());
+        variables.any(|variable| variable.name == STORE_ID) || args.any(|arg| arg == EXISTING)
+    });
+    (waits && !is_ready(pod) && desired.store.is_none()).then_some("the store that it waits for is given up")
 }
 
 /// Pods that are not the member with the data: those beside the first one, and one that serves another store.

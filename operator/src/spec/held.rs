@@ -29,7 +29,7 @@ pub(super) fn desired(
         } else {
             replicas
         },
-        store: super::storage::pinned_store(cluster).filter(|_| storage.embedded().is_some()),
+        store: super::storage::pinned_store(cluster).filter(|_| !is_external(cluster)),
         image: chosen_image(cluster, &settings.default_image),
         image_waits: None,
         storage,

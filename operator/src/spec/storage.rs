@@ -141,7 +141,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     })
 }
 
-/// The id of the embedded store that the status has pinned, unless the annotation gives that store up.
+/// The id of the store that the status has pinned, unless the annotation gives that store up.
 pub(crate) fn pinned_store(cluster: &KubeBrainCluster) -> Option<String> {
     let storage = cluster.status.as_ref()?.storage.as_ref()?;
     let pinned = storage.store_id.clone()?;

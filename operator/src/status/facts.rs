@@ -297,7 +297,7 @@ fn reach(pass: &Pass<'_>) -> Volumes {
         .plan
         .blocker
         .as_ref()
-        .filter(|refusal| refusal.reason == OTHER_CLUSTER)
+        .filter(|refusal| [OTHER_CLUSTER, DATA_REPLACED].contains(&refusal.reason))
     {
         let Refusal { reason, message } = refusal.clone();
         return Volumes::Refused { reason, message };

@@ -1,4 +1,4 @@
-//! The store of an embedded brain, and that there is one.
+//! The store of the brains, and that there is one.
 
 use super::*;
 use crate::fake_cluster::STORE;
@@ -111,20 +111,25 @@ fn brain_that_does_not_find_its_store_is_made_anew_once_the_store_is_given_up() 
     }
 }
 
+/// Has the brain of a pod end with this code, again and again.
+fn end_with(fake: &mut FakeCluster, pod: &str, code: &str) {
+    fake.set_ready(pod, false);
+    let refusal = json!({"code": code, "message": "data directory /d holds no store"}).to_string();
+    let ended = json!({"terminated": {"exitCode": 1, "message": refusal}});
+    let mut status = serde_json::to_value(&fake.pod(pod).status).unwrap();
+    status["containerStatuses"] = json!([{
+        "name": "brain", "ready": false, "restartCount": 3, "image": "", "imageID": "",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended,
+    }]);
+    fake.pod(pod).status = serde_json::from_value(status).unwrap();
+}
+
 fn is_made_anew_after(code: &str) {
     let mut fake = FakeCluster::settled(json!({}));
     fake.wait(60);
     fake.seen.pods.clear();
     fake.controllers();
-    fake.set_ready("dev-0", false);
-    let refusal = json!({"code": code, "message": "data directory /d holds no store"}).to_string();
-    let ended = json!({"terminated": {"exitCode": 1, "message": refusal}});
-    let mut status = serde_json::to_value(&fake.pod("dev-0").status).unwrap();
-    status["containerStatuses"] = json!([{
-        "name": "brain", "ready": false, "restartCount": 3, "image": "", "imageID": "",
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended,
-    }]);
-    fake.pod("dev-0").status = serde_json::from_value(status).unwrap();
+    end_with(&mut fake, "dev-0", code);
     fake.pass();
     assert_eq!(fake.condition("Degraded"), "True/DataReplaced");
     assert!(message(&fake).contains("holds no store"), "{}", message(&fake));
@@ -139,6 +144,57 @@ fn is_made_anew_after(code: &str) {
     fake.pass();
     assert_eq!(pinned(&fake).as_deref(), Some(OTHER));
     fake.pass();
+    assert!(template(&fake).contains("existing"));
+    assert_eq!(fake.condition("Ready"), "True/AsExpected");
+}
+
+#[test]
+fn empty_prefix_of_a_cluster_that_served_is_begun_anew_only_when_its_store_is_given_up() {
+    let tikv =
+        json!({"replicas": 2, "storage": {"type": "TiKV", "embedded": null, "tikv": {"pdEndpoints": ["pd:2379"]}}});
+    let mut fake = FakeCluster::new(tikv);
+    fake.pass();
+    fake.pass();
+    assert!(!template(&fake).contains("existing"), "there is no store yet");
+    fake.kubelet();
+    fake.settle();
+    assert_eq!(pinned(&fake).as_deref(), Some(STORE));
+    assert!(template(&fake).contains("--initial-cluster-state=existing"));
+    assert!(!template(&fake).contains("ETCD_EMBEDDED"));
+    assert_eq!(fake.condition("Ready"), "True/AsExpected", "nobody is restarted for it");
+    // A restored store has another id.
+    serve(&mut fake, OTHER);
+    fake.pass();
+    assert_eq!(pinned(&fake).as_deref(), Some(OTHER));
+    assert_eq!(fake.condition("Ready"), "True/AsExpected");
+
+    fake.wait(60);
+    fake.seen.pods.clear();
+    fake.controllers();
+    for pod in ["dev-0", "dev-1"] {
+        end_with(&mut fake, pod, "StoreMissing");
+    }
+    fake.pass();
+    assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
+    assert_eq!(fake.condition("StorageReady"), "False/DataReplaced");
+    assert!(
+        message(&fake).contains("have storage.tikv lead to it again"),
+        "{}",
+        message(&fake)
+    );
+    fake.cluster
+        .annotations_mut()
+        .insert(ACCEPT_STORE.to_owned(), OTHER.to_owned());
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+    assert!(!template(&fake).contains("existing"), "{}", template(&fake));
+    for _ in 0..2 {
+        let steps = fake.pass();
+        assert!(steps.len() == 1 && steps[0].starts_with("delete pod dev-"), "{steps:?}");
+    }
+    fake.kubelet();
+    serve(&mut fake, STORE);
+    fake.settle();
+    assert_eq!(pinned(&fake).as_deref(), Some(STORE));
     assert!(template(&fake).contains("existing"));
     assert_eq!(fake.condition("Ready"), "True/AsExpected");
 }
