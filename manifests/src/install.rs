@@ -93,6 +93,10 @@ impl Install {
             pod_security_context: template::block("$.Values.podSecurityContext"),
             arguments: vec![
                 template::item_with("$.Values.watchNamespaces", r#"--namespace={{ join "," . }}"#),
+                template::item_with(
+                    "$.Values.allowedPodMetadata",
+                    r#"--allowed-pod-metadata={{ join "," . }}"#,
+                ),
                 template::each("$.Values.extraArgs"),
             ],
             pod: [

@@ -94,6 +94,7 @@ pub(crate) fn settings() -> Settings {
         cluster_domain: "cluster.local".to_owned(),
         ca_propagation: Duration::from_secs(600),
         allow_unsafe_pods: true,
+        allowed_pod_metadata: Vec::new(),
     }
 }
 
@@ -120,7 +121,6 @@ impl FakeCluster {
         fake
     }
 
-    /// Passes, with a kubelet in between, until there is nothing to do.
     /// The same in another namespace.
     pub(crate) fn settled_in(namespace: &str, spec: Value) -> Self {
         let mut fake = Self::new(spec);
@@ -130,6 +130,7 @@ impl FakeCluster {
         fake
     }
 
+    /// Passes, with a kubelet in between, until there is nothing to do.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10 {
             let steps = self.pass();

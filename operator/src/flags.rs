@@ -33,6 +33,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_ALLOW_UNSAFE_PODS")]
     pub(crate) allow_unsafe_pods: bool,
 
+    /// Labels and annotations that pods may have beside the known ones, as keys or as beginnings of keys with a `*` behind, separated by
+    /// commas, such as `example.com/*`
+    #[arg(long, env = "KUBEBRAIN_ALLOWED_POD_METADATA", value_parser = pattern, value_delimiter = ',')]
+    pub(crate) allowed_pod_metadata: Vec<String>,
+
     /// Address of /healthz, /readyz and /metrics; `[::]` is every address of both families
     #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
@@ -90,6 +95,15 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+fn pattern(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let beginning = text.strip_suffix('*').unwrap_or(text);
+    if text.is_empty() || !beginning.chars().all(good) {
+        return Err("it is a key such as example.com/team, or the beginning of keys with a * behind".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn label(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || text.len() > 63 || !text.chars().all(good) || text.starts_with('-') || text.ends_with('-') {
@@ -128,13 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_separated_by_commas() {
+    fn lists_are_separated_by_commas() {
         assert_eq!(parse(&["--namespace=a,b"]).unwrap().namespace, ["a", "b"]);
         assert_eq!(
             parse(&["--namespace=a", "--namespace=b"]).unwrap().namespace,
             ["a", "b"]
         );
         assert!(parse(&["--namespace=a,,b"]).is_err());
+        let allowed = parse(&["--allowed-pod-metadata=example.com/*,a/b"])
+            .unwrap()
+            .allowed_pod_metadata;
+        assert_eq!(allowed, ["example.com/*", "a/b"]);
     }
 
     #[test]
@@ -145,6 +163,7 @@ mod tests {
             "--listen=8080",
             "--ca-propagation=10",
             "--max-clusters-updating=0",
+            "--allowed-pod-metadata=*.example.com/a",
             "--log-format=xml",
             "--log=a=b=c",
         ] {

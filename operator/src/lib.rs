@@ -182,6 +182,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
             cluster_domain: flags.cluster_domain,
             ca_propagation: flags.ca_propagation,
             allow_unsafe_pods: flags.allow_unsafe_pods,
+            allowed_pod_metadata: flags.allowed_pod_metadata,
         },
         events: events::Events::new(client, flags.identity),
         metrics,
@@ -213,8 +214,8 @@ struct Worker {
     prober: Prober,
     leadership: Leadership,
     fleet: Fleet,
-}
     installation: Installation,
+}
 
 impl Worker {
     /// Works in `namespace`, or in all, from when this replica leads until `stop`.
@@ -248,8 +249,8 @@ impl Worker {
             applies: Applies::default(),
             prober: self.prober,
             fleet: self.fleet.of(namespace.as_deref()),
-        };
             installation: self.installation,
+        };
         let scope = controller::Scope {
             context,
             triggers,

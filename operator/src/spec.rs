@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) ca_propagation: Duration,
     /// True if a podTemplate may ask for rights beyond those of brains.
     pub(crate) allow_unsafe_pods: bool,
+    /// Keys of labels and annotations that pods may have beside the known ones, or their beginnings with a `*` behind.
+    pub(crate) allowed_pod_metadata: Vec<String>,
 }
 
 /// A spec that can be acted on.
@@ -257,7 +259,8 @@ fn pod_template(
             "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
         )));
     }
-    if let Some(why) = pod_template::metadata::inherited(cluster).filter(|_| !settings.allow_unsafe_pods) {
+    let allowed = &settings.allowed_pod_metadata;
+    if let Some(why) = pod_template::metadata::inherited(cluster, allowed).filter(|_| !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
             "{why}; or have the operator started with --allow-unsafe-pods"
         )));
@@ -268,7 +271,7 @@ fn pod_template(
     if let Some(why) = pod_template::malformed(template).or_else(|| pod_template::taken(template)) {
         return Err(invalid(why));
     }
-    if let Some(why) = pod_template::excess(cluster, names, template).filter(|_| !settings.allow_unsafe_pods) {
+    if let Some(why) = pod_template::excess(cluster, names, template, allowed).filter(|_| !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
             "{why}; or have the operator started with --allow-unsafe-pods"
         )));

@@ -22,13 +22,13 @@ use super::schema;
         .field_path(".annotations")
 )]
 pub struct InheritedMetadata {
-    /// Labels; those of the operator are not among them.
+    /// Labels; those of the operator are not among them. Keys with a domain are refused unless they are known to be harmless, or the
+    /// operator allows them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::texts")]
     pub labels: BTreeMap<String, String>,
 
-    /// Annotations; the ServiceAccount gets none of them. Those that give pods something, such as an identity or a network, are refused
-    /// unless the operator allows it.
+    /// Annotations, by the same rule; the ServiceAccount gets none of them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::texts")]
     pub annotations: BTreeMap<String, String>,

@@ -91,6 +91,16 @@ fn table() -> Vec<Field> {
             "The only namespaces whose clusters are looked after, with a Role in each; they have to exist. All if empty, with a ClusterRole.",
         ),
         field(
+            "allowedPodMetadata",
+            json!([]),
+            json!({
+                "type": "array",
+                "uniqueItems": true,
+                "items": {"type": "string", "pattern": "^[-A-Za-z0-9_./]*[-A-Za-z0-9_./*]$"},
+            }),
+            "Labels and annotations that clusters may give their pods beside the known ones, such as example.com/*.",
+        ),
+        field(
             "extraArgs",
             json!([]),
             json!({"type": "array", "items": {"type": "string", "pattern": "^--"}}),

@@ -69,6 +69,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         ca_propagation: flags.ca_propagation,
         // The operator judges that, and says so in the status.
         allow_unsafe_pods: true,
+        allowed_pod_metadata: Vec::new(),
     };
     let referenced = look::referenced(target, &cluster).await?;
     let mut report = Report {

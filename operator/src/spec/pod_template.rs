@@ -2,8 +2,8 @@
 //!
 //! A user who may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
 //! that making a cluster is not a way around the rules for making pods: nothing of the node, no root, no other identity, no Secret
-//! that is not the cluster's own. Fields are allowed one by one (`allowed`), and metadata that a spec gives to all objects is held to the
-//! same rules (`metadata`). The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
+//! that is not the cluster's own. Fields are allowed one by one (`allowed`), and so are labels and annotations (`metadata`), also those that
+//! a spec gives to all objects. The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
 
 use std::collections::BTreeMap;
 
@@ -89,27 +89,23 @@ pub(super) fn config_maps(template: &Value) -> Vec<(String, String)> {
 }
 
 /// The first field that asks for more than brains may have, and why it is refused.
-pub(super) fn excess(cluster: &KubeBrainCluster, names: &Names, template: &Value) -> Option<String> {
+pub(super) fn excess(
+    cluster: &KubeBrainCluster,
+    names: &Names,
+    template: &Value,
+    allowed_metadata: &[String],
+) -> Option<String> {
     let check = Check {
         own: own_secrets(cluster, names),
         account: &names.cluster,
     };
-    annotations(&template["metadata"]["annotations"])
+    metadata::of_template(&template["metadata"], allowed_metadata)
+        .and_then(|(path, why)| refuse(&path, &why))
         .or_else(|| check.pod(&template["spec"]))
         .or_else(|| {
             let path = allowed::stranger(template, &allowed::TEMPLATE, "")?;
             refuse(&path, "it is not among the fields that a podTemplate may set")
         })
-}
-
-fn annotations(annotations: &Value) -> Option<String> {
-    let mut all = annotations.as_object().into_iter().flatten();
-    let found = all.find_map(|(key, value)| {
-        let why = metadata::excess(key, value.as_str().unwrap_or_default())?;
-        Some((key, why))
-    });
-    let (key, why) = found?;
-    refuse(&format!("metadata.annotations[{key}]"), why)
 }
 
 /// Returns true if a number is zero, however it is written.

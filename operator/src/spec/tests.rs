@@ -95,7 +95,21 @@ fn alternative_names_are_dns_names_or_addresses() {
 
 #[test]
 fn inherited_annotations_give_pods_nothing_either() {
-    let inherit = |key: &str| json!({"inheritedMetadata": {"annotations": {"example.com/team": "a", key: "x"}}});
+    let inherit = |key: &str| json!({"inheritedMetadata": {"annotations": {"team": "a", key: "x"}}});
+    let label = json!({"inheritedMetadata": {"labels": {"team": "a", "azure.workload.identity/use": "true"}}});
+    refused(
+        label,
+        "InvalidSpec: inheritedMetadata.labels[azure.workload.identity/use]: ",
+    );
+    let allowing = Settings {
+        allowed_pod_metadata: vec!["example.com/*".to_owned()],
+        ..strict()
+    };
+    refused(
+        inherit("example.com/team"),
+        "InvalidSpec: inheritedMetadata.annotations[example.com/team]: ",
+    );
+    assert!(read(&cluster(inherit("example.com/team")), &allowing, None).is_ok());
     for key in [
         "container.apparmor.security.beta.kubernetes.io/brain",
         "eks.amazonaws.com/role-arn",

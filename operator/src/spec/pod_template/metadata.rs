@@ -1,88 +1,98 @@
-//! Annotations that give a pod something: a profile of the node, a network, another identity. They reach a pod by its template, and by the
-//! metadata that all objects of a cluster inherit.
+//! Labels and annotations of pods: runtimes, networks, clouds and webhooks read them, and give a pod what they ask for. They reach a pod by its
+//! template, and by the metadata that all objects of a cluster inherit; the ServiceAccount inherits no annotations.
 //!
-//! Of Kubernetes' own domains only the keys that are known to give nothing are allowed. Other domains are free, as tools of all kinds read
-//! them, but for those of container runtimes, networks and identities.
+//! Keys that give a pod nothing are listed. Keys without a domain are the user's own. All others are refused, as nobody looked at them, unless
+//! the operator allows them (`--allowed-pod-metadata`).
 
 use crds::KubeBrainCluster;
+use serde_json::Value;
 
-/// Keys, or their beginnings, of the domains below that give a pod nothing. Those of Services and their DNS names mean nothing on a pod, but
-/// all objects inherit them.
-const HARMLESS: [&str; 12] = [
+use crate::names::is_reserved;
+
+/// Keys that give a pod nothing; what ends with `/` or `-` is the beginning of keys. Those of Services and their DNS names mean nothing on a
+/// pod, but all objects inherit them.
+const HARMLESS: [&str; 27] = [
     "app.kubernetes.io/",
+    "argocd.argoproj.io/",
+    "checksum/",
     "cluster-autoscaler.kubernetes.io/",
     "controller.kubernetes.io/pod-deletion-cost",
     "descheduler.alpha.kubernetes.io/",
     "external-dns.alpha.kubernetes.io/",
+    "fluentbit.io/",
+    "helm.sh/",
+    "helm.toolkit.fluxcd.io/",
+    "karpenter.sh/do-not-disrupt",
     "kubectl.kubernetes.io/",
+    "kubernetes.io/change-cause",
     "kubernetes.io/description",
+    "kustomize.toolkit.fluxcd.io/",
+    "linkerd.io/inject",
+    "meta.helm.sh/",
     "networking.gke.io/load-balancer-",
+    "prometheus.io/",
+    "reloader.stakater.com/",
     "service.alpha.kubernetes.io/",
     "service.beta.kubernetes.io/",
     "service.cilium.io/",
     "service.kubernetes.io/",
+    "sidecar.istio.io/inject",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
 ];
-/// Domains of Kubernetes itself.
-const KUBERNETES: [&str; 2] = ["kubernetes.io", "k8s.io"];
+/// A label without a domain that gives a pod an identity.
+const IDENTITY: &str = "aadpodidbinding";
 /// The annotation by which AppArmor profiles were chosen before there was a field.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// Domains whose annotations give a pod, or the account that it runs as, an identity, a network or a way around its container runtime.
-const POWERFUL: [&str; 20] = [
-    "ack.aliyun.com",
-    "aliyun.com",
-    "amazonaws.com",
-    "azure.com",
-    "azure.workload.identity",
-    "cilium.io",
-    "cncf.io",
-    "cri-o.io",
-    "gke.io",
-    "hashicorp.com",
-    "io.containerd",
-    "io.katacontainers",
-    "io.kubernetes.cri",
-    "io.kubernetes.cri-o",
-    "openshift.io",
-    "ovn.org",
-    "projectcalico.org",
-    "run.oci",
-    "spiffe.io",
-    "tigera.io",
-];
 
-/// Why an annotation of a pod or its account is refused, if it is.
-pub(in crate::spec) fn excess(key: &str, value: &str) -> Option<&'static str> {
-    if key.starts_with(APP_ARMOR) {
-        return (value != "runtime/default").then_some("brains run with the runtime's AppArmor profile");
-    }
-    if HARMLESS.iter().any(|known| key.starts_with(known)) {
+/// Why a pod must not have this label or annotation, if it must not. `allowed` are keys, or beginnings of keys with a `*` behind.
+pub(super) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<String> {
+    let is_like = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(beginning) => key.starts_with(beginning),
+        None => key == pattern,
+    };
+    let is_harmless = |known: &&str| match known.ends_with(['/', '-']) {
+        true => key.starts_with(known),
+        false => key == *known,
+    };
+    // Runtimes write their domains from the top, without a slash: io.katacontainers.config.
+    let is_own = !key.contains(['/', '.']) && key != IDENTITY;
+    if is_own || HARMLESS.iter().any(is_harmless) || allowed.iter().any(is_like) {
         return None;
     }
-    let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
-    if KUBERNETES.iter().any(|of| is_below(domain, of)) {
-        return Some("it is not among the annotations of Kubernetes that a pod of a brain may have");
+    if key.starts_with(APP_ARMOR) {
+        return (value != "runtime/default").then(|| "brains run with the runtime's AppArmor profile".to_owned());
     }
-    // Runtimes write their domains from the top: io.katacontainers.config.
-    let powerful = POWERFUL
-        .iter()
-        .any(|of| is_below(domain, of) || domain.strip_prefix(of).is_some_and(|rest| rest.starts_with('.')));
-    powerful.then_some(
-        "annotations of this domain can give a pod an identity, a network or a runtime that brains do not have",
-    )
+    Some(format!(
+        "it may give a pod an identity, a network or a container of somebody else: remove it, or have the operator started with --allowed-pod-metadata={key}"
+    ))
 }
 
-fn is_below(domain: &str, parent: &str) -> bool {
-    domain
-        .strip_suffix(parent)
-        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+/// The first label or annotation of a podTemplate that pods must not have, with its path, and why.
+pub(super) fn of_template(metadata: &Value, allowed: &[String]) -> Option<(String, String)> {
+    ["annotations", "labels"].into_iter().find_map(|kind| {
+        let mut all = metadata[kind].as_object().into_iter().flatten();
+        all.find_map(|(key, value)| {
+            let why = excess(key, value.as_str().unwrap_or_default(), allowed)?;
+            Some((format!("metadata.{kind}[{key}]"), why))
+        })
+    })
 }
 
-/// The first annotation that all objects of a cluster would inherit and that its pods must not have.
-pub(in crate::spec) fn inherited(cluster: &KubeBrainCluster) -> Option<String> {
+/// The same of what all objects of a cluster would inherit, in words.
+pub(in crate::spec) fn inherited(cluster: &KubeBrainCluster, allowed: &[String]) -> Option<String> {
     let inherited = cluster.spec.inherited_metadata.as_ref()?;
-    let inherits = |key: &&String| crate::objects::is_inherited(key);
-    let mut all = inherited.annotations.iter().filter(|(key, _)| inherits(key));
-    all.find_map(|(key, value)| Some(format!("inheritedMetadata.annotations[{key}]: {}", excess(key, value)?)))
+    let annotations = inherited.annotations.iter();
+    let annotations = annotations.filter(|(key, _)| crate::objects::is_inherited(key));
+    let labels = inherited.labels.iter().filter(|(key, _)| !is_reserved(key));
+    let all = annotations.map(|each| ("annotations", each));
+    let mut all = all.chain(labels.map(|each| ("labels", each)));
+    all.find_map(|(kind, (key, value))| {
+        Some(format!(
+            "inheritedMetadata.{kind}[{key}]: {}",
+            excess(key, value, allowed)?
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -90,43 +100,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn annotations_that_give_something_are_refused() {
+    fn metadata_that_nobody_looked_at_is_refused() {
         for key in [
             "container.apparmor.security.beta.kubernetes.io/brain",
             "container.seccomp.security.alpha.kubernetes.io/brain",
             "seccomp.security.alpha.kubernetes.io/pod",
             "eks.amazonaws.com/role-arn",
-            "iam.amazonaws.com/role",
             "iam.gke.io/gcp-service-account",
-            "azure.workload.identity/client-id",
+            "azure.workload.identity/use",
+            "aadpodidbinding",
             "k8s.v1.cni.cncf.io/networks",
             "cni.projectcalico.org/hostportPolicy",
             "io.katacontainers.config.hypervisor.path",
             "io.kubernetes.cri-o.userns-mode",
+            "run.oci.keep_original_groups",
             "vault.hashicorp.com/agent-inject",
+            "sidecar.istio.io/userVolume",
+            "sidecar.istio.io/injector",
+            "inject.example/anything",
             "scheduler.alpha.kubernetes.io/critical-pod",
             "networking.gke.io/interfaces",
             "anything.of.k8s.io/tomorrow",
         ] {
-            assert!(excess(key, "x").is_some(), "{key}");
+            let why = excess(key, "x", &[]);
+            assert!(why.is_some(), "{key}");
+            assert_eq!(excess(key, "x", &[key.to_owned()]), None, "{key}");
         }
         for key in [
             "note",
-            "example.com/team",
+            "team",
+            "app.kubernetes.io/instance",
             "sidecar.istio.io/inject",
             "prometheus.io/scrape",
+            "checksum/config",
             "cluster-autoscaler.kubernetes.io/safe-to-evict",
             "kubectl.kubernetes.io/default-container",
             "external-dns.alpha.kubernetes.io/hostname",
             "networking.gke.io/load-balancer-type",
             "service.beta.kubernetes.io/aws-load-balancer-type",
-            "service.cilium.io/global",
-            "service.kubernetes.io/topology-mode",
-            "notkubernetes.io/x",
-            "exampleazure.com/x",
         ] {
-            assert_eq!(excess(key, "x"), None, "{key}");
+            assert_eq!(excess(key, "x", &[]), None, "{key}");
         }
-        assert_eq!(excess(&format!("{APP_ARMOR}brain"), "runtime/default"), None);
+        assert_eq!(excess(&format!("{APP_ARMOR}brain"), "runtime/default", &[]), None);
+    }
+
+    #[test]
+    fn operator_allows_keys_and_beginnings_of_keys() {
+        let allowed = ["example.com/*", "tools.example.org/owner"].map(str::to_owned);
+        for key in ["example.com/team", "tools.example.org/owner"] {
+            assert_eq!(excess(key, "x", &allowed), None, "{key}");
+        }
+        for key in ["a.example.com/team", "tools.example.org/owner2"] {
+            let why = excess(key, "x", &allowed).unwrap_or_default();
+            assert!(why.ends_with(&format!("--allowed-pod-metadata={key}")), "{why}");
+        }
     }
 }

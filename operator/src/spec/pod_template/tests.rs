@@ -9,7 +9,7 @@ fn excess_of(template: &Value) -> Option<String> {
         namespace: "brains".to_owned(),
         domain: "cluster.local".to_owned(),
     };
-    taken(template).or_else(|| excess(&cluster, &names, template))
+    taken(template).or_else(|| excess(&cluster, &names, template, &[]))
 }
 
 #[track_caller]
@@ -25,7 +25,7 @@ fn refused(template: Value, path: &str) {
 fn permitted_fields_are_accepted() {
     for template in [
         json!({}),
-        json!({"metadata": {"annotations": {"sidecar.example/inject": "true"}, "labels": {"team": "a"}}}),
+        json!({"metadata": {"annotations": {"sidecar.istio.io/inject": "true"}, "labels": {"team": "a"}}}),
         json!({"spec": {"containers": [{"name": "brain", "env": [{"name": "A", "value": "1"}]}, {"name": "side", "image": "x"}]}}),
         json!({"spec": {"serviceAccountName": "dev", "hostNetwork": false, "tolerations": [{"operator": "Exists"}]}}),
         json!({"spec": {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "dev-server-tls"}}]}}),
@@ -156,7 +156,7 @@ fn secrets_that_the_spec_names_may_be_mounted() {
         json!({"spec": {"volumes": [volume]}})
     };
     let items = |key: &str| json!([{"key": key, "path": "x"}]);
-    let judge = |template: Value| excess(&cluster, &names, &template);
+    let judge = |template: Value| excess(&cluster, &names, &template, &[]);
     for good in [
         volume(json!({"secret": {"secretName": "bundle", "items": items("ca.crt")}})),
         volume(json!({"secret": {"secretName": "s", "items": items("tls.key")}})),
@@ -197,12 +197,12 @@ fn key_that_tikv_certificate_needs_is_all_that_is_read_of_its_secret() {
         domain: "cluster.local".to_owned(),
     };
     let mount = |secret: Value| json!({"spec": {"volumes": [{"name": "a", "secret": secret}]}});
-    let whole = excess(&cluster, &names, &mount(json!({"secretName": "database"})));
+    let whole = excess(&cluster, &names, &mount(json!({"secretName": "database"})), &[]);
     let expected =
         "podTemplate.spec.volumes[0].secret: of Secret database the spec names ca.pem: read only that, by its key";
     assert_eq!(whole.as_deref(), Some(expected));
     let one = mount(json!({"secretName": "database", "items": [{"key": "ca.pem", "path": "x"}]}));
-    assert_eq!(excess(&cluster, &names, &one), None);
+    assert_eq!(excess(&cluster, &names, &one, &[]), None);
 }
 
 #[test]
@@ -368,6 +368,12 @@ fn profiles_labels_and_groups_of_the_node_are_refused() {
         json!({"metadata": {"annotations": {annotation: "unconfined"}}}),
         &format!("metadata.annotations[{annotation}]"),
     );
+    for kind in ["labels", "annotations"] {
+        refused(
+            json!({"metadata": {kind: {"team": "a", "inject.example/agent": "true"}}}),
+            &format!("metadata.{kind}[inject.example/agent]"),
+        );
+    }
     for good in [
         json!({"metadata": {"annotations": {annotation: "runtime/default"}}}),
         pod(json!({"appArmorProfile": {"type": "RuntimeDefault"}, "supplementalGroups": [1000], "seLinuxOptions": {}})),
