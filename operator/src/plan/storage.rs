@@ -33,7 +33,7 @@ pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<
     let Some(value) = secret.data.as_ref().and_then(|data| data.get(key)) else {
         return refusal(
             SECRET_MISSING,
-            format!("Secret {name} has no {key}, or it is larger than {MOST} KiB, or stands beside too much else"),
+            format!("Secret {name} has no {key}, or it is larger than {MOST} KiB"),
         );
     };
     let only = std::str::from_utf8(&value.0).is_ok_and(crate::certificates::holds_only_certificates);

@@ -1,7 +1,7 @@
 //! Secrets that the user made and the spec names. They do not carry the operator's label, so no other watch shows them: each has a
 //! watch of its own by its name, shared by all clusters that name it, which ends when none does any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::triggers::Triggers;
 const WATCHED: usize = 256;
 /// Bytes of one value of a Secret that is kept. Certificates have less.
 pub(crate) const VALUE: usize = 128 << 10;
-/// Bytes of all values that are kept of one.
+/// Bytes of all values that are kept of one, those that a spec names before all others.
 const VALUES: usize = 160 << 10;
 /// Timeout of the first answers of one cluster's watches together.
 const FIRST: Duration = Duration::from_secs(5);
@@ -35,6 +35,9 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// Secrets that a spec names, by their names; `None` for one that does not exist.
 pub(crate) type Given = BTreeMap<String, Option<Arc<Secret>>>;
+
+/// Secrets that a spec names, with the keys of each whose values are read.
+pub(crate) type Named = BTreeMap<String, BTreeSet<String>>;
 
 /// The watches. Clones share them.
 #[derive(Clone)]
@@ -51,11 +54,12 @@ struct Running {
     watches: HashMap<Key, (watch::Receiver<Seen>, AbortHandle)>,
 }
 
-/// Which Secret.
+/// A Secret, and which of its values are read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     namespace: String,
     name: String,
+    keys: BTreeSet<String>,
 }
 
 /// The state of a watch.
@@ -84,13 +88,13 @@ impl GivenSecrets {
     /// The API server refused, or did not answer in time.
     pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Given> {
         let until = Instant::now() + FIRST;
-        let names = named(&cluster.spec);
+        let named = named(&cluster.spec);
         // All watches begin before any is waited for.
-        let watches: Vec<_> = names
+        let watches: Vec<_> = named
             .into_iter()
-            .map(|name| {
+            .map(|(name, keys)| {
                 let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
-                let key = Key { namespace, name };
+                let key = Key { namespace, name, keys };
                 (is_name(&key.name).then(|| self.watch(&key)), key)
             })
             .collect();
@@ -102,7 +106,8 @@ impl GivenSecrets {
                 Some(Some(watch)) => first(watch, &key, until).await?,
                 Some(None) => {
                     let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
-                    api.get_opt(&key.name).await?.map(pruned)
+                    let secret = api.get_opt(&key.name).await?;
+                    secret.map(|secret| pruned(secret, &key.keys))
                 }
             };
             found.insert(key.name, secret);
@@ -135,7 +140,7 @@ impl GivenSecrets {
         let following = async {
             while let Some(event) = events.next().await {
                 let secret = match event {
-                    Ok(secret) => secret.map(pruned),
+                    Ok(secret) => secret.map(|secret| pruned(secret, &key.keys)),
                     Err(error) => {
                         failed(&show, &key, &error);
                         continue;
@@ -168,10 +173,11 @@ impl GivenSecrets {
         }
     }
 
-    /// The clusters whose specs name a Secret.
+    /// The clusters whose specs name a Secret and these of its keys.
     fn naming(&self, key: &Key) -> Vec<ObjectRef<KubeBrainCluster>> {
         let found = self.clusters.state_filter(|cluster| {
-            cluster.metadata.namespace.as_deref() == Some(&key.namespace) && named(&cluster.spec).contains(&key.name)
+            cluster.metadata.namespace.as_deref() == Some(&key.namespace)
+                && named(&cluster.spec).get(&key.name) == Some(&key.keys)
         });
         found.iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
     }
@@ -197,7 +203,7 @@ pub(crate) async fn read(client: &Client, cluster: &KubeBrainCluster) -> kube::R
         cluster.metadata.namespace.as_deref().unwrap_or_default(),
     );
     let mut found = BTreeMap::new();
-    for name in named(&cluster.spec).into_iter().filter(|name| is_name(name)) {
+    for name in named(&cluster.spec).into_keys().filter(|name| is_name(name)) {
         let secret = api.get_opt(&name).await?.map(Arc::new);
         found.insert(name, secret);
     }
@@ -236,8 +242,9 @@ fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
     }
 }
 
-/// Drops metadata that is not used, and what is too large for a certificate: the Secret may be anything.
-fn pruned(mut secret: Secret) -> Arc<Secret> {
+/// Drops metadata that is not used, and what is too large for a certificate: the Secret may be anything. What stands beside `keys` makes no
+/// difference to them.
+fn pruned(mut secret: Secret, keys: &BTreeSet<String>) -> Arc<Secret> {
     let own = |key: &str| {
         let labels = secret.metadata.labels.as_ref();
         labels
@@ -255,7 +262,7 @@ fn pruned(mut secret: Secret) -> Arc<Secret> {
         ..ObjectMeta::default()
     };
     let mut values: Vec<(String, ByteString)> = secret.data.take().unwrap_or_default().into_iter().collect();
-    values.sort_by_key(|(_, value)| value.0.len());
+    values.sort_by_key(|(key, value)| (!keys.contains(key), value.0.len()));
     let mut left = VALUES;
     values.retain(|(key, value)| {
         let fits = value.0.len() <= VALUE && key.len() + value.0.len() + 64 <= left;
@@ -272,21 +279,54 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && name.chars().all(good)
 }
 
-/// Names of the Secrets in a spec that somebody else makes.
-pub(crate) fn named(spec: &KubeBrainClusterSpec) -> Vec<String> {
-    let mut names = Vec::new();
+/// The Secrets in a spec that somebody else makes. Of those with the keys of tokens it only matters that they exist.
+pub(crate) fn named(spec: &KubeBrainClusterSpec) -> Named {
+    const PAIR: [&str; 2] = ["tls.crt", "tls.key"];
+    let mut named = Named::new();
+    let mut add = |name: &String, keys: &[&str]| {
+        let read = named.entry(name.clone()).or_default();
+        read.extend(keys.iter().map(|key| (*key).to_owned()));
+    };
     if let Some(secrets) = spec.tls.secrets.as_ref().filter(|_| spec.tls.mode == TlsMode::Secret) {
-        names.push(&secrets.ca_bundle.name);
-        names.extend([&secrets.server.name, &secrets.peer.name, &secrets.operator_client.name]);
+        add(&secrets.ca_bundle.name, &[&secrets.ca_bundle.key]);
+        for pair in [&secrets.server, &secrets.peer, &secrets.operator_client] {
+            add(&pair.name, &PAIR);
+        }
     }
-    names.extend(spec.tls.ca_secret_ref.as_ref().map(|reference| &reference.name));
+    if let Some(authority) = &spec.tls.ca_secret_ref {
+        add(&authority.name, &["ca.crt", "ca.key"]);
+        add(&authority.name, &PAIR);
+    }
     if let Some(tls) = spec.storage.tikv.as_ref().and_then(|tikv| tikv.tls.as_ref()) {
-        names.push(&tls.ca_secret_ref.name);
-        names.push(&tls.client_secret_ref.name);
+        add(&tls.ca_secret_ref.name, &[&tls.ca_secret_ref.key]);
+        add(&tls.client_secret_ref.name, &PAIR);
     }
-    names.extend(spec.jwt_secret_ref.as_ref().map(|reference| &reference.name));
-    let mut names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).cloned().collect();
-    names.sort();
-    names.dedup();
-    names
+    if let Some(tokens) = &spec.jwt_secret_ref {
+        add(&tokens.name, &[]);
+    }
+    named.remove("");
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_that_a_spec_names_is_kept_beside_any_others() {
+        let value = |size: usize| ByteString(vec![b'x'; size]);
+        let smaller = (0..100).map(|number| (format!("other-{number:03}"), value(3 << 10)));
+        let secret = Secret {
+            data: Some(smaller.chain([("ca.crt".to_owned(), value(4 << 10))]).collect()),
+            ..Secret::default()
+        };
+        let kept = |keys: &[&str]| {
+            let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+            pruned(secret.clone(), &keys).data.clone().unwrap()
+        };
+        assert!(!kept(&[]).contains_key("ca.crt"), "the others take all there is");
+        assert!(kept(&["ca.crt"]).contains_key("ca.crt"));
+        let all: usize = kept(&["ca.crt"]).values().map(|value| value.0.len()).sum();
+        assert!(all <= VALUES, "{all}");
+    }
 }
