@@ -22,10 +22,13 @@ use crate::plan::claims::is_terminating;
 use crate::plan::{Additions, AuthorityView, Live, Step, Stored, keep_metadata, ownership};
 use crate::probe;
 use crate::spec::Desired;
-use crate::stores::{clusters, received};
+use crate::stores::{clusters, list_kept, received};
 
 pub(crate) mod certificates;
 mod resize;
+
+/// Most pods of a cluster that are read before one of them is deleted.
+const PODS: usize = 256;
 
 /// Reason that a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -351,13 +354,10 @@ impl Applier<'_> {
             return Ok(false);
         };
         let params = ListParams::default().labels(&format!("{CLUSTER}={}", names.cluster));
-        let live = self.pods().list(&params).await?;
-        let own = live
-            .items
-            .iter()
-            .filter(|pod| ownership::controller(pod) == uid.as_deref());
+        let is_own = |pod: &Pod| ownership::controller(pod) == uid.as_deref();
+        let live = list_kept(&self.pods(), params, PODS, is_own).await?;
         let versions = |pod: &Pod| (pod.name_any(), version(&pod.metadata));
-        let live: BTreeMap<_, _> = own.map(versions).collect();
+        let live: BTreeMap<_, _> = live.iter().map(versions).collect();
         if live != observed.pods.iter().map(versions).collect() {
             return Ok(false);
         }

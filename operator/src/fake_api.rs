@@ -122,6 +122,8 @@ pub(crate) struct FakeApi {
     script: Arc<Script>,
     admission: Arc<Admission>,
     by: &'static str,
+    /// Lists have to come in pages.
+    is_paged: bool,
 }
 
 impl FakeApi {
@@ -136,6 +138,7 @@ impl FakeApi {
             script: Arc::new(script),
             admission: Arc::new(|_, _| {}),
             by: "",
+            is_paged: false,
         }
     }
 
@@ -160,6 +163,14 @@ impl FakeApi {
         Self {
             script: Arc::new(script),
             by,
+            ..self.clone()
+        }
+    }
+
+    /// The same server, which takes no list without pages of what anybody may make in any number and size.
+    fn paged(&self) -> Self {
+        Self {
+            is_paged: true,
             ..self.clone()
         }
     }
@@ -284,6 +295,14 @@ impl FakeApi {
                 .get(http::header::ACCEPT)
                 .is_some_and(|accept| accept.to_str().unwrap().contains("as=PartialObjectMetadata")),
         };
+        let is_large = ["/pods", "/persistentvolumeclaims", "/events"]
+            .iter()
+            .any(|plural| asked.path.ends_with(plural));
+        let is_whole = asked.parameter("limit").is_none() && asked.parameter("watch").is_none();
+        assert!(
+            !(self.is_paged && is_large && is_whole && asked.method == Method::GET),
+            "a list without pages: {asked:?}"
+        );
         self.lock().asked.push(asked.clone());
         match (self.script)(&asked) {
             Reply::Pass => {}
@@ -629,7 +648,7 @@ fn merge(base: &mut Value, more: Value) {
 /// A controller beside a fake API server.
 pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let (metrics, ledger) = (Metrics::new(), Ledger::default());
-    let client = api.client(leadership, &metrics, &ledger);
+    let client = api.paged().client(leadership, &metrics, &ledger);
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
     let fleet = Fleet::new(settings().default_image, 1, &[], Arc::default());
@@ -637,6 +656,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
         external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),
         events: Events::new(client.clone(), "test".to_owned()),
+        installation: Installation::new(client.clone(), None),
         client,
         settings: settings(),
         metrics,
@@ -656,7 +676,6 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
 
 /// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
 pub(crate) struct Rig {
-        installation: Installation::new(client.clone(), None),
     pub(crate) api: FakeApi,
     pub(crate) context: Context,
     pub(crate) triggers: Arc<Triggers>,

@@ -33,8 +33,10 @@ mod optional;
 pub(crate) mod received;
 
 use feed::Feed;
-pub(crate) use feed::name_kind;
+pub(crate) use feed::{list_kept, name_kind};
 
+/// Most members that a spec may ask for.
+const MEMBERS: u16 = 64;
 /// Longest wait of reconciles for the first lists of optional kinds.
 const OPTIONAL: Duration = Duration::from_secs(5);
 
@@ -176,11 +178,11 @@ fn is_claim_of_cluster(feed: &Feed, claim: &ObjectMeta) -> bool {
     })
 }
 
-/// Returns true if the name is `prefix` with the ordinal of a pod behind it.
+/// Returns true if the name is `prefix` with the ordinal of a pod behind it. Anybody may make objects of higher ordinals.
 fn is_ordinal(object: &ObjectMeta, prefix: &str) -> bool {
     let name = object.name.as_deref().unwrap_or_default();
     let ordinal = name.strip_prefix(prefix).and_then(|rest| rest.parse::<u16>().ok());
-    ordinal.is_some_and(|ordinal| format!("{prefix}{ordinal}") == name)
+    ordinal.is_some_and(|ordinal| ordinal < MEMBERS && format!("{prefix}{ordinal}") == name)
 }
 
 /// Polls the watches for ever.

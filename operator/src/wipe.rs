@@ -13,6 +13,7 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::ApiResource;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tracing::warn;
@@ -28,12 +29,15 @@ use crate::reconcile::{self, Context, Ended, Error, api};
 use crate::status;
 use crate::stores::external::is_external;
 use crate::stores::given::Given;
+use crate::stores::list_kept;
 use crate::stores::received::Stub;
 
 /// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has let the dependents go.
 const ORPHAN: &str = "orphan";
 /// Reason that the keys of such a cluster stay.
 const ORPHANED: &str = "the cluster was deleted without its objects, so its members go on";
+/// Most pods that are looked at in a pass.
+const PODS: usize = 16;
 /// Pause before a failed Job is replaced.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -326,25 +330,31 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
         return Ok(pods.iter().map(|pod| pod.name_any()).collect());
     }
     let name = cluster.name_any();
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace().unwrap_or_default());
-    let selector = format!("{}={name}", crate::names::CLUSTER);
-    let found = pods.list(&ListParams::default().labels(&selector)).await;
-    let found = found.map_err(api("reading the pods"))?;
+    let namespace = cluster.namespace().unwrap_or_default();
+    let pods: Api<Stub> = Api::namespaced_with(context.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
+    let params = ListParams::default().labels(&format!("{}={name}", crate::names::CLUSTER));
     // Somebody else's pods carry the label in vain. Pods without a controller were ours.
-    let may_be_ours = |pod: &&Pod| {
+    let may_be_ours = |pod: &Stub| {
         let mut owners = pod.owner_references().iter();
         let controller = owners.find(|owner| owner.controller == Some(true));
         controller.is_none_or(|owner| owner.kind == "StatefulSet" && owner.name == name)
     };
-    Ok(found.iter().filter(may_be_ours).map(ResourceExt::name_any).collect())
+    let found = list_kept(&pods, params, PODS, may_be_ours).await;
+    let found = found.map_err(api("reading the pods"))?;
+    Ok(found.iter().map(ResourceExt::name_any).collect())
 }
 
 /// The reason of failure that the Job's newest pod reports, or for which it does not start, or for which there is none.
 async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
-    let selector = format!("batch.kubernetes.io/job-name={}", job.name_any());
-    let found = pods.list(&ListParams::default().labels(&selector)).await;
-    let mut found = found.map_err(api("reading the pods of the wipe"))?.items;
+    let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name_any()));
+    // Anybody may make pods with this label.
+    let is_of_job = |pod: &Pod| {
+        let mut owners = pod.owner_references().iter();
+        owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())
+    };
+    let found = list_kept(&pods, params, PODS, is_of_job).await;
+    let mut found = found.map_err(api("reading the pods of the wipe"))?;
     found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
     if let Some(refusal) = found.iter().rev().find_map(BrainRefusal::of_end) {
         return Ok(Some(refusal.message));

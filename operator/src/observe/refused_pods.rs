@@ -11,11 +11,12 @@ use tracing::debug;
 use super::Observed;
 use crate::names::Names;
 use crate::objects::{Key, Kind};
+use crate::stores::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.
 const GRACE: i64 = 5;
 /// Most Events that are read: like ones are counted in one.
-const EVENTS: u32 = 50;
+const EVENTS: usize = 48;
 /// Most characters of a reason that are kept.
 const WORDS: usize = 512;
 
@@ -35,11 +36,9 @@ pub(super) async fn look(
 /// The newest refusal of a pod of the object with this uid, since then, in the words of its controller.
 pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i64) -> Option<String> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default()
-        .fields(&format!("involvedObject.uid={uid},reason=FailedCreate"))
-        .limit(EVENTS);
-    let found = match events.list(&params).await {
-        Ok(found) => found.items,
+    let params = ListParams::default().fields(&format!("involvedObject.uid={uid},reason=FailedCreate"));
+    let found = match list_kept(&events, params, EVENTS, |_| true).await {
+        Ok(found) => found,
         Err(error) => {
             debug!(%error, "Events of a controller cannot be read");
             return None;

@@ -1,7 +1,7 @@
 //! Pods that somebody else makes and that hold the brains of a cluster: they carry labels of their owner's choice, so each such
 //! cluster has a watch of its own, which ends with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,13 +12,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Selector};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::feed::Feed;
-use super::received::Object;
 use crate::triggers::Triggers;
 
+/// Most pods of a cluster that are kept, several times the members that it may have. What a selector finds besides is not looked at until it
+/// changes.
+const PODS: usize = 256;
 /// Timeout of the first list.
 const FIRST: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that its cluster still exists.
@@ -150,7 +153,22 @@ impl ExternalPods {
         let named = cluster.clone();
         let mut touched = |_: &Pod, _| vec![named.clone()];
         let events = feed.listed(&ApiResource::erase::<Pod>(&()), Some(&selector));
-        let events = events.filter_map(|event| std::future::ready(feed.kept(event, Object::parse)));
+        let mut names = HashSet::new();
+        let events = events.filter_map(|event| {
+            let is_kept = match &event {
+                Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
+                    names.contains(&pod.name_any()) || (names.len() < PODS && names.insert(pod.name_any()))
+                }
+                Ok(Event::Delete(pod)) => names.remove(&pod.name_any()),
+                Ok(Event::Init) => {
+                    names.clear();
+                    true
+                }
+                Ok(Event::InitDone) | Err(_) => true,
+            };
+            let kept = is_kept.then(|| feed.kept(event, |pod| pod.light().parse()));
+            std::future::ready(kept.flatten())
+        });
         let watch = feed.follow(events, "pods", &mut writer, &mut touched);
         let gone = async {
             while clusters

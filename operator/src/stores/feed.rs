@@ -42,6 +42,9 @@ const EARLIER: usize = 256;
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
+/// Returns true if an object with this metadata is kept.
+type Wants = fn(&Feed, &ObjectMeta) -> bool;
+
 /// Fields that every watch needs.
 #[derive(Clone)]
 pub(super) struct Feed {
@@ -161,13 +164,13 @@ impl Feed {
 
     /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have. What was there before its cluster is listed
     /// when that appears: no event tells of it.
-    pub(super) async fn labelled<K>(self, label: &str, wants: fn(&Self, &ObjectMeta) -> bool, mut writer: Writer<K>)
+    pub(super) async fn labelled<K>(self, label: &str, wants: Wants, mut writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let resource = ApiResource::erase::<K>(&());
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
-        let events = self.with_earlier(&resource, label).filter_map(|event| {
+        let events = self.with_earlier(&resource, label, wants).filter_map(|event| {
             let kept = self.kept(event, |object| {
                 wants(&self, &object.metadata).then(|| object.parse()).flatten()
             });
@@ -184,12 +187,14 @@ impl Feed {
         &self,
         resource: &ApiResource,
         label: &str,
+        wants: Wants,
     ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
         let merged = Merged {
             events: Box::pin(self.listed(resource, Some(label))),
             feed: self.clone(),
             resource: resource.clone(),
             label: label.to_owned(),
+            wants,
             arrived: self.arrived.subscribe(),
             look: tokio::time::interval(LOOK),
             known: self.present(),
@@ -227,34 +232,16 @@ impl Feed {
         clusters.iter().map(identity).collect()
     }
 
-    /// Objects with the label of a cluster.
+    /// Objects with the label of a cluster that are kept.
     async fn earlier(
         &self,
-        resource: &ApiResource,
-        label: &str,
+        (resource, label, wants): (&ApiResource, &str, Wants),
         cluster: &ObjectRef<KubeBrainCluster>,
     ) -> kube::Result<Vec<Object>> {
         let namespace = cluster.namespace.as_deref().unwrap_or_default();
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        let mut params = ListParams::default()
-            .labels(&format!("{label}={}", cluster.name))
-            .limit(PAGE);
-        let list = async {
-            let mut found = Vec::new();
-            loop {
-                let page = api.list(&params).await?;
-                // Anybody may give the label to any number of objects.
-                found.extend(page.items.into_iter().take(EARLIER.saturating_sub(found.len())));
-                match page
-                    .metadata
-                    .continue_
-                    .filter(|next| !next.is_empty() && found.len() < EARLIER)
-                {
-                    Some(next) => params = params.clone().continue_token(&next),
-                    None => return Ok(found),
-                }
-            }
-        };
+        let params = ListParams::default().labels(&format!("{label}={}", cluster.name));
+        let list = list_kept(&api, params, EARLIER, |object| wants(self, &object.metadata));
         let late = || kube::Error::Service("the list was not answered in time".into());
         tokio::time::timeout(READ, list).await.unwrap_or_else(|_| Err(late()))
     }
@@ -438,6 +425,7 @@ struct Merged<S> {
     feed: Feed,
     resource: ApiResource,
     label: String,
+    wants: Wants,
     events: S,
     arrived: watch::Receiver<()>,
     look: Interval,
@@ -457,7 +445,8 @@ impl<S> Merged<S> {
             if self.known.contains(&cluster) {
                 continue;
             }
-            match self.feed.earlier(&self.resource, &self.label, &cluster.0).await {
+            let kind = (&self.resource, self.label.as_str(), self.wants);
+            match self.feed.earlier(kind, &cluster.0).await {
                 Ok(found) => {
                     self.found.extend(found);
                     self.known.insert(cluster);
@@ -466,6 +455,33 @@ impl<S> Merged<S> {
                     debug!(%error, plural = self.resource.plural, "cannot list what was there before a cluster");
                 }
             }
+        }
+    }
+}
+
+/// Lists in small pages, and keeps at most so many objects: anybody may give a label to any number of large ones.
+///
+/// # Errors
+/// The API server refused or did not answer.
+pub(crate) async fn list_kept<K>(
+    api: &Api<K>,
+    mut params: ListParams,
+    most: usize,
+    keep: impl Fn(&K) -> bool,
+) -> kube::Result<Vec<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    params = params.limit(PAGE);
+    let mut kept = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        let room = most.saturating_sub(kept.len());
+        kept.extend(page.items.into_iter().filter(|object| keep(object)).take(room));
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        match next.filter(|_| kept.len() < most) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(kept),
         }
     }
 }

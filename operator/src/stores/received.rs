@@ -17,6 +17,8 @@ use crate::names::is_reserved;
 
 /// Memory that one field may take, of an object itself or of its spec or its status.
 pub(crate) const FIELD: usize = 256 << 10;
+/// The same for objects of which only small fields are read.
+const LIGHT: usize = 16 << 10;
 /// Memory for the labels, the annotations, and the owners of an object, each.
 const METADATA: usize = 64 << 10;
 /// Memory for those labels and annotations that are the operator's own, beyond the others.
@@ -51,6 +53,17 @@ impl<const WHOLE: bool> Received<WHOLE> {
             metadata: self.metadata,
             data: Value::Object(self.content),
         }
+    }
+
+    /// The same without the large fields of its spec and its status.
+    pub(crate) fn light(&self) -> Self {
+        let mut light = self.clone();
+        for part in ["spec", "status"] {
+            if let Some(Value::Object(fields)) = light.content.get_mut(part) {
+                fields.retain(|_, value| weight(value) <= LIGHT);
+            }
+        }
+        light
     }
 
     /// The same as a type; `None` if what is left of it does not parse.

@@ -90,6 +90,34 @@ async fn pods_of_somebody_else_are_found_by_the_selector() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn external_pods_cost_little_whoever_labels_them() {
+    let api = FakeApi::new();
+    let spec = json!({"workload": {"type": "External", "selector": {"matchLabels": {"app": "a"}}}, "storage": {"embedded": null}});
+    api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
+    let put = |name: &str| {
+        let spec = json!({"nodeName": "n1", "containers": [{"name": "x", "args": ["x".repeat(100 << 10)]}]});
+        let metadata = json!({"name": name, "namespace": "brains", "labels": {"app": "a"}});
+        api.put(
+            &format!("{NAMESPACE}/pods/{name}"),
+            json!({"metadata": metadata, "spec": spec}),
+        );
+    };
+    (0..300).for_each(|number| put(&format!("a-{number:03}")));
+    let rig = Rig::new(api.clone()).await;
+    let pods = rig.context.external_pods.of(&rig.cluster()).await.unwrap();
+    assert_eq!(pods.len(), 256);
+    let spec = pods[0].spec.clone().unwrap();
+    assert_eq!((spec.node_name.as_deref(), spec.containers.len()), (Some("n1"), 0));
+    // One that goes makes room.
+    api.remove(&format!("{NAMESPACE}/pods/a-000"));
+    rig.sync().await;
+    put("b");
+    rig.sync().await;
+    let pods = rig.context.external_pods.of(&rig.cluster()).await.unwrap();
+    assert!(pods.len() == 256 && pods.iter().any(|pod| pod.name_any() == "b"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn named_secrets_are_watched_and_not_polled() {
     let api = settled(FakeApi::new());
     let path = format!("{CLUSTERS}/dev");
@@ -378,6 +406,12 @@ async fn pods_and_claims_of_strangers_are_not_kept() {
     );
 }
 
+/// Returns true if there is a StatefulSet of this name.
+fn has_set(rig: &Rig, name: &str) -> bool {
+    let path = format!("/apis/apps/v1/namespaces/brains/statefulsets/{name}");
+    rig.api.get(&path).is_some()
+}
+
 #[tokio::test(start_paused = true)]
 async fn cluster_that_is_too_large_says_so_and_others_go_on() {
     let api = FakeApi::new();
@@ -401,16 +435,8 @@ async fn cluster_that_is_too_large_says_so_and_others_go_on() {
     );
     authority(&rig).await;
     pass(&rig).await.unwrap();
-    assert!(
-        rig.api
-            .get("/apis/apps/v1/namespaces/brains/statefulsets/dev")
-            .is_some()
-    );
-    assert!(
-        rig.api
-            .get("/apis/apps/v1/namespaces/brains/statefulsets/large")
-            .is_none()
-    );
+    assert!(has_set(&rig, "dev"));
+    assert!(!has_set(&rig, "large"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -490,6 +516,33 @@ async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     assert!(lists.iter().all(|asked| !asked.path.contains("pods")), "{lists:?}");
 }
 
+/// The number of claims that are seen of a cluster that appears beside claims of these names with its label.
+async fn claims_seen(names: impl Iterator<Item = String>) -> usize {
+    let api = FakeApi::new();
+    let rig = Rig::new(api.clone()).await;
+    for name in names {
+        let metadata = json!({"name": name, "namespace": "brains", "labels": {"kubebrain.io/cluster": "dev"}});
+        let claim = json!({"metadata": metadata, "status": {"phase": "Bound"}});
+        api.put(&format!("{NAMESPACE}/persistentvolumeclaims/{name}"), claim);
+    }
+    rig.sync().await;
+    bare(api.clone());
+    rig.sync().await;
+    rig.context.stores.view("brains", "dev").claims.len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_from_before_its_cluster_is_seen_behind_any_number_of_others_with_its_label() {
+    let decoys = (0..300).map(|number| format!("a-decoy-{number:03}"));
+    assert_eq!(claims_seen(decoys.chain(["data-dev-0".to_owned()])).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_of_more_members_than_a_cluster_may_have_are_not_kept() {
+    let claims = (0..200).map(|number| format!("data-dev-{number}"));
+    assert_eq!(claims_seen(claims).await, 64);
+}
+
 #[tokio::test(start_paused = true)]
 async fn cluster_that_was_too_large_beside_others_is_judged_again_when_they_go() {
     let api = FakeApi::new();
@@ -544,11 +597,7 @@ async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
     assert!(rig.context.stores.knows(crate::objects::Kind::PodMonitor));
     authority(&rig).await;
     pass(&rig).await.unwrap();
-    assert!(
-        rig.api
-            .get("/apis/apps/v1/namespaces/brains/statefulsets/dev")
-            .is_some()
-    );
+    assert!(has_set(&rig, "dev"));
     let writes = rig.api.writes();
     assert!(
         !writes.iter().any(|write| write.path.contains("podmonitors")),

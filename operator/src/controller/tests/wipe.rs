@@ -170,7 +170,10 @@ async fn failed_wipe_is_named_and_tried_again() {
     let rig = Rig::new(leaving("Delete")).await;
     job(&rig).await;
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"}},
+        "metadata": {
+            "name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"},
+            "ownerReferences": [of_job(&rig)],
+        },
         "status": {"containerStatuses": [{"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"terminated": {"exitCode": 1, "message": "{\"code\":\"StorageUnreachable\",\"message\":\"PD does not answer\"}"}}}]},
     });
@@ -294,12 +297,18 @@ async fn finalizer_that_another_manager_owns_is_removed_also_after_a_conflict() 
     assert_eq!(next(&rig).await, None);
 }
 
+/// The reference of a pod to the Job.
+fn of_job(rig: &Rig) -> Value {
+    let job = rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap();
+    json!({"apiVersion": "batch/v1", "kind": "Job", "name": "dev-wipe", "uid": job["metadata"]["uid"], "controller": true})
+}
+
 /// Puts a pod of the Job there, whose container is in this state since long.
 fn put_pod(rig: &Rig, state: &Value) {
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"},
-            "creationTimestamp": crate::fake_cluster::BEGIN,
+            "creationTimestamp": crate::fake_cluster::BEGIN, "ownerReferences": [of_job(rig)],
         },
         "status": {"containerStatuses": [
             {"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state},
@@ -443,4 +452,23 @@ async fn ending_namespace_is_told_what_stays_in_tikv() {
         about[0].contains("KubeBrainCluster dev: the keys stay in TiKV"),
         "{about:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_others_with_the_labels_of_a_wipe_are_not_believed() {
+    let rig = Rig::new(leaving("Delete")).await;
+    job(&rig).await;
+    for number in 0..100 {
+        let labels = json!({"batch.kubernetes.io/job-name": "dev-wipe", "kubebrain.io/cluster": "dev"});
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true});
+        let name = format!("decoy-{number}");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "brains", "labels": labels, "ownerReferences": [owner]},
+            "status": {"containerStatuses": [{"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": 1, "message": "{\"code\":\"\",\"message\":\"believe me\"}"}}}]},
+        });
+        rig.api.put(&format!("{NAMESPACE}/pods/{name}"), pod);
+    }
+    next(&rig).await.unwrap();
+    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
 }
