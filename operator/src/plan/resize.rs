@@ -89,11 +89,19 @@ pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bo
 
 /// What a member waits for whose node has not given it the memory that it is to be restarted with, in words.
 pub(super) fn waits_for_memory(pod: &Pod) -> Option<String> {
-    let state = reason(pod, "PodResizePending").filter(|_| pod.annotations().contains_key(MEMORY_RESIZED))?;
-    Some(format!(
-        "{} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it",
-        pod.name_any()
-    ))
+    let name = pod.name_any();
+    let waits = pod.annotations().contains_key(MEMORY_RESIZED);
+    if let Some(state) = reason(pod, "PodResizePending").filter(|_| waits) {
+        return Some(format!(
+            "{name} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it"
+        ));
+    }
+    let is_given = given(pod) == memory(pod);
+    (waits && !is_given).then(|| {
+        let state = reason(pod, "PodResizeInProgress").filter(|state| !state.is_empty());
+        let state = state.map_or_else(String::new, |state| format!(" ({state})"));
+        format!("{name} is restarted with its new limit of memory when its node has given it that{state}")
+    })
 }
 
 /// The limit of memory that the kubelet has given the brain of a pod.

@@ -17,6 +17,22 @@ fn say(fake: &mut FakeCluster, pod: &str, type_: &str, reason: &str) {
     *pod = serde_json::from_value(value).unwrap();
 }
 
+/// Records on the only pod that it cannot get the resources of the live template in place.
+fn refuse_resize(fake: &mut FakeCluster) {
+    let hash = written(fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
+    let refused = hash.as_str().unwrap().to_owned();
+    fake.pod("dev-0")
+        .annotations_mut()
+        .insert(RESIZE_REFUSED.to_owned(), refused);
+}
+
+/// The message of a condition.
+fn message(fake: &FakeCluster, type_: &str) -> String {
+    let conditions = fake.cluster.status.clone().unwrap().conditions.unwrap();
+    let found = conditions.into_iter().find(|condition| condition.type_ == type_);
+    found.unwrap().message
+}
+
 #[test]
 fn resources_change_in_place_one_pod_at_a_time() {
     let mut fake = members(3, [false; 3]);
@@ -63,11 +79,7 @@ fn pod_that_cannot_be_resized_is_replaced() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.edit(limits("2"));
     fake.pass();
-    let hash = written(&fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
-    let refused = hash.as_str().unwrap().to_owned();
-    fake.pod("dev-0")
-        .annotations_mut()
-        .insert(RESIZE_REFUSED.to_owned(), refused);
+    refuse_resize(&mut fake);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
     let why = fake.plan().steps.into_iter().find_map(|step| match step {
         Step::Replace { why, .. } => Some(why),
@@ -174,13 +186,17 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
     for state in ["Deferred", "Infeasible"] {
         say(&mut fake, "dev-0", "PodResizePending", state);
         assert_eq!(fake.pass(), Vec::<String>::new(), "{state}");
-        let conditions = fake.cluster.status.clone().unwrap().conditions.unwrap();
-        let progressing = conditions
-            .into_iter()
-            .find(|condition| condition.type_ == "Progressing");
-        let message = progressing.unwrap().message;
-        assert!(message.contains(state), "{message}");
+        let progressing = message(&fake, "Progressing");
+        assert!(progressing.contains(state), "{progressing}");
     }
+    // The node has taken it up, and what it meets with is named.
+    for (state, expected) in [("", "has given it that"), ("Error", "has given it that (Error)")] {
+        say(&mut fake, "dev-0", "PodResizeInProgress", state);
+        assert_eq!(fake.pass(), Vec::<String>::new(), "{state}");
+        let progressing = message(&fake, "Progressing");
+        assert!(progressing.contains(expected), "{progressing}");
+    }
+    say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
     // Another change meanwhile does not make it forgotten.
     fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "1"}}}}));
     fake.pass();
@@ -195,11 +211,7 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
     // An API server that cannot do it leaves no other way.
     fake.edit(memory("4Gi"));
     fake.pass();
-    let hash = written(&fake)["StatefulSet dev"]["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].clone();
-    let refused = hash.as_str().unwrap().to_owned();
-    fake.pod("dev-0")
-        .annotations_mut()
-        .insert(RESIZE_REFUSED.to_owned(), refused);
+    refuse_resize(&mut fake);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
 }
 
