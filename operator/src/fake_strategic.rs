@@ -1,6 +1,8 @@
 //! For tests: strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
 //!
-//! `fixtures/merges.json` holds the rules as cases; an end-to-end test sends the same cases to a real API server.
+//! The operator sends such patches for `pods/resize` alone. They use four rules: maps merge field by field, a null removes a field, a null in a new
+//! map means nothing, and containers are told apart by their names. `fixtures/merges.json` holds those of maps, and the directive that the
+//! API server drops, as cases; an end-to-end test sends the same cases to a real API server. Other directives are an error here.
 
 use serde_json::{Map, Value};
 
@@ -23,7 +25,14 @@ pub(crate) fn merge(base: &mut Value, patch: &Value) {
 }
 
 fn merge_maps(base: &mut Map<String, Value>, patch: &Map<String, Value>) {
-    if patch.get("$patch").is_some_and(|directive| directive == "replace") {
+    let directives = patch.iter().filter(|(field, _)| field.starts_with('$'));
+    for (field, value) in directives {
+        assert!(
+            field == "$patch" && value == "replace",
+            "a directive without a rule: {field}: {value}"
+        );
+    }
+    if patch.contains_key("$patch") {
         base.clear();
         base.extend(patch.clone());
         base.remove("$patch");
@@ -68,6 +77,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn containers_of_each_list_are_told_apart_by_their_names() {
+        let mut pod = json!({"spec": {
+            "initContainers": [{"name": "once"}, {"name": "brain", "restartPolicy": "Always"}],
+            "containers": [{"name": "brain", "image": "i"}],
+        }});
+        let resources = json!({"limits": {"cpu": "2"}});
+        let resized = json!([{"name": "brain", "resources": resources}]);
+        merge(&mut pod, &json!({"spec": {"initContainers": resized}}));
+        let expected = json!({"spec": {
+            "initContainers": [{"name": "once"}, {"name": "brain", "restartPolicy": "Always", "resources": resources}],
+            "containers": [{"name": "brain", "image": "i"}],
+        }});
+        assert_eq!(pod, expected);
+    }
 
     /// The cases that the end-to-end tests hold against a real API server.
     #[test]
