@@ -18,7 +18,7 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
 #[x_kube(
     cel,
     validation = Rule::new("self.mode == oldSelf.mode")
-        .message("tls.mode is immutable: brains and clients of the former mode would lose each other; make a new cluster")
+        .message("tls.mode is immutable: brains and clients of the former mode would lose each other. To have cert-manager's authority sign, keep mode Operator and set tls.caSecretRef; for another mode restore a snapshot into a new cluster")
         .field_path(".mode"),
     validation = Rule::new("(self.mode == 'Secret') == has(self.secrets)")
         .message("tls.secrets goes with mode Secret and only with it"),
