@@ -172,7 +172,8 @@ impl Feed {
         let mut touched = |object: &K, _| Vec::from_iter(cluster_of(object.meta()));
         let events = self.with_earlier(&resource, label, wants).filter_map(|event| {
             let kept = self.kept(event, |object| {
-                wants(&self, &object.metadata).then(|| object.parse()).flatten()
+                let wanted = wants(&self, &object.metadata);
+                wanted.then(|| object.bounded().parse()).flatten()
             });
             async move { kept }
         });

@@ -19,6 +19,8 @@ use crate::names::is_reserved;
 pub(crate) const FIELD: usize = 256 << 10;
 /// The same for objects of which only small fields are read.
 const LIGHT: usize = 16 << 10;
+/// Memory for all fields of an object whose name and owner anybody may forge: a pod has those of one template, which is bounded by `FIELD`.
+const LARGE: usize = 384 << 10;
 /// Memory for the labels, the annotations, and the owners of an object, each.
 const METADATA: usize = 64 << 10;
 /// Memory for those labels and annotations that are the operator's own, beyond the others.
@@ -64,6 +66,15 @@ impl<const WHOLE: bool> Received<WHOLE> {
             }
         }
         light
+    }
+
+    /// The same, without the large fields if all together take more than the pod of a large template.
+    pub(crate) fn bounded(&self) -> Cow<'_, Self> {
+        let weight: usize = self.content.values().map(weight).sum();
+        match weight > LARGE {
+            true => Cow::Owned(self.light()),
+            false => Cow::Borrowed(self),
+        }
     }
 
     /// The same as a type; `None` if what is left of it does not parse.
@@ -444,6 +455,21 @@ mod tests {
         assert!(found.annotations().len() < 1000 && found.labels().len() < 1000);
         assert!(!found.annotations().contains_key(COPY));
         assert_eq!(found.metadata.managed_fields, None);
+    }
+
+    #[test]
+    fn object_of_many_large_fields_is_kept_without_them() {
+        let large = "x".repeat(200 << 10);
+        let value = |fields: &[&str]| {
+            let mut spec = json!({"nodeName": "n1"});
+            for field in fields {
+                spec[*field] = json!(large);
+            }
+            read(&json!({"metadata": {"name": "a"}, "spec": spec}).to_string())
+        };
+        let kept = |fields: &[&str]| value(fields).bounded().content["spec"].as_object().unwrap().len();
+        assert_eq!(kept(&["containers"]), 2);
+        assert_eq!(kept(&["containers", "volumes"]), 1);
     }
 
     #[test]
