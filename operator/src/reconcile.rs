@@ -307,10 +307,23 @@ async fn act(
     Ok(Ended {
         outcome,
         again: match desired.image_waits {
+            _ if pins_more(cluster.status.as_ref(), &status) => NEXT,
             Some(_) => again(&status, &plan, applied.done, observed.now).min(BLOCKED),
             None => again(&status, &plan, applied.done, observed.now),
         },
     })
+}
+
+/// Returns true if a status pins what the one before did not: objects are made by it, which the next pass does.
+fn pins_more(before: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
+    let pins = |status: &KubeBrainClusterStatus| {
+        (
+            status.storage.clone(),
+            status.pinned_image.clone(),
+            status.pinned_replicas,
+        )
+    };
+    before.is_none_or(|before| pins(before) != pins(status))
 }
 
 /// When to look again: soon after a write, until all is well; else at the next resync, renewal or take-back, whichever comes first.

@@ -19,6 +19,7 @@ use crate::stores::external::is_external;
 mod flags;
 mod held;
 mod image;
+mod labels;
 mod pod_template;
 pub(crate) mod references;
 mod restart;
@@ -258,6 +259,9 @@ fn pod_template(
         return Err(invalid(format!(
             "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
         )));
+    }
+    if let Some(why) = labels::malformed(cluster) {
+        return Err(invalid(why));
     }
     let allowed = &settings.allowed_pod_metadata;
     if let Some(why) = pod_template::metadata::inherited(cluster, allowed).filter(|_| !settings.allow_unsafe_pods) {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Plan, Step};
 use crate::events::Event;
-use crate::names::{Names, RESTART_HASH, SKIP_TRIAL};
+use crate::names::{Names, RESOURCES_HASH, RESTART_HASH, SKIP_TRIAL};
 use crate::objects::pod::CONTAINER;
 use crate::objects::trial::Size;
 use crate::objects::{Object, Renderer};
@@ -54,7 +54,7 @@ pub(super) fn holds_back(
     renderer: &Renderer<'_>,
     (set, live): (&Object, &DynamicObject),
 ) -> bool {
-    let wanted = hash(&set.body);
+    let wanted = Hashes::of_set(&set.body);
     let trial = observed
         .trial
         .as_ref()
@@ -70,13 +70,14 @@ pub(super) fn holds_back(
         .annotations()
         .get(SKIP_TRIAL)
         .is_some_and(|value| value == "true");
-    if is_skipped || wanted.is_none() || wanted == hash(&live.data) || desired.replicas != 1 {
+    let live_hashes = Hashes::of_set(&live.data);
+    if is_skipped || wanted.restart.is_none() || !wanted.differs(&live_hashes) || desired.replicas != 1 {
         end(plan);
         return false;
     }
-    let begun = trial.filter(|pod| pod.annotations().get(RESTART_HASH) == wanted.as_ref());
+    let begun = trial.filter(|pod| !wanted.differs(&Hashes::of_pod(pod)));
     // One that has begun decides, whatever becomes of the member meanwhile.
-    if begun.is_none() && !may_lose_member(cluster, desired, observed, live, wanted.as_ref()) {
+    if begun.is_none() && !may_lose_member(cluster, desired, observed, live, &wanted) {
         end(plan);
         return false;
     }
@@ -135,10 +136,38 @@ pub(crate) fn failed(names: &Names, why: &str) -> Refusal {
     }
 }
 
-/// The hash over what needs a restart in the template of a StatefulSet.
-fn hash(set: &Value) -> Option<String> {
-    let hash = set.pointer("/spec/template/metadata/annotations")?.get(RESTART_HASH)?;
-    hash.as_str().map(str::to_owned)
+/// The hashes over what needs a restart in a template, and over the processors and the memory in it. Those alone change a running pod in
+/// place, if they can; but they take the only member away where it cannot run with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hashes {
+    restart: Option<String>,
+    /// `None` in a template of an epoch without.
+    resources: Option<String>,
+}
+
+impl Hashes {
+    /// Those of the template of a StatefulSet.
+    fn of_set(set: &Value) -> Self {
+        let annotations = &set["spec"]["template"]["metadata"]["annotations"];
+        let hash = |key| annotations[key].as_str().map(str::to_owned);
+        Self {
+            restart: hash(RESTART_HASH),
+            resources: hash(RESOURCES_HASH),
+        }
+    }
+
+    fn of_pod(pod: &Pod) -> Self {
+        let hash = |key| pod.annotations().get(key).cloned();
+        Self {
+            restart: hash(RESTART_HASH),
+            resources: hash(RESOURCES_HASH),
+        }
+    }
+
+    fn differs(&self, other: &Self) -> bool {
+        let resources = self.resources.as_ref().zip(other.resources.as_ref());
+        self.restart != other.restart || resources.is_some_and(|(own, other)| own != other)
+    }
 }
 
 /// Trials in a row that proved nothing.
@@ -149,13 +178,13 @@ fn losses(cluster: &KubeBrainCluster) -> i32 {
 }
 
 /// Returns true unless it is known that a template cannot take the only member away: there never was one, the StatefulSet was told to have
-/// none, the member has the template with the hash `wanted` already, or the live template does not run.
+/// none, the member has the template with the hashes `wanted` already, or the live template does not run.
 fn may_lose_member(
     cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &Observed,
     live: &DynamicObject,
-    wanted: Option<&String>,
+    wanted: &Hashes,
 ) -> bool {
     let status = cluster.status.as_ref();
     let member = desired.names.pod(0);
@@ -173,9 +202,9 @@ fn may_lose_member(
         // The API server refuses every pod of the live template.
         return observed.refused_pods.is_none();
     };
-    let own = pod.annotations().get(RESTART_HASH);
-    let is_of_live = own == hash(&live.data).as_ref();
-    own != wanted && !(is_of_live && does_not_run(pod, observed))
+    let own = Hashes::of_pod(pod);
+    let is_of_live = own.restart == Hashes::of_set(&live.data).restart;
+    own.differs(wanted) && !(is_of_live && does_not_run(pod, observed))
 }
 
 /// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is no fault of the
@@ -208,6 +237,10 @@ fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
         if container.name == CONTAINER && why.starts_with(NO_CHECK) {
             return Outcome::Untestable;
         }
+        let why = match (why.is_empty(), &end.reason) {
+            (true, Some(reason)) => reason.clone(),
+            _ => why,
+        };
         return Outcome::Failed(format!(
             "{} ends with exit code {}: {why}",
             container.name, end.exit_code

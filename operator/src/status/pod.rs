@@ -12,6 +12,8 @@ use crate::probe::Refusal;
 const GRACE: i64 = 30;
 /// The same for a node, which an autoscaler may have to add first.
 const NODE_GRACE: i64 = 60;
+/// The same for the volumes and the network of a pod that has a node: a volume may have to be detached from another node first.
+const VOLUME_GRACE: i64 = 90;
 /// A container that was restarted so often, and is not ready, ends again and again, whatever its state is just now.
 const RESTARTS: i32 = 2;
 
@@ -19,6 +21,7 @@ const RESTARTS: i32 = 2;
 pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
 const CRASHING: &str = "CrashLoopBackOff";
+const NOT_CREATED: &str = "ContainerCreationFailed";
 
 /// The reason of a container that waits for somebody to act, by the kubelet's own.
 const WAITING: [(&str, &[&str]); 3] = [
@@ -35,7 +38,7 @@ const WAITING: [(&str, &[&str]); 3] = [
         ],
     ),
     (
-        "ContainerCreationFailed",
+        NOT_CREATED,
         &[
             "CreateContainerConfigError",
             "CreateContainerError",
@@ -78,6 +81,10 @@ pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         let why = failed.map_or_else(String::new, |ended| format!(": {}", ending("last", ended)));
         crashes.then(|| named(CRASHING, format!("it ends again and again{why}")))
     });
+    let stuck = stuck.or_else(|| {
+        const WHY: &str = "the kubelet cannot start its containers yet: a Secret, a ConfigMap or a volume that it mounts is not there, or the network of its node; kubectl describe pod says which";
+        (age > VOLUME_GRACE && lacks_sandbox(pod)).then(|| named(NOT_CREATED, WHY.to_owned()))
+    });
     stuck.or_else(|| {
         let condition = unscheduled(pod).filter(|condition| condition.reason.as_deref() == Some(UNSCHEDULABLE))?;
         let message = condition
@@ -104,6 +111,14 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     };
     let brains = all().filter(|container| container.name == CONTAINER);
     brains.chain(all().filter(|container| container.name != CONTAINER))
+}
+
+/// Returns true if a pod has a node that has not mounted its volumes, or not set up its network.
+fn lacks_sandbox(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut sandboxes = conditions.filter(|condition| condition.type_ == "PodReadyToStartContainers");
+    let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    has_node && sandboxes.any(|condition| condition.status == "False")
 }
 
 /// The condition of a pod that is on no node.
@@ -145,10 +160,16 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
     (!is_ready(pod)).then(|| "not ready yet".to_owned())
 }
 
-/// End of a container: its exit code, and the reason if a brain reported one.
+/// End of a container: its exit code, the kubelet's word for it if that says more, and the reason if a brain reported one.
 fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
     let why = Refusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
-    format!("{reason}: exit code {}{why}", ended.exit_code)
+    let word = ended.reason.as_deref().unwrap_or_default();
+    let word = match word {
+        "" | "Error" | "Completed" => String::new(),
+        word if word == reason => String::new(),
+        word => format!(" ({word})"),
+    };
+    format!("{reason}: exit code {}{word}{why}", ended.exit_code)
 }
 
 #[cfg(test)]
@@ -224,6 +245,38 @@ mod tests {
         check(&container(running.clone(), 2, false), crash);
         check(&container(running.clone(), 1, false), None);
         check(&container(running, 9, true), None);
+    }
+
+    #[test]
+    fn kubelets_word_for_an_end_is_kept() {
+        let ended = |reason: &str| serde_json::from_value(json!({"exitCode": 137, "reason": reason})).unwrap();
+        assert_eq!(ending("last", &ended("OOMKilled")), "last: exit code 137 (OOMKilled)");
+        assert_eq!(ending("OOMKilled", &ended("OOMKilled")), "OOMKilled: exit code 137");
+        assert_eq!(ending("last", &ended("Error")), "last: exit code 137");
+    }
+
+    #[test]
+    fn pod_whose_volumes_are_not_there_is_stuck() {
+        let mounting = |ready: &str, node: Option<&str>, age: i64| {
+            let mut pod = waits("ContainerCreating", None);
+            pod.spec = serde_json::from_value(json!({"nodeName": node, "containers": []})).unwrap();
+            let conditions = json!([{"type": "PodReadyToStartContainers", "status": ready}]);
+            pod.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+            let created = pod.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
+            stuck(&pod, created + age).map(|stuck| stuck.reason)
+        };
+        assert_eq!(
+            mounting("False", Some("node1"), VOLUME_GRACE),
+            None,
+            "a volume may come yet"
+        );
+        assert_eq!(mounting("False", Some("node1"), VOLUME_GRACE + 1), Some(NOT_CREATED));
+        assert_eq!(
+            mounting("True", Some("node1"), VOLUME_GRACE + 1),
+            None,
+            "it pulls an image"
+        );
+        assert_eq!(mounting("False", None, VOLUME_GRACE + 1), None);
     }
 
     #[test]

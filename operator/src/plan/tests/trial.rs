@@ -47,6 +47,29 @@ fn container_that_cannot_be_started_fails_the_trial() {
     assert!(message(&fake, "Stalled").contains("proxy does not start: no such file"));
 }
 
+/// Less memory than the brain needs is known before the only member goes; and so is what a rule of the namespace forbids.
+#[test]
+fn other_resources_are_tried_before_the_only_member_gets_them() {
+    let mut fake = settled(json!({"pod": {"resources": {"limits": {"memory": "1Gi"}}}}));
+    fake.edit(json!({"pod": {"resources": {"limits": {"memory": "6Mi"}}}}));
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    let trial = serde_json::to_value(&fake.seen.trial).unwrap();
+    assert_eq!(trial["spec"]["containers"][0]["resources"]["limits"]["memory"], "6Mi");
+    containers(
+        &mut fake,
+        json!({"brain": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}),
+    );
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    assert_eq!(fake.condition("Stalled"), "True/TrialFailed");
+    assert!(message(&fake, "Stalled").contains("brain ends with exit code 137: OOMKilled"));
+    // What is corrected is tried anew, and what runs is taken.
+    fake.edit(json!({"pod": {"resources": {"limits": {"memory": "2Gi"}}}}));
+    assert_eq!(fake.pass(), ["delete pod dev-trial"]);
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    containers(&mut fake, json!({"brain": {"terminated": {"exitCode": 0}}}));
+    assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
+}
+
 #[test]
 fn member_from_before_its_cluster_was_made_again_is_not_lost_to_an_untried_template() {
     let mut fake = settled(json!({}));
