@@ -4,12 +4,13 @@ use std::pin::pin;
 
 use crds::KubeBrainCluster;
 use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::DynamicObject;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use tracing::debug;
 
 use super::Observed;
-use crate::objects::Key;
+use crate::objects::{Key, Kind};
 use crate::plan;
 use crate::spec::Desired;
 use crate::stores::is_optional;
@@ -63,6 +64,22 @@ pub(crate) async fn ask(
             Found::Nothing => {}
             // As if the API server did not have the kind.
             Found::Unknown => observed.pod_monitors = false,
+        }
+    }
+    ask_for_claims(client, desired, observed).await
+}
+
+/// Does the same for the claims of pods that exist.
+async fn ask_for_claims(client: &Client, desired: &Desired, observed: &mut Observed) -> kube::Result<()> {
+    if desired.storage.embedded().is_none() {
+        return Ok(());
+    }
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &desired.names.namespace);
+    let is_member = |pod: &&Pod| pod.name_any() != desired.names.trial();
+    for pod in observed.pods.iter().filter(is_member) {
+        let name = format!("data-{}", pod.name_any());
+        if observed.claims.iter().all(|claim| claim.name_any() != name) {
+            observed.claims.extend(claims.get_opt(&name).await?);
         }
     }
     Ok(())

@@ -65,7 +65,8 @@ pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     observed
         .pods
         .retain(|pod| set.is_some() && controller(pod) == set.as_deref());
-    observed.claims.retain(|claim| is_own_claim(claim, names));
+    let pods = &observed.pods;
+    observed.claims.retain(|claim| is_own_claim(claim, pods, names));
 }
 
 /// Takes the pod in which a template is tried out of all pods with the cluster's label.
@@ -83,12 +84,21 @@ pub(crate) fn controller(pod: &Pod) -> Option<&str> {
     (controller.kind == "StatefulSet").then_some(controller.uid.as_str())
 }
 
-fn is_own_claim(claim: &PersistentVolumeClaim, names: &Names) -> bool {
+fn is_own_claim(claim: &PersistentVolumeClaim, pods: &[Pod], names: &Names) -> bool {
     let name = claim.name_any();
     let ordinal = name
         .strip_prefix("data-")
         .and_then(|name| name.strip_prefix(names.cluster.as_str()))
         .and_then(|name| name.strip_prefix('-'));
     let is_ordinal = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
-    ordinal.is_some_and(is_ordinal) && claim.labels().get(CLUSTER) == Some(&names.cluster)
+    // Without a label it is still the one that a pod mounts.
+    let is_mounted = || {
+        pods.iter()
+            .any(|pod| name.strip_prefix("data-") == Some(&pod.name_any()))
+    };
+    ordinal.is_some_and(is_ordinal)
+        && match claim.labels().get(CLUSTER) {
+            Some(label) => *label == names.cluster,
+            None => is_mounted(),
+        }
 }

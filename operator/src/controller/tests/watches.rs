@@ -470,6 +470,27 @@ async fn object_without_its_label_is_asked_for_by_its_name() {
     }
 }
 
+/// The pod mounts it by its name, whatever its labels.
+#[tokio::test(start_paused = true)]
+async fn claim_without_its_label_is_asked_for_by_its_name() {
+    let rig = Rig::new(settled(FakeApi::new())).await;
+    pass(&rig).await.unwrap();
+    let set = rig.api.get("/apis/apps/v1/namespaces/brains/statefulsets/dev").unwrap();
+    let mut pod = json!({"metadata": own_pod()});
+    pod["metadata"]["ownerReferences"][0]["uid"] = set["metadata"]["uid"].clone();
+    rig.api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
+    let path = format!("{NAMESPACE}/persistentvolumeclaims/data-dev-0");
+    let mut claim = json!({"metadata": {"name": "data-dev-0", "namespace": "brains"}});
+    claim["metadata"]["labels"] = json!({});
+    claim["metadata"]["deletionTimestamp"] = json!("2026-11-21T00:00:00Z");
+    claim["metadata"]["finalizers"] = json!(["kubernetes.io/pvc-protection"]);
+    rig.api.put(&path, claim);
+    rig.sync().await;
+    pass(&rig).await.unwrap();
+    let conditions = stored_status(&rig)["conditions"].to_string();
+    assert!(conditions.contains("VolumeTerminating"), "{conditions}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     let api = FakeApi::new();
