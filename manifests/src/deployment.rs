@@ -91,7 +91,8 @@ fn container(install: &Install) -> Value {
 }
 
 fn field(name: &str, path: &str) -> Value {
-    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+    // As the API server completes it: the map is atomic, so that another manager that leaves it out conflicts.
+    json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}})
 }
 
 fn probe(path: &str, period: i32, failures: i32) -> Value {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     cel,
-    validation = Rule::new("!has(self.repository) || !self.repository.matches('/[^/]*:[^/]*$')")
+    validation = Rule::new("!has(self.repository) || !self.repository.matches('(^|/)[^/]*:[^/]*$')")
         .message("image.repository must have no tag: the tag is spec.version, or set image.digest")
         .field_path(".repository")
 )]

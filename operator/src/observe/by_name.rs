@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tracing::debug;
 
 use super::Observed;
-use crate::objects::{Key, Kind};
+use crate::objects::Key;
 use crate::plan;
 use crate::spec::Desired;
 use crate::stores::is_optional;

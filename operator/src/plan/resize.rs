@@ -67,7 +67,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
 ///
 /// A brain shares out its memory when it starts, so another limit replaces its pod. The only member gets more memory in place first: when its
 /// node has given that, there is room for the next pod, too. One that does not run (`runs`) loses nothing by a replacement, which may go to a
-/// node with more room.
+/// node with more room; that one that runs may have nowhere to go, so it stays until a person deletes it.
 pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bool, bool)) -> Option<&'static str> {
     const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
     let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
@@ -84,16 +84,22 @@ pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bo
     }
     let is_infeasible = reason(pod, "PodResizePending") == Some("Infeasible");
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
-    (is_infeasible && !waits).then_some("its node cannot give it the resources")
+    let stays = waits || (is_only && runs);
+    (is_infeasible && !stays).then_some("its node cannot give it the resources")
 }
 
-/// What a member waits for whose node has not given it the memory that it is to be restarted with, in words.
-pub(super) fn waits_for_memory(pod: &Pod) -> Option<String> {
+/// What a member waits for whose node has not given it its resources, in words: those alone, or the memory that it is to be restarted with.
+pub(super) fn waits(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
     if let Some(state) = reason(pod, "PodResizePending").filter(|_| waits) {
         return Some(format!(
             "{name} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it"
+        ));
+    }
+    if reason(pod, "PodResizePending") == Some("Infeasible") {
+        return Some(format!(
+            "{name} keeps its resources, as its node can never give it the new ones (Infeasible): change the spec, or delete the pod to move it to a larger node"
         ));
     }
     let is_given = given(pod) == memory(pod);

@@ -100,14 +100,29 @@ fn pod_that_cannot_be_resized_is_replaced() {
 
 #[test]
 fn pod_whose_node_cannot_give_the_resources_is_replaced() {
-    let mut fake = FakeCluster::settled(json!({}));
+    let mut fake = members(3, [false; 3]);
     fake.edit(limits("2"));
     fake.pass();
-    assert_eq!(fake.pass(), ["resize pod dev-0"]);
-    say(&mut fake, "dev-0", "PodResizePending", "Deferred");
+    for pod in ["dev-0", "dev-1", "dev-2"] {
+        assert_eq!(fake.pass(), [format!("resize pod {pod}")]);
+    }
+    say(&mut fake, "dev-2", "PodResizePending", "Deferred");
     assert_eq!(fake.steps(), Vec::<String>::new());
+    say(&mut fake, "dev-2", "PodResizePending", "Infeasible");
+    assert_eq!(fake.steps(), ["delete pod dev-2"]);
+}
+
+/// There may be no node for the next pod.
+#[test]
+fn only_member_stays_if_its_node_can_never_give_the_resources() {
+    let mut fake = FakeCluster::settled(json!({}));
+    fake.edit(json!({"pod": {"resources": {"requests": {"memory": "100Gi"}}}}));
+    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
     say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
-    assert_eq!(fake.steps(), ["delete pod dev-0"]);
+    assert_eq!(fake.pass(), Vec::<String>::new());
+    let progressing = message(&fake, "Progressing");
+    assert!(progressing.contains("dev-0 keeps its resources"), "{progressing}");
 }
 
 #[test]
@@ -120,10 +135,12 @@ fn amounts_that_others_changed_are_no_difference() {
 
 #[test]
 fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
-    let mut fake = FakeCluster::settled(json!({"updateStrategy": {"type": "OnDelete"}}));
+    let mut fake = members(3, [false; 3]);
+    fake.edit(json!({"updateStrategy": {"type": "OnDelete"}}));
+    fake.pass();
     fake.edit(limits("2"));
     fake.pass();
-    fake.pass();
+    assert_eq!(fake.pass(), ["resize pod dev-0"]);
     say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
     let waiting = fake.plan().rollout.waiting.unwrap();
     assert!(
