@@ -13,8 +13,6 @@ use crate::quantity;
 const APART: [&str; 2] = ["podAntiAffinity", "podAffinity"];
 /// What a small trial asks of a node: a node that is full with the member must have room for it.
 const SMALL: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
-/// A resource that a small trial keeps as it is given: its files are as large as those of the member.
-const KEPT: &str = "ephemeral-storage";
 
 /// What a trial asks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +97,8 @@ fn without_network(container: &mut Value) {
     }
 }
 
-/// Small requests, with the limits that are given. A request is never above its limit, which the API server would refuse.
+/// Small requests of processors and memory, with the limits that are given. All else is kept: files are as large as those of the member, and
+/// a device that no node has keeps the member from starting, too. A request is never above its limit, which the API server would refuse.
 fn small(given: &Value) -> Value {
     let (mut limits, mut requests) = (Map::new(), Map::new());
     for (name, least) in SMALL {
@@ -119,8 +118,13 @@ fn small(given: &Value) -> Value {
         }
     }
     for (part, amounts) in [("limits", &mut limits), ("requests", &mut requests)] {
-        let kept = given[part].get(KEPT);
-        amounts.extend(kept.map(|amount| (KEPT.to_owned(), amount.clone())));
+        let is_other = |name: &str| SMALL.iter().all(|(small, _)| *small != name);
+        let others = given[part].as_object().into_iter().flatten();
+        amounts.extend(
+            others
+                .filter(|(name, _)| is_other(name))
+                .map(|(name, amount)| (name.clone(), amount.clone())),
+        );
     }
     json!({"limits": limits, "requests": requests})
 }

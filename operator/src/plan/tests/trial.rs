@@ -383,6 +383,8 @@ fn trial_asks_for_little_and_never_for_more_than_its_limits() {
         tried(json!({"requests": {"cpu": "2", "memory": "16Mi"}})),
         json!({"limits": {}, "requests": {"cpu": "10m", "memory": "16Mi"}})
     );
+    let device = json!({"limits": {"example.com/device": "1"}});
+    assert_eq!(tried(device.clone())["limits"], device["limits"], "no node may have it");
 }
 
 #[test]
