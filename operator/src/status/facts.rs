@@ -266,7 +266,14 @@ fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
             return CertificateState::Expired(format!("the certificate in {name} has ended"));
         }
         if stored.renewal.is_some_and(|renewal| now >= renewal) {
-            due = Some(format!("the certificate in {name} is due for renewal"));
+            let end = stored.certificate.not_after;
+            let why = certificates
+                .waiting
+                .as_ref()
+                .map_or_else(String::new, |why| format!(": {why}"));
+            due = Some(format!(
+                "the certificate in {name} is due for renewal, and ends at {end}{why}"
+            ));
         }
     }
     let rotating = certificates.waiting.clone().map(CertificateState::Rotating);

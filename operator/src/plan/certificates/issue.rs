@@ -1,10 +1,15 @@
 //! Plans the issue of leaf certificates.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::Timestamp;
 
 use super::{Plan, Scope, Step, Stored, pair};
 use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind};
+
+/// The part of the time for renewals in which a certificate is signed by a key that is still being published.
+const LAST: u32 = 4;
 
 /// Notes which certificates are stored.
 pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
@@ -79,8 +84,10 @@ fn one(
         (None, true) if live.is_none() => return Ok(()),
         _ => request,
     };
-    let serves = inspected.is_some_and(|certificate| scope.observed.now < certificate.not_after);
-    // A lost key signs nothing; the coming one only what would serve nobody otherwise, since not all trust it yet.
+    let left = inspected.map(|certificate| certificate.not_after.duration_since(scope.observed.now));
+    // A lost key signs nothing; the coming one only what would soon serve nobody otherwise, since not all may trust it yet.
+    let last = request.renew_before / LAST;
+    let serves = left.is_some_and(|left| Duration::try_from(left).is_ok_and(|left| left > last));
     let signer = current.or(next.filter(|_| !serves));
     let why = match (&stored, signer) {
         (_, None) => None,

@@ -96,6 +96,29 @@ fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
 
+/// The former key is gone: what it signed is renewed by the coming one before it ends, though nobody advances the replacement.
+#[test]
+fn certificates_do_not_end_while_another_key_is_published() {
+    let (one, two) = (
+        Authority::create("one", 1, begin()).unwrap(),
+        Authority::create("two", 1, begin()).unwrap(),
+    );
+    let mut fake = own(&one);
+    let leaf = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone();
+    let before = leaf(&mut fake);
+    put_authority(&mut fake, &two);
+    fake.settle();
+    let day = 24 * 3600;
+    fake.wait(70 * day);
+    fake.settle();
+    assert_eq!(leaf(&mut fake), before, "it serves for another 20 days");
+    assert_eq!(fake.condition("CertificatesReady"), "False/Renewing");
+    fake.wait(13 * day);
+    fake.settle();
+    assert_ne!(leaf(&mut fake), before, "seven days before its end");
+    assert_eq!(bundle(&mut fake), trusted(&[&one, &two]));
+}
+
 #[test]
 fn end_of_the_own_authority_is_reported_and_certificates_do_not_outlast_it() {
     let day = SignedDuration::from_hours(24);
