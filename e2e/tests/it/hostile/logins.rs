@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pb::auth_client::AuthClient;
+use tokio::task::JoinSet;
 
 use super::*;
 
@@ -51,16 +52,16 @@ async fn wrong_logins_do_not_starve_a_right_one() {
     let server = Server::start(&Program::kubebrain().unwrap(), &["--bcrypt-cost=8"]).unwrap();
     with_users(&server).await;
     let failed = Arc::new(AtomicUsize::new(0));
-    let mut attackers = Vec::new();
+    let mut attackers = JoinSet::new();
     for _ in 0..WRONG {
         let mut auth = AuthClient::new(server.connect().await.unwrap());
         let failed = Arc::clone(&failed);
-        attackers.push(tokio::spawn(async move {
+        attackers.spawn(async move {
             loop {
                 assert!(auth.authenticate(login("root", "wrong")).await.is_err());
                 failed.fetch_add(1, Ordering::SeqCst);
             }
-        }));
+        });
     }
     while failed.load(Ordering::SeqCst) < WRONG / 10 {
         tokio::task::yield_now().await;
@@ -74,7 +75,5 @@ async fn wrong_logins_do_not_starve_a_right_one() {
         eprintln!("{meanwhile} wrong logins were answered before a right one");
         assert!(meanwhile < WRONG / 4, "{meanwhile} wrong logins came first");
     }
-    for attacker in attackers {
-        attacker.abort();
-    }
+    drop(attackers);
 }
