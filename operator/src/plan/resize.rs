@@ -2,7 +2,7 @@
 //!
 //! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt;
 use serde_json::Value;
 
@@ -97,9 +97,11 @@ pub(super) fn waits(pod: &Pod) -> Option<String> {
             "{name} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it"
         ));
     }
-    if reason(pod, "PodResizePending") == Some("Infeasible") {
+    if let Some(condition) = condition(pod, "PodResizePending").filter(|it| it.reason.as_deref() == Some("Infeasible"))
+    {
+        let why = condition.message.as_deref().unwrap_or("Infeasible");
         return Some(format!(
-            "{name} keeps its resources, as its node can never give it the new ones (Infeasible): change the spec, or delete the pod to move it to a larger node"
+            "{name} keeps its resources, as its node can never give it the new ones ({why}): change the spec, or delete the pod to move it to a larger node"
         ));
     }
     let is_given = given(pod) == memory(pod);
@@ -141,11 +143,15 @@ fn limit(set: &Value) -> Option<i128> {
     quantity::of(&brain["resources"]["limits"]["memory"])
 }
 
+/// A condition that is true.
+fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
 /// The reason of a condition that is true.
 fn reason<'a>(pod: &'a Pod, type_: &str) -> Option<&'a str> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let found = conditions
-        .iter()
-        .find(|condition| condition.type_ == type_ && condition.status == "True")?;
-    Some(found.reason.as_deref().unwrap_or_default())
+    condition(pod, type_).map(|found| found.reason.as_deref().unwrap_or_default())
 }

@@ -1,5 +1,6 @@
 //! Growth in place: volumes with their class, and pods with what their node can give.
 
+use crds::KubeBrainCluster;
 use e2e::images::BRAIN_NEXT;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -7,7 +8,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::bad_days::can_be_deleted;
-use super::brains::{embedded, version};
+use super::brains::{condition, embedded, version};
 use super::kit::{self, Kit, LIMIT};
 use super::objects::uids;
 use super::pods;
@@ -132,11 +133,16 @@ fn resources_of_a_pod_change_in_place() {
             events.iter().any(about).then_some(()).ok_or("none".to_owned())
         })
         .await;
-        // no node gives that: the pod is replaced by one that waits for a node, and somebody is told
+        // no node gives that: the only member stays where it is, and somebody is told
         brains
             .patch(json!({"pod": {"resources": {"requests": {"cpu": "1000", "memory": "32Mi"}}}}))
             .await;
-        super::bad_days::until_named(&brains, &["Ready", "Degraded", "Progressing"], "cpu").await;
+        let told = |cluster: &KubeBrainCluster| {
+            let progressing = condition(cluster, "Progressing");
+            progressing.is_some_and(|it| it.message.contains("a-0 keeps its resources"))
+        };
+        brains.until("told that a-0 stays", told).await;
+        assert_eq!(uids::<Pod>(&kit).await, pods, "replaced by one that fits nowhere");
         can_be_deleted(&brains).await;
     });
 }
