@@ -85,6 +85,8 @@ pub(crate) struct Applied {
     pub(crate) unchanged: usize,
     /// The API server forbids the pod in which a new template is tried, and its words.
     pub(crate) refused_trial: Option<String>,
+    /// The API server forbids a pod the resources of the template: which one, and its words.
+    pub(crate) refused_resize: Option<String>,
     /// A leadership transfer was requested.
     pub(crate) asked: bool,
     /// It succeeded.
@@ -132,7 +134,15 @@ impl Applier<'_> {
                 Err(error) => {
                     if let (Step::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class()) {
                         applied.refused_claims.insert(claim.clone(), error.message());
-                    } else if applied.failure.as_ref().is_none_or(|_| is_only_monitoring) {
+                        continue;
+                    }
+                    if let (Step::Resize { pod, .. }, Class::Denied) = (step, error.class()) {
+                        let words = error.message();
+                        applied.refused_resize = Some(format!(
+                            "{pod} keeps its resources, as the API server forbids it the new ones: {words}"
+                        ));
+                    }
+                    if applied.failure.as_ref().is_none_or(|_| is_only_monitoring) {
                         is_only_monitoring = is_monitoring(step);
                         applied.failure = Some((describe(step, self.desired), error));
                     }

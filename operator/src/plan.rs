@@ -155,8 +155,8 @@ pub(crate) struct Plan {
     pub(crate) lost_trial: bool,
     /// What is said of a template that cannot be tried, if this pass writes one.
     pub(crate) untried: Option<Event>,
-    /// Something that is not as the spec has it and that no pass changes, in words.
-    pub(crate) note: Option<String>,
+    /// Why a member has not the resources of the spec, and keeps those that it has, in words.
+    pub(crate) stays: Option<String>,
     /// Number of members that the StatefulSet has after this pass.
     pub(crate) replicas: Option<i32>,
     /// Fields of the StatefulSet that differ from the wanted ones and cannot be changed.

@@ -267,7 +267,8 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
             let answer = pass.observed.probes.get(&name);
             let (says, member_id, message) = match answer {
                 Some(Ok(answer)) => {
-                    let message = (!answer.alarms.is_empty()).then(|| answer.alarms.join("; "));
+                    let alarms = (!answer.alarms.is_empty()).then(|| answer.alarms.join("; "));
+                    let message = alarms.or_else(|| pod::lacks(answer, pass.plan.lead.pod()));
                     (Some(answer.role), Some(format!("{:x}", answer.member)), message)
                 }
                 Some(Err(error)) => (None, None, Some(error.clone())),

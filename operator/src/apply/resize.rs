@@ -189,6 +189,7 @@ mod tests {
         }))
         .await;
         assert_eq!(applied.failure.unwrap().0, "resize pod dev-0");
+        assert!(applied.refused_resize.unwrap().starts_with("dev-0 keeps its resources"));
         assert!(!annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH));
     }
 }

@@ -116,7 +116,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     let (updated, outdated): (Vec<&Pod>, Vec<&Pod>) = staying.into_iter().partition(|pod| {
         is_updated(pod, hash.map(String::as_str), status.update_revision.as_deref()) && blocker(pod).is_none()
     });
-    plan.note = updated.iter().find_map(|pod| resize::waits(pod));
+    plan.stays = updated.iter().find_map(|pod| resize::waits(pod));
     rollout.updated = updated.len();
     rollout.outdated = outdated.iter().map(|pod| pod.name_any()).collect();
     plan.rollout = rollout;

@@ -91,6 +91,9 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
     if let Some(why) = plan.trial.as_ref().filter(|_| !cluster.spec.paused) {
         return Change::Rolling(Some(why.clone()));
     }
+    if let Some(why) = resources_wait(pass).filter(|_| !cluster.spec.paused && ever) {
+        return Change::ByHand(why);
+    }
     // A template that needs no other pods is no change in flight.
     let hash = |set: &Value| set["spec"]["template"]["metadata"]["annotations"][RESTART_HASH].clone();
     let live = hash(&set.data);
@@ -118,6 +121,12 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
         _ if facts.replicas == 0 => Change::Scaling,
         _ => Change::None,
     }
+}
+
+/// Why members do not get the resources of the template, if a person has to act: their nodes cannot give them, or the API server refuses.
+fn resources_wait(pass: &Pass<'_>) -> Option<String> {
+    let refused = pass.applied.refused_resize.clone();
+    pass.plan.stays.clone().or(refused)
 }
 
 /// Returns true if there are more or fewer pods, updated or ready, than in the former pass: that is progress.

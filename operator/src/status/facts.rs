@@ -149,15 +149,17 @@ impl Facts {
             .collect();
         let troubles = staying().filter_map(|pod| {
             let name = pod.name_any();
-            let silent = observed
-                .probes
-                .get(&name)
-                .and_then(|answer| answer.as_ref().err())
-                .cloned();
-            let trouble = if is_ready(pod) {
-                silent
-            } else {
-                pod::trouble(pod).or(silent)
+            let told = observed.probes.get(&name).and_then(|answer| match answer {
+                Ok(answer) => pod::lacks(answer, plan.lead.pod()),
+                Err(silence) => Some(silence.clone()),
+            });
+            let trouble = match pod::trouble(pod).filter(|_| !is_ready(pod)) {
+                Some(trouble) if trouble == pod::NOT_READY => Some(match told {
+                    Some(why) => format!("{trouble}: {why}"),
+                    None => trouble,
+                }),
+                Some(trouble) => Some(trouble),
+                None => told.filter(|_| observed.probes.get(&name).is_some_and(Result::is_err)),
             };
             trouble.map(|trouble| format!("{name}: {trouble}"))
         });
@@ -190,9 +192,7 @@ impl Facts {
             change: Change::None,
             overdue: false,
             paused: cluster.spec.paused,
-            ignored: [pass.desired.restart.ignored.clone(), quota(cluster), plan.note.clone()]
-                .into_iter()
-                .find_map(|note| note),
+            ignored: pass.desired.restart.ignored.clone().or_else(|| quota(cluster)),
             pending: cluster.spec.paused && (plan.trial.is_some() || plan.safe_steps().len() < plan.steps.len()),
             trust: trust(cluster, pass),
             volumes,

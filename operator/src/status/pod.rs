@@ -4,9 +4,10 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use kube::ResourceExt;
 
 use super::facts::Blocker;
+use crate::names::PEER_PORT;
 use crate::objects::pod::CONTAINER;
 use crate::observe::is_ready;
-use crate::probe::Refusal;
+use crate::probe::{Answer, Refusal, Role};
 
 /// A younger pod may only have to wait: for its volumes, its image.
 const GRACE: i64 = 30;
@@ -17,6 +18,8 @@ const VOLUME_GRACE: i64 = 90;
 /// A container that was restarted so often, and is not ready, ends again and again, whatever its state is just now.
 const RESTARTS: i32 = 2;
 
+/// What is said of a pod of which nothing else is known.
+pub(super) const NOT_READY: &str = "not ready yet";
 /// The scheduler finds no node, or not yet.
 pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
@@ -157,7 +160,20 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
                 .unwrap_or("not scheduled".to_owned()),
         );
     }
-    (!is_ready(pod)).then(|| "not ready yet".to_owned())
+    (!is_ready(pod)).then(|| NOT_READY.to_owned())
+}
+
+/// The reason for which a brain that answers is not ready, as far as it can be told; `lead` is the pod that leads.
+pub(super) fn lacks(answer: &Answer, lead: Option<&str>) -> Option<String> {
+    match (answer.role, lead) {
+        _ if answer.ready => None,
+        _ if !answer.storage.reachable => Some("it does not reach its storage".to_owned()),
+        (Role::None, Some(lead)) => Some(format!(
+            "it does not follow {lead}: look whether DNS gives it the name of {lead}, and whether it reaches port {PEER_PORT} there"
+        )),
+        (Role::None, None) => Some("it knows no leader".to_owned()),
+        (Role::Leader | Role::Follower, _) => None,
+    }
 }
 
 /// End of a container: its exit code, the kubelet's word for it if that says more, and the reason if a brain reported one.

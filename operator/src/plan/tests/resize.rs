@@ -123,6 +123,17 @@ fn only_member_stays_if_its_node_can_never_give_the_resources() {
     assert_eq!(fake.pass(), Vec::<String>::new());
     let progressing = message(&fake, "Progressing");
     assert!(progressing.contains("dev-0 keeps its resources"), "{progressing}");
+    assert_eq!(
+        fake.condition("Progressing"),
+        "False/RollingUpdate",
+        "it is not rolled out"
+    );
+    assert_eq!(fake.condition("Available"), "True/LeaderElected");
+    fake.edit(json!({"pod": null}));
+    fake.pass();
+    say(&mut fake, "dev-0", "Other", "");
+    fake.settle();
+    assert_eq!(fake.condition("Progressing"), "False/Reconciled");
 }
 
 #[test]

@@ -47,6 +47,32 @@ fn silence_of_ready_members_is_no_lack_of_a_leader() {
 }
 
 #[test]
+fn brain_that_is_not_ready_is_told_with_what_it_lacks() {
+    let mut fake = three();
+    let usual = fake.seen.probes["dev-1"].clone().unwrap();
+    fake.set_ready("dev-1", false);
+    let says = |fake: &mut FakeCluster, change: fn(&mut crate::probe::Answer)| {
+        let mut answer = usual.clone();
+        (answer.role, answer.ready, answer.storage.reachable) = (Role::None, false, true);
+        change(&mut answer);
+        fake.seen.probes.insert("dev-1".to_owned(), Ok(answer));
+        fake.pass();
+        status(fake).members.unwrap()[1].message.clone().unwrap_or_default()
+    };
+    let member = says(&mut fake, |_| ());
+    assert!(member.starts_with("it does not follow dev-0: "), "{member}");
+    fake.wait(60);
+    fake.pass();
+    let degraded = status(&fake).conditions.unwrap();
+    let degraded = degraded.into_iter().find(|it| it.type_ == "Degraded").unwrap();
+    assert_eq!(degraded.message, format!("dev-1: not ready yet: {member}"));
+    let member = says(&mut fake, |answer| answer.storage.reachable = false);
+    assert_eq!(member, "it does not reach its storage");
+    let member = says(&mut fake, |answer| answer.role = Role::Follower);
+    assert_eq!(member, "");
+}
+
+#[test]
 fn deposed_leader_is_a_follower() {
     let mut fake = three();
     fake.lead("dev-2");
