@@ -19,6 +19,7 @@ use tracing::{debug, error, info, instrument, warn};
 use crate::api_error::Class;
 use crate::metrics::Outcome;
 use crate::reconcile::{Context, Error, reconcile, report_failure};
+use crate::refusals::Refusals;
 use crate::stores::{self, Feeds, Stores};
 use crate::triggers::Triggers;
 
@@ -72,6 +73,7 @@ fn pause(class: Class, failures: u32) -> Duration {
 struct Guarded {
     context: Context,
     failures: Failures,
+    refusals: Refusals,
 }
 
 /// The parts of the passes of one namespace, or of all.
@@ -100,6 +102,7 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
         let guarded = Arc::new(Guarded {
             context,
             failures: Failures::default(),
+            refusals: Refusals::default(),
         });
         // The store is filled by a watch of its own; every cluster in it gets its first pass.
         for cluster in stores.clusters.state() {
@@ -174,6 +177,9 @@ pub(crate) async fn wait_for_definition(
 #[instrument(name = "reconcile", skip_all, fields(namespace = cluster.namespace(), name = cluster.name_any()))]
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
+    if let Some(left) = guarded.refusals.left(&cluster) {
+        return Ok(Action::requeue(left));
+    }
     let began = Instant::now();
     let ended = contain(Box::pin(reconcile(
         &guarded.context,
@@ -185,6 +191,8 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
     match ended {
         Ok(ended) => {
             guarded.failures.forget(&object);
+            let is_refused = ended.as_ref().is_some_and(|ended| ended.is_refused);
+            guarded.refusals.record(&cluster, is_refused);
             let Some(ended) = ended else {
                 return Ok(Action::await_change());
             };

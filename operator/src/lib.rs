@@ -53,6 +53,7 @@ mod plugin;
 mod probe;
 mod quantity;
 mod reconcile;
+mod refusals;
 mod spec;
 mod status;
 mod stores;

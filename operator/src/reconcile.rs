@@ -104,6 +104,8 @@ pub(crate) struct Context {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
+    /// The API server refused an object, so that the next pass would do no better at once.
+    pub(crate) is_refused: bool,
     pub(crate) again: Duration,
 }
 
@@ -129,6 +131,7 @@ pub(crate) async fn reconcile(
     else {
         return Ok(Some(Ended {
             outcome: Outcome::Behind,
+            is_refused: false,
             again: BEHIND,
         }));
     };
@@ -138,6 +141,7 @@ pub(crate) async fn reconcile(
         context.installation.report(&context.events, &cluster, &other).await;
         return Ok(Some(Ended {
             outcome: Outcome::Elsewhere,
+            is_refused: false,
             again: RESYNC,
         }));
     }
@@ -272,6 +276,7 @@ async fn act(
     // A hiccup is not worth a word: the next pass may find nothing wrong.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
     let silent = applied.failure.take_if(|(_, error)| !told(error));
+    let is_refused = applied.failure.as_ref().is_some_and(|(_, error)| error.is_invalid());
     let pass = Pass {
         desired,
         observed: &observed,
@@ -296,6 +301,7 @@ async fn act(
     if applied.stale {
         return Ok(Ended {
             outcome: Outcome::Behind,
+            is_refused: false,
             again: BEHIND,
         });
     }
@@ -306,6 +312,7 @@ async fn act(
     };
     Ok(Ended {
         outcome,
+        is_refused,
         again: match desired.image_waits {
             _ if pins_more(cluster.status.as_ref(), &status) => NEXT,
             Some(_) => again(&status, &plan, applied.done, observed.now).min(BLOCKED),

@@ -129,6 +129,7 @@ pub(crate) async fn finish(
             // The finalizer may still be there, if somebody changed the cluster meanwhile.
             return Ok(Some(Ended {
                 outcome: Outcome::Done,
+                is_refused: false,
                 again: reconcile::SOON,
             }));
         }
@@ -139,6 +140,7 @@ pub(crate) async fn finish(
     reconcile::publish(context, clusters, cluster, &status).await?;
     Ok(Some(Ended {
         outcome: if trouble { Outcome::Stalled } else { Outcome::Done },
+        is_refused: false,
         again: reconcile::SOON,
     }))
 }

@@ -342,6 +342,7 @@ async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_
     let guarded = Arc::new(Guarded {
         context: rig.context.clone(),
         failures: Failures::default(),
+        refusals: Refusals::default(),
     });
     for failures in 1..=3 {
         let began = Instant::now();

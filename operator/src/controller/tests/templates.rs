@@ -22,8 +22,19 @@ async fn field_that_the_api_server_does_not_know_is_named_in_the_status() {
     api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
     let rig = Rig::new(api).await;
     authority(&rig).await;
-    let ended = pass(&rig).await.unwrap().unwrap();
-    assert_eq!(ended.outcome, Outcome::Stalled);
+    let guarded = Arc::new(Guarded {
+        context: rig.context.clone(),
+        failures: Failures::default(),
+        refusals: Refusals::default(),
+    });
+    guard(rig.cluster(), guarded.clone()).await.unwrap();
+    assert!(
+        guarded.refusals.left(&rig.cluster()).is_some(),
+        "the next pass does no better"
+    );
+    rig.api.forget_requests();
+    guard(rig.cluster(), guarded).await.unwrap();
+    assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
     let stalled = condition(&stored_status(&rig), "Stalled").clone();
     assert_eq!(stalled["reason"], "InvalidSpec");
     let message = stalled["message"].as_str().unwrap();

@@ -1,0 +1,67 @@
+//! Clusters an object of which the API server refused. Each pass makes the others of its objects, and may take them back: their watches ask
+//! for the next pass at once, which would go on so without a pause.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crds::KubeBrainCluster;
+use kube::runtime::reflector::ObjectRef;
+use tokio::time::Instant;
+
+/// The time from the end of such a pass to the next one. Another spec is looked at without a pause.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The end of the last pass of each, and the generation of its spec.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>>);
+
+impl Refusals {
+    /// Records how a pass over `cluster` ended.
+    pub(crate) fn record(&self, cluster: &KubeBrainCluster, is_refused: bool) {
+        let object = ObjectRef::from_obj(cluster);
+        if is_refused {
+            let ended = (Instant::now(), cluster.metadata.generation);
+            self.lock().insert(object, ended);
+        } else {
+            self.lock().remove(&object);
+        }
+    }
+
+    /// Returns the time that is left until the next pass over a cluster, if it has to wait.
+    pub(crate) fn left(&self, cluster: &KubeBrainCluster) -> Option<Duration> {
+        let (ended, generation) = self.lock().get(&ObjectRef::from_obj(cluster)).copied()?;
+        let left = PAUSE.checked_sub(ended.elapsed())?;
+        (generation == cluster.metadata.generation && !left.is_zero()).then_some(left)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn next_pass_waits_unless_the_spec_changes() {
+        let refusals = Refusals::default();
+        let mut cluster = crate::fake_cluster::cluster(json!({}));
+        cluster.metadata.generation = Some(1);
+        assert_eq!(refusals.left(&cluster), None);
+        refusals.record(&cluster, true);
+        tokio::time::advance(PAUSE - Duration::from_secs(1)).await;
+        assert_eq!(refusals.left(&cluster), Some(Duration::from_secs(1)));
+        let mut other = cluster.clone();
+        other.metadata.generation = Some(2);
+        assert_eq!(refusals.left(&other), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(refusals.left(&cluster), None);
+        refusals.record(&cluster, true);
+        refusals.record(&cluster, false);
+        assert_eq!(refusals.left(&cluster), None);
+    }
+}
