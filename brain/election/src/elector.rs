@@ -27,7 +27,7 @@ const COMMANDS: usize = 4;
 /// The number of attempts to give the lock away. Each may conflict with a renewal of this candidate that was still in flight, or
 /// get no answer.
 const YIELDS: usize = 3;
-/// The time limit of all these attempts together, so that the process can stop soon; half of the renew deadline if that is longer.
+/// The time limit of all these attempts together, so that the process can stop soon.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One candidate for one lock.
@@ -136,8 +136,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
                 return Err(self.lost());
             }
         }
-        let limit = RELEASE_LIMIT.max(self.config.renew_deadline / 2);
-        if timeout(limit, self.release()).await.is_err() {
+        if timeout(RELEASE_LIMIT, self.release()).await.is_err() {
             warn!(lock = self.lock.describe(), "could not release the lock in time");
         }
         Ok(())

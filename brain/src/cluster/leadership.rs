@@ -383,20 +383,25 @@ impl LeadershipLoop {
         // The streams of followers end with the term, and then it is known no more who followed.
         let before = transfer.identity.take().filter(|_| target.is_some());
         let identity = self.identity(target).or(before);
-        let outcome = self.transfer_leadership(identity).await;
+        let limit = match target {
+            Some(_) => self.transfer_timeout(),
+            // A process that stops has no more time.
+            None => TRANSFER_TIMEOUT,
+        };
+        let outcome = self.transfer_leadership(identity, limit).await;
         if let Some(asked) = transfer.asked.take() {
             let _gone = asked.reply.send(outcome);
         }
     }
 
     /// Transfers leadership to the member with this election identity, if there is one.
-    async fn transfer_leadership(&self, identity: Option<String>) -> Result<(), Error> {
+    async fn transfer_leadership(&self, identity: Option<String>, limit: Duration) -> Result<(), Error> {
         let Some(identity) = identity else {
             return Err(Error::BadLeaderTransferee);
         };
-        let named = tokio::time::timeout(self.transfer_timeout(), self.election.transfer_leadership(&identity)).await;
+        let named = tokio::time::timeout(limit, self.election.transfer_leadership(&identity)).await;
         let Ok(named) = named else {
-            warn!(limit = ?self.transfer_timeout(), "the lock does not answer: the lead was not handed over");
+            warn!(?limit, "the lock does not answer: the lead was not handed over");
             return Err(Error::TimeoutDueToLeaderFail);
         };
         match named {

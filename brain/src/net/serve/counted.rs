@@ -223,13 +223,13 @@ impl Counted {
         let room = buf.remaining().min(HTTP1_READ);
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(room));
         ready!(self.poll_raw(cx, &mut part))?;
-        let len = part.filled().len();
-        buf.advance(len);
-        if self.connection.read_head(len).is_err() {
+        if let Err(reason) = self.connection.read_head(part.filled()) {
             self.is_flooded = true;
-            self.socket.lock().close(Reason::Memory);
+            self.socket.lock().close(reason);
             return Poll::Pending;
         }
+        let len = part.filled().len();
+        buf.advance(len);
         Poll::Ready(Ok(()))
     }
 

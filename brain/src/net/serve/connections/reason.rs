@@ -23,6 +23,8 @@ pub(in crate::net::serve) enum Reason {
     Settings,
     /// The client pinged too often.
     Pings,
+    /// The client sent empty lines instead of a request.
+    Blank,
     /// The client's certificate has expired.
     Certificate,
 }
@@ -41,6 +43,7 @@ impl Reason {
             Reason::Ping => "ping_timeout",
             Reason::Settings => "settings",
             Reason::Pings => "too_many_pings",
+            Reason::Blank => "empty_lines",
             Reason::Certificate => "certificate_expired",
         }
     }

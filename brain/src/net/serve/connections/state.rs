@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Reason;
-use crate::budget::{Account, Charge, Exceeded};
+use crate::budget::{Account, Charge};
 use crate::net::serve::HANDSHAKE_TIMEOUT;
 use crate::net::serve::connections::Address;
 use crate::net::serve::frames::Traffic;
@@ -29,6 +29,10 @@ const TURNOVER: u64 = 64;
 
 /// About the bytes on the wire of an answer without a body.
 const UNSENT_BYTES: usize = 128;
+
+/// The most bytes of empty lines before a request of HTTP/1. hyper looks at all of them again whenever one arrives; Go takes four, and only
+/// behind a POST.
+const BLANK: usize = 16;
 
 /// The part of a head of HTTP/1 that is not charged while it arrives.
 const UNCHARGED: usize = 16 * 1024;
@@ -62,8 +66,8 @@ pub(in crate::net::serve) struct Connection {
     has_unsent: AtomicBool,
     /// Charges of long header blocks whose requests were not accepted yet, oldest first.
     headers: Mutex<Unaccepted>,
-    /// The head of HTTP/1 under way: its bytes so far, and their charge.
-    head: Mutex<(usize, Option<Charge>)>,
+    /// The head of HTTP/1 under way.
+    head: Mutex<Head>,
     /// When the client's certificate expires, in seconds since 1970; the last moment if it shows none.
     ends: AtomicI64,
     closing: CancellationToken,
@@ -114,11 +118,10 @@ impl Connection {
     pub(in crate::net::serve) fn begin(self: &Arc<Self>) -> InFlight {
         self.asked.store(true, Ordering::Relaxed);
         self.streams.fetch_add(1, Ordering::Relaxed);
-        let (_, head) = std::mem::take(&mut *self.head());
-        InFlight {
-            connection: Arc::clone(self),
-            _head: head,
-        }
+        let mut head = self.head();
+        (head.bytes, head.blank) = (0, 0);
+        drop(head);
+        InFlight(Arc::clone(self))
     }
 
     /// Records that headers or data of a response are sent.
@@ -196,21 +199,31 @@ impl Connection {
     }
 
     /// Charges bytes of HTTP/1 that arrive before their request begins: the head of the next one. It is charged for twice their length, for
-    /// they are read into one buffer that doubles.
-    pub(in crate::net::serve) fn read_head(&self, bytes: usize) -> Result<(), Exceeded> {
+    /// they are read into one buffer that doubles, and as long as the connection is open: hyper keeps that buffer. Returns the reason to
+    /// close the connection, if there is one.
+    pub(in crate::net::serve) fn read_head(&self, bytes: &[u8]) -> Result<(), Reason> {
         if !self.is_idle() {
             return Ok(());
         }
         let mut head = self.head();
-        head.0 += bytes;
-        if head.0 > UNCHARGED {
+        if head.blank == head.bytes {
+            let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            head.blank += blank;
+            if head.blank > BLANK {
+                return Err(Reason::Blank);
+            }
+        }
+        head.bytes += bytes.len();
+        let needed = 2 * head.bytes;
+        if head.bytes > UNCHARGED && needed > head.charged {
             // The charge of before is kept until there is a larger one.
-            head.1 = Some(self.account.charge(2 * head.0)?);
+            head.charge = Some(self.account.charge(needed).map_err(|_| Reason::Memory)?);
+            head.charged = needed;
         }
         Ok(())
     }
 
-    fn head(&self) -> MutexGuard<'_, (usize, Option<Charge>)> {
+    fn head(&self) -> MutexGuard<'_, Head> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,18 +302,25 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The head of HTTP/1 under way.
+#[derive(Debug, Default)]
+struct Head {
+    /// Its bytes so far.
+    bytes: usize,
+    /// Those of them that end empty lines before its first line.
+    blank: usize,
+    /// The charge for the longest one, and its bytes.
+    charge: Option<Charge>,
+    charged: usize,
+}
+
 /// A request in flight.
 #[derive(Debug)]
-pub(in crate::net::serve) struct InFlight {
-    connection: Arc<Connection>,
-    /// The charge of its head, if that is a long one of HTTP/1.
-    _head: Option<Charge>,
-}
+pub(in crate::net::serve) struct InFlight(Arc<Connection>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let connection = &self.connection;
-        connection.idle_since.store(connection.now(), Ordering::Relaxed);
-        connection.streams.fetch_sub(1, Ordering::Relaxed);
+        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }

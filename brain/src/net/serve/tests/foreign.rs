@@ -106,9 +106,9 @@ async fn long_headers_are_taken_and_those_that_are_too_long_end_their_stream_alo
 }
 
 /// A head of HTTP/1.1 with a padding of this length, in fields of 1,000 bytes.
-fn head_with(padding: usize) -> String {
+fn head_with(padding: usize, connection: &str) -> String {
     let fields = format!("x-pad: {}\r\n", "p".repeat(1000)).repeat(padding / 1000);
-    format!("GET /livez HTTP/1.1\r\nhost: brain\r\nconnection: close\r\n{fields}\r\n")
+    format!("GET /livez HTTP/1.1\r\nhost: brain\r\nconnection: {connection}\r\n{fields}\r\n")
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn long_heads_of_http1_are_taken_and_those_that_are_too_long_are_refused()
     for (padding, status) in [(0, "200"), (100_000, "200"), (900_000, "200"), (1_060_000, "431")] {
         let (mut from, mut to) = server.dial().await.into_split();
         // The server may answer, and close, before it has read all.
-        let head = head_with(padding);
+        let head = head_with(padding, "close");
         let sent = async { to.write_all(head.as_bytes()).await.is_ok() || padding > 1_000_000 };
         let mut answer = [0; 12];
         let (sent, read) = tokio::join!(sent, from.read_exact(&mut answer));
@@ -127,24 +127,47 @@ async fn long_heads_of_http1_are_taken_and_those_that_are_too_long_are_refused()
     server.end().await;
 }
 
+/// hyper keeps the buffer of a long head for the next one.
 #[tokio::test]
-async fn long_heads_of_http1_are_charged_while_they_arrive() {
+async fn long_head_of_http1_is_charged_while_it_arrives_and_until_its_connection_ends() {
     let server = Running::plain(Store::with(9));
     let held = || server.metrics.network.held.get();
     let mut io = server.dial().await;
-    let head = head_with(500_000);
+    let head = head_with(500_000, "keep-alive");
     let (begun, rest) = head.split_at(head.len() - 2);
     io.write_all(begun.as_bytes()).await.unwrap();
     while held() < 2 * 500_000 {
         tokio::task::yield_now().await;
     }
-    io.write_all(rest.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    io.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for head in [rest, &head_with(0, "keep-alive")] {
+        io.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok\n") {
+            answer.push(io.read_u8().await.unwrap());
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"));
+        assert!(held() >= 2 * 500_000, "{} bytes", held());
+    }
     drop(io);
     while held() >= 500_000 {
         tokio::task::yield_now().await;
     }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn empty_lines_before_a_request_are_few() {
+    let server = Running::plain(Store::with(9));
+    let mut io = server.dial().await;
+    io.write_all(b"\r\n\r\n").await.unwrap();
+    assert!(ask(&mut io, "/livez").await.starts_with("HTTP/1.1 200"));
+    let mut io = server.dial().await;
+    io.write_all(&b"\r\n".repeat(30)).await.unwrap();
+    let mut answer = Vec::new();
+    // It is closed, or reset for what was not read.
+    let _ended = io.read_to_end(&mut answer).await;
+    assert_eq!(answer, b"");
+    let closed = server.metrics.network.closed.with_label_values(&["empty_lines"]);
+    assert_eq!(closed.get(), 1);
     server.end().await;
 }
