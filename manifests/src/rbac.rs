@@ -138,9 +138,10 @@ pub(crate) fn aggregated(install: &Install) -> Vec<Value> {
 /// Creation cannot be restricted by name.
 fn election_rules(install: &Install) -> Vec<Value> {
     let leases = ("coordination.k8s.io", &["leases"][..]);
-    let mut named = rule(&(leases.0, leases.1, &["get", "update"]));
+    let mut named = rule(&(leases.0, leases.1, &["update"]));
     named["resourceNames"] = json!([install.name]);
-    vec![rule(&(leases.0, leases.1, &["create"])), named]
+    // Those of other installations are read, too: one that is gone is told by its age.
+    vec![rule(&(leases.0, leases.1, &["create", "get"])), named]
 }
 
 fn rules(table: &[Rule]) -> Vec<Value> {

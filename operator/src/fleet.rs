@@ -111,9 +111,13 @@ fn admit(
     if !rolls(cluster) {
         return Ok(());
     }
+    // Those of another installation end no turn here.
+    let manager = |cluster: &KubeBrainCluster| cluster.status.as_ref()?.managed_by.clone();
+    let own = manager(cluster);
+    let is_of_others = |other: &KubeBrainCluster| manager(other).is_some_and(|other| own.as_ref() != Some(&other));
     let takes_turn = |cluster: &&Arc<KubeBrainCluster>| {
         let is_gone = cluster.metadata.deletion_timestamp.is_some();
-        !is_gone && rolls(cluster) && is_moving(cluster, default, begun)
+        !is_gone && !is_of_others(cluster) && rolls(cluster) && is_moving(cluster, default, begun)
     };
     let moving: Vec<&Arc<KubeBrainCluster>> = all.iter().filter(takes_turn).collect();
     *begun = moving.iter().map(|cluster| uid(cluster)).collect();

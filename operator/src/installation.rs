@@ -6,6 +6,7 @@
 //! nothing. One that cannot be read counts as alive: two that write at the same time do more harm than one that waits for a person.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const READ: Duration = Duration::from_secs(5);
 /// Interval at which it is reported that a cluster is left to another installation.
 const REPORT: Duration = Duration::from_secs(1800);
 
+/// Most Leases of other installations that are remembered.
+const LEASES: usize = 1_000;
+
 /// This installation. Clones share what it knows of others.
 #[derive(Clone)]
 pub(crate) struct Installation {
@@ -47,8 +51,8 @@ struct Others {
 
 /// A Lease as it was seen.
 struct Seen {
-    /// Holder and times; none for one that does not exist.
-    state: Option<String>,
+    /// The hash of holder and times, which users choose, of any length; none for one that does not exist.
+    state: Option<u64>,
     changed: Instant,
     looked: Instant,
 }
@@ -119,9 +123,13 @@ impl Installation {
             }
             Err(_) => return true,
         };
-        let state = lease.map(|lease| format!("{:?}", lease.spec));
+        let state = lease.map(|lease| hash(&lease));
         let mut others = self.lock();
         others.leases.retain(|_, seen| now.duration_since(seen.looked) < REPORT);
+        if others.leases.len() >= LEASES && !others.leases.contains_key(other) {
+            // Nobody has so many installations.
+            others.leases.clear();
+        }
         let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {
             state: state.clone(),
             changed: now,
@@ -142,4 +150,11 @@ impl Installation {
     fn lock(&self) -> MutexGuard<'_, Others> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The hash of what the replicas of an installation write in their Lease.
+fn hash(lease: &Lease) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(&lease.spec).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }

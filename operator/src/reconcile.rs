@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::api_error::{self, Class};
 use crate::applies::Applies;
@@ -158,8 +158,14 @@ pub(crate) async fn reconcile(
     };
     if let Some(mut begun) = begun {
         begun.managed_by = manager.cloned();
-        publish(context, &clusters, &cluster, &begun).await?;
-        cluster.status = Some(begun);
+        match publish(context, &clusters, &cluster, &begun).await {
+            Ok(()) => cluster.status = Some(begun),
+            // A definition that is older than this operator: what runs is looked after all the same.
+            Err(error) if cluster.status.is_some() && error.class() == Class::Invalid => {
+                debug!(error = error.message(), "the status cannot name this installation");
+            }
+            Err(error) => return Err(error),
+        }
     }
     // Before anything is stored that it is to wipe.
     wipe::guard(&clusters, &cluster).await?;

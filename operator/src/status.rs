@@ -41,7 +41,7 @@ pub(crate) use change::Change;
 pub(crate) use conditions::{ConditionStatus, ConditionUpdate};
 pub(crate) use facts::Facts;
 pub(crate) use merge::merge;
-pub(crate) use pod::{UNSCHEDULABLE, stuck as pod_stuck};
+pub(crate) use pod::{UNSCHEDULABLE, sandbox_awaited_since, stuck as pod_stuck};
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 

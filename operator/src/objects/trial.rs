@@ -14,6 +14,9 @@ const APART: [&str; 2] = ["podAntiAffinity", "podAffinity"];
 /// What a small trial asks of a node: a node that is full with the member must have room for it.
 const SMALL: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
 
+/// The resource of the files of a container.
+const FILES: &str = "ephemeral-storage";
+
 /// What a trial asks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
@@ -23,8 +26,8 @@ pub(crate) enum Size {
 }
 
 impl Renderer<'_> {
-    /// Makes it of the template of a StatefulSet.
-    pub(crate) fn trial(&self, template: &Value, size: Size) -> Value {
+    /// Makes it of the template of a StatefulSet; `live` is the one that the member has.
+    pub(crate) fn trial(&self, template: &Value, live: &Value, size: Size) -> Value {
         let mut pod = template.clone();
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
@@ -61,7 +64,9 @@ impl Renderer<'_> {
                 let is_brain = container["name"] == CONTAINER;
                 without_network(container);
                 if size == Size::Small {
-                    container["resources"] = small(&container["resources"]);
+                    let held = live["spec"][list].as_array().into_iter().flatten();
+                    let held = held.into_iter().find(|held| held["name"] == container["name"]);
+                    container["resources"] = small(&container["resources"], held.map(|held| &held["resources"]));
                 }
                 if is_brain {
                     check_only(container, &self.names().pod(0));
@@ -97,9 +102,9 @@ fn without_network(container: &mut Value) {
     }
 }
 
-/// Small requests of processors and memory, with the limits that are given. All else is kept: files are as large as those of the member, and
-/// a device that no node has keeps the member from starting, too. A request is never above its limit, which the API server would refuse.
-fn small(given: &Value) -> Value {
+/// Small requests of processors and memory, with the limits that are given. Files are as large as those of the member. What else the member
+/// does not hold yet is kept, as a device that no node has keeps it from starting, too; what it `held` may be there only once. A request is never above its limit, which the API server would refuse.
+fn small(given: &Value, held: Option<&Value>) -> Value {
     let (mut limits, mut requests) = (Map::new(), Map::new());
     for (name, least) in SMALL {
         let (limit, request) = (given["limits"].get(name), given["requests"].get(name));
@@ -118,11 +123,14 @@ fn small(given: &Value) -> Value {
         }
     }
     for (part, amounts) in [("limits", &mut limits), ("requests", &mut requests)] {
-        let is_other = |name: &str| SMALL.iter().all(|(small, _)| *small != name);
+        let is_held = |name: &str, amount: &Value| held.is_some_and(|held| held[part].get(name) == Some(amount));
+        let is_other = |name: &str, amount: &Value| {
+            name == FILES || SMALL.iter().all(|(small, _)| *small != name) && !is_held(name, amount)
+        };
         let others = given[part].as_object().into_iter().flatten();
         amounts.extend(
             others
-                .filter(|(name, _)| is_other(name))
+                .filter(|(name, amount)| is_other(name, amount))
                 .map(|(name, amount)| (name.clone(), amount.clone())),
         );
     }

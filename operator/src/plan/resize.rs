@@ -67,7 +67,8 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
 ///
 /// A brain shares out its memory when it starts, so another limit replaces its pod. The only member gets more memory in place first: when its
 /// node has given that, there is room for the next pod, too. One that does not run (`runs`) loses nothing by a replacement, which may go to a
-/// node with more room; that one that runs may have nowhere to go, so it stays until a person deletes it.
+/// node with more room. Where its node can never give the resources, there may be no other one: it stays until a person deletes it, and so does
+/// one that only does not run just now.
 pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bool, bool)) -> Option<&'static str> {
     const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
     let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
@@ -82,10 +83,14 @@ pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bo
     if has(RESIZE_REFUSED) {
         return Some("its resources cannot change in place");
     }
-    let is_infeasible = reason(pod, "PodResizePending") == Some("Infeasible");
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
-    let stays = waits || (is_only && runs);
-    (is_infeasible && !stays).then_some("its node cannot give it the resources")
+    let stays = waits || is_only;
+    (is_infeasible(pod) && !stays).then_some("its node cannot give it the resources")
+}
+
+/// Returns true if the node of a pod can never give it the resources that it was asked for.
+pub(super) fn is_infeasible(pod: &Pod) -> bool {
+    reason(pod, "PodResizePending") == Some("Infeasible")
 }
 
 /// What a member waits for whose node has not given it its resources, in words: those alone, or the memory that it is to be restarted with.

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use crate::names::ACCEPT_STORE;
-use crate::objects::pod::{EXISTING, STORE_ID};
+use crate::objects::pod::{CONTAINER, EXISTING, STORE_ID};
 use crate::observe::{Observed, is_ready};
 use crate::probe::{Answer, Refusal as BrainRefusal};
 use crate::spec::{Desired, Refusal, Storage, accepted_store};
@@ -93,8 +93,9 @@ fn refusal_of(observed: &Observed) -> impl Fn(&Pod) -> Option<(String, BrainRefu
 
 /// Returns the reason to make a pod anew that waits for a store which was given up since.
 pub(super) fn waits_for_lost(pod: &Pod, desired: &Desired) -> Option<&'static str> {
-    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let waits = containers.any(|container| {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut brains = containers.filter(|container| container.name == CONTAINER);
+    let waits = brains.any(|container| {
         let (mut variables, mut args) = (container.env.iter().flatten(), container.args.iter().flatten());
         variables.any(|variable| variable.name == STORE_ID) || args.any(|arg| arg == EXISTING)
     });

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::{Plan, Step};
+use super::{Plan, Step, resize};
 use crate::events::Event;
 use crate::names::{Names, RESOURCES_HASH, RESTART_HASH, SKIP_TRIAL};
 use crate::objects::pod::CONTAINER;
@@ -19,7 +19,7 @@ use crate::objects::{Object, Renderer};
 use crate::observe::{Observed, is_ready};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Desired, Refusal};
-use crate::status::{UNSCHEDULABLE, pod_stuck};
+use crate::status::{UNSCHEDULABLE, pod_stuck, sandbox_awaited_since};
 
 /// Reason of the refusal of a template that does not run.
 pub(crate) const TRIAL_FAILED: &str = "TrialFailed";
@@ -85,10 +85,17 @@ pub(super) fn holds_back(
     let member = desired.names.pod(0);
     let waiting = match (&observed.trial, begun) {
         (None, _) => {
-            let template = &set.body["spec"]["template"];
+            let (template, present) = (&set.body["spec"]["template"], &live.data["spec"]["template"]);
+            let trial = |size| renderer.trial(template, present, size);
+            // The member has not the resources of the live template either: some node must have room for all of them.
+            let lacks = |pod: &Pod| pod.name_any() == member && resize::is_infeasible(pod);
+            let first = match observed.pods.iter().any(lacks) {
+                true => Size::Whole,
+                false => Size::Small,
+            };
             plan.steps.push(Step::Try {
-                pod: renderer.trial(template, Size::Small),
-                whole: renderer.trial(template, Size::Whole),
+                pod: trial(first),
+                whole: trial(Size::Whole),
             });
             format!("{name} tries the new template before it replaces {member}")
         }
@@ -208,10 +215,11 @@ fn may_lose_member(
 }
 
 /// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is no fault of the
-/// template.
+/// template, and a volume that is not there may come.
 pub(super) fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
     let stuck = pod_stuck(pod, observed.now.as_second());
-    !is_ready(pod) && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
+    let waits = sandbox_awaited_since(pod).is_some();
+    !is_ready(pod) && !waits && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
 }
 
 /// The outcome of the trial in this pod, by its brain and by what runs before it. Other containers only have to start: they may end as

@@ -86,7 +86,8 @@ pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
     });
     let stuck = stuck.or_else(|| {
         const WHY: &str = "the kubelet cannot start its containers yet: a Secret, a ConfigMap or a volume that it mounts is not there, or the network of its node; kubectl describe pod says which";
-        (age > VOLUME_GRACE && lacks_sandbox(pod)).then(|| named(NOT_CREATED, WHY.to_owned()))
+        let waits = sandbox_awaited_since(pod).is_some_and(|since| now - since > VOLUME_GRACE);
+        waits.then(|| named(NOT_CREATED, WHY.to_owned()))
     });
     stuck.or_else(|| {
         let condition = unscheduled(pod).filter(|condition| condition.reason.as_deref() == Some(UNSCHEDULABLE))?;
@@ -116,12 +117,14 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     brains.chain(all().filter(|container| container.name != CONTAINER))
 }
 
-/// Returns true if a pod has a node that has not mounted its volumes, or not set up its network.
-fn lacks_sandbox(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut sandboxes = conditions.filter(|condition| condition.type_ == "PodReadyToStartContainers");
-    let has_node = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    has_node && sandboxes.any(|condition| condition.status == "False")
+/// Since when, in seconds since 1970, a pod waits for its node to mount its volumes or to set up its network; `None` if it does not.
+pub(crate) fn sandbox_awaited_since(pod: &Pod) -> Option<i64> {
+    pod.spec.as_ref()?.node_name.as_ref()?;
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let awaited = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodReadyToStartContainers" && condition.status == "False")?;
+    Some(awaited.last_transition_time.as_ref()?.0.as_second())
 }
 
 /// The condition of a pod that is on no node.
@@ -190,6 +193,7 @@ fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
@@ -276,10 +280,13 @@ mod tests {
         let mounting = |ready: &str, node: Option<&str>, age: i64| {
             let mut pod = waits("ContainerCreating", None);
             pod.spec = serde_json::from_value(json!({"nodeName": node, "containers": []})).unwrap();
-            let conditions = json!([{"type": "PodReadyToStartContainers", "status": ready}]);
-            pod.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+            // It is an hour old: its node was started anew.
             let created = pod.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
-            stuck(&pod, created + age).map(|stuck| stuck.reason)
+            let since = Timestamp::from_second(created + 3600).unwrap();
+            let conditions =
+                json!([{"type": "PodReadyToStartContainers", "status": ready, "lastTransitionTime": since}]);
+            pod.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+            stuck(&pod, created + 3600 + age).map(|stuck| stuck.reason)
         };
         assert_eq!(
             mounting("False", Some("node1"), VOLUME_GRACE),

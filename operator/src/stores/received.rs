@@ -18,7 +18,7 @@ use crate::names::is_reserved;
 /// Memory that one field may take, of an object itself or of its spec or its status.
 pub(crate) const FIELD: usize = 256 << 10;
 /// The same for objects of which only small fields are read.
-const LIGHT: usize = 16 << 10;
+const LIGHT: usize = 64 << 10;
 /// Memory for all fields of an object whose name and owner anybody may forge: a pod has those of one template, which is bounded by `FIELD`.
 const LARGE: usize = 384 << 10;
 /// Memory for the labels, the annotations, and the owners of an object, each.

@@ -70,6 +70,52 @@ fn other_resources_are_tried_before_the_only_member_gets_them() {
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
 }
 
+/// A volume that is slow to come says nothing of the template.
+#[test]
+fn member_that_waits_for_its_volume_is_not_replaced_untried() {
+    let mut fake = settled(json!({}));
+    let begun = serde_json::to_value(fake.seen.now).unwrap();
+    fake.pod("dev-0").status = serde_json::from_value(json!({
+        "phase": "Pending",
+        "conditions": [{"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": begun}],
+        "containerStatuses": [{
+            "name": "brain", "ready": false, "restartCount": 0, "image": "", "imageID": "",
+            "state": {"waiting": {"reason": "ContainerCreating"}},
+        }],
+    }))
+    .unwrap();
+    fake.pod("dev-0").spec.as_mut().unwrap().node_name = Some("node1".to_owned());
+    fake.wait(600);
+    fake.pass();
+    assert_eq!(fake.condition("Degraded"), "True/ContainerCreationFailed");
+    fake.edit(json!({"version": "0.2.0"}));
+    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+}
+
+/// The small trial would fit, and the member would not.
+#[test]
+fn template_beside_resources_that_its_node_cannot_give_is_tried_with_all_of_them() {
+    let mut fake = settled(json!({}));
+    let trial = |fake: &FakeCluster| serde_json::to_value(&fake.seen.trial).unwrap();
+    fake.edit(json!({"pod": {"resources": {"requests": {"memory": "100Gi"}}}}));
+    fake.pass();
+    assert_eq!(
+        trial(&fake)["spec"]["containers"][0]["resources"]["requests"]["memory"],
+        "32Mi"
+    );
+    containers(&mut fake, json!({"brain": {"terminated": {"exitCode": 0}}}));
+    fake.settle();
+    let conditions = fake.pod("dev-0").status.as_mut().unwrap().conditions.as_mut().unwrap();
+    let pending = json!({"type": "PodResizePending", "status": "True", "reason": "Infeasible"});
+    conditions.push(serde_json::from_value(pending).unwrap());
+    fake.edit(json!({"version": "0.2.0"}));
+    fake.pass();
+    assert_eq!(
+        trial(&fake)["spec"]["containers"][0]["resources"]["requests"]["memory"],
+        "100Gi"
+    );
+}
+
 #[test]
 fn member_from_before_its_cluster_was_made_again_is_not_lost_to_an_untried_template() {
     let mut fake = settled(json!({}));
@@ -385,6 +431,12 @@ fn trial_asks_for_little_and_never_for_more_than_its_limits() {
     );
     let device = json!({"limits": {"example.com/device": "1"}});
     assert_eq!(tried(device.clone())["limits"], device["limits"], "no node may have it");
+    let mut holder = settled(json!({"pod": {"resources": device}}));
+    holder.edit(json!({"version": "0.2.0"}));
+    holder.pass();
+    let trial = serde_json::to_value(&holder.seen.trial).unwrap();
+    let limits = &trial["spec"]["containers"][0]["resources"]["limits"];
+    assert_eq!(limits, &json!({}), "its node may have no other");
 }
 
 #[test]
