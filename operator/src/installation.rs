@@ -131,7 +131,7 @@ impl Installation {
             others.leases.clear();
         }
         let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {
-            state: state.clone(),
+            state,
             changed: now,
             looked: now,
         });

@@ -13,8 +13,11 @@ use tokio::time::Instant;
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The end of the last pass of each, and the generation of its spec.
+type Ends = HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>;
+
+/// What is known of clusters whose last pass was refused.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>>);
+pub(crate) struct Refusals(Mutex<Ends>);
 
 impl Refusals {
     /// Records how a pass over `cluster` ended.
@@ -35,7 +38,7 @@ impl Refusals {
         (generation == cluster.metadata.generation && !left.is_zero()).then_some(left)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>> {
+    fn lock(&self) -> MutexGuard<'_, Ends> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
