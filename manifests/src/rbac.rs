@@ -140,7 +140,7 @@ fn election_rules(install: &Install) -> Vec<Value> {
     let leases = ("coordination.k8s.io", &["leases"][..]);
     let mut named = rule(&(leases.0, leases.1, &["update"]));
     named["resourceNames"] = json!([install.name]);
-    // Those of other installations are read, too: one that is gone is told by its age.
+    // The operator also reads the Leases of other installations: one that does not change belongs to an installation that is gone.
     vec![rule(&(leases.0, leases.1, &["create", "get"])), named]
 }
 

@@ -629,8 +629,9 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_api::{FakeApi, Reply, Rig, failure};
+    use crate::fake_api::{FakeApi, Reply, failure};
     use crate::fake_cluster::FakeCluster;
+    use crate::fake_operator::Rig;
 
     /// Applies an object of this kind, which the API server refuses, and another; returns true if that one was made.
     async fn goes_on_behind(kind: Kind) -> bool {

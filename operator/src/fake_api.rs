@@ -16,28 +16,15 @@ use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tower::{BoxError, service_fn};
 
-use crate::applies::Applies;
-use crate::controller::Scope;
-use crate::events::Events;
-use crate::fake_cluster::{FakeCluster, settings};
+use crate::fake_cluster::FakeCluster;
 use crate::fake_owners::Owners;
 use crate::fake_strategic as strategic;
-use crate::fleet::Fleet;
-use crate::follow::Followers;
-use crate::installation::Installation;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::observe::Prober;
-use crate::reconcile::Context;
-use crate::stores;
-use crate::stores::external::ExternalPods;
-use crate::stores::given::GivenSecrets;
 use crate::transport::Fence;
-use crate::triggers::Triggers;
 
 /// Path of the clusters.
 pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
@@ -168,7 +155,7 @@ impl FakeApi {
     }
 
     /// The same server, which takes no list without pages of what anybody may make in any number and size.
-    fn paged(&self) -> Self {
+    pub(crate) fn paged(&self) -> Self {
         Self {
             is_paged: true,
             ..self.clone()
@@ -642,68 +629,5 @@ fn merge(base: &mut Value, more: Value) {
             }
         }
         (base, more) => *base = more,
-    }
-}
-
-/// A controller beside a fake API server.
-pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
-    let (metrics, ledger) = (Metrics::new(), Ledger::default());
-    let client = api.paged().client(leadership, &metrics, &ledger);
-    let triggers = Arc::<Triggers>::default();
-    let (stores, feeds) = stores::open(&client, None, &triggers);
-    let fleet = Fleet::new(settings().default_image, 1, &[], Arc::default());
-    let context = Context {
-        external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
-        given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),
-        events: Events::new(client.clone(), "test".to_owned()),
-        installation: Installation::new(client.clone(), None),
-        client,
-        settings: settings(),
-        metrics,
-        followers: Followers::new(stores.clusters.clone(), triggers.clone()),
-        stores,
-        ledger,
-        applies: Applies::default(),
-        prober: Prober::default(),
-        fleet,
-    };
-    Scope {
-        context,
-        triggers,
-        feeds,
-    }
-}
-
-/// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
-pub(crate) struct Rig {
-    pub(crate) api: FakeApi,
-    pub(crate) context: Context,
-    pub(crate) triggers: Arc<Triggers>,
-    _feeds: JoinSet<()>,
-}
-
-impl Rig {
-    /// Everything is in the stores when this returns.
-    pub(crate) async fn new(api: FakeApi) -> Self {
-        let scope = scope(&api, Leadership::Alone);
-        let mut running = JoinSet::new();
-        running.spawn(stores::run(scope.feeds));
-        scope.context.stores.filled().await;
-        Self {
-            api,
-            context: scope.context,
-            triggers: scope.triggers,
-            _feeds: running,
-        }
-    }
-
-    /// The cluster as the store shows it.
-    pub(crate) fn cluster(&self) -> Arc<crds::KubeBrainCluster> {
-        self.context.stores.cluster("brains", "dev").unwrap()
-    }
-
-    /// Lets the watches deliver what they have.
-    pub(crate) async fn sync(&self) {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }

@@ -1,8 +1,8 @@
 //! For tests: strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
 //!
 //! The operator sends such patches for `pods/resize` alone. They use four rules: maps merge field by field, a null removes a field, a null in a new
-//! map means nothing, and containers are told apart by their names. `fixtures/merges.json` holds those of maps, and the directive that the
-//! API server drops, as cases; an end-to-end test sends the same cases to a real API server. Other directives are an error here.
+//! map means nothing, and containers are matched by name. `fixtures/merges.json` has cases for the rules of maps and for the directive that
+//! the API server drops; an end-to-end test sends the same cases to a real API server. Other directives are an error here.
 
 use serde_json::{Map, Value};
 

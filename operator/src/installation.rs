@@ -127,7 +127,7 @@ impl Installation {
         let mut others = self.lock();
         others.leases.retain(|_, seen| now.duration_since(seen.looked) < REPORT);
         if others.leases.len() >= LEASES && !others.leases.contains_key(other) {
-            // Nobody has so many installations.
+            // There are never so many installations: users invented the names.
             others.leases.clear();
         }
         let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {

@@ -94,8 +94,9 @@ mod tests {
 
     use super::*;
     use crate::controller;
-    use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, scope};
+    use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply};
     use crate::fake_cluster::cluster;
+    use crate::fake_operator::scope;
     use crate::ledger::Ledger;
     use crate::metrics::Metrics;
     use crate::tasks::Tasks;

@@ -29,6 +29,8 @@ mod fake_api;
 #[cfg(test)]
 mod fake_cluster;
 #[cfg(test)]
+mod fake_operator;
+#[cfg(test)]
 mod fake_owners;
 #[cfg(test)]
 mod fake_strategic;

@@ -11,8 +11,8 @@ const ELECTION: Duration = Duration::from_secs(2);
 /// The timeout of a request with default timings: 7 s, as in etcd.
 pub const REQUEST_TIMEOUT: Duration = BASE.saturating_add(ELECTION);
 
-/// Returns the timeout of a request where a leader may be waited for as long as a lock lasts. Whoever gives the lock more time has storage
-/// that answers late, or an election that takes longer: requests wait as much longer.
+/// Returns the timeout of a request for members whose lock lasts for `lease_duration`. A longer lock means slow storage or slow elections, so
+/// requests wait longer by the same time.
 #[must_use]
 pub fn request_timeout(lease_duration: Duration) -> Duration {
     BASE + lease_duration.max(ELECTION)

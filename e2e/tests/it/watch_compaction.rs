@@ -1,4 +1,4 @@
-//! A watcher that keeps up gets all events, whatever is compacted behind it.
+//! Watchers that keep up receive every event, also when its revision is compacted at once.
 
 use std::time::Duration;
 

@@ -68,8 +68,9 @@ fn is_refusal(error: &kube::Error) -> bool {
 mod tests {
     use super::*;
     use crate::apply::Applied;
-    use crate::fake_api::{FakeApi, Reply, Rig, failure};
+    use crate::fake_api::{FakeApi, Reply, failure};
     use crate::fake_cluster::FakeCluster;
+    use crate::fake_operator::Rig;
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 

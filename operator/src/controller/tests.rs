@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, Rig, failure};
+use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
 use crate::fake_cluster::{FakeCluster, cluster};
+use crate::fake_operator::Rig;
 
 mod authority;
 mod epochs;

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_would_refuse_is_named() {
+    fn bad_keys_and_values_are_named() {
         let long = "x".repeat(64);
         check(json!({"labels": {"a": "", "a.b/C_d": "1.0-x", "x": &long[1..]}}), None);
         check(json!({"annotations": {"a.b/c": "any value, of course"}}), None);

@@ -133,7 +133,7 @@ fn resources_of_a_pod_change_in_place() {
             events.iter().any(about).then_some(()).ok_or("none".to_owned())
         })
         .await;
-        // no node gives that: the only member stays where it is, and somebody is told
+        // no node has so many processors: the only member keeps running, and the status says why
         brains
             .patch(json!({"pod": {"resources": {"requests": {"cpu": "1000", "memory": "32Mi"}}}}))
             .await;

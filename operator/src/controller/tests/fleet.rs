@@ -62,7 +62,7 @@ fn edit(api: &FakeApi, namespace: &str, change: impl Fn(&mut Value)) {
     api.put(&path, cluster);
 }
 
-/// A pass over each cluster in this order. A cluster that nobody touched is ready before it; a pod that was deleted comes back and does not run.
+/// Runs a pass over each cluster in this order. Clusters that were not changed are ready; pods that were deleted come back and do not run.
 async fn passes(rig: &Rig, order: [&str; 3]) {
     for namespace in order {
         if !touched(&rig.api).contains(namespace) {

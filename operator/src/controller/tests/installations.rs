@@ -34,7 +34,7 @@ fn manager(api: &FakeApi) -> Value {
     api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"]["managedBy"].clone()
 }
 
-/// Seconds that pass, and so many renewals.
+/// Advances the paused clock.
 async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::fake_api::scope;
+use crate::fake_operator::scope;
 use crate::leadership::Leadership;
 use crate::probe::tests::full;
 

@@ -292,7 +292,7 @@ async fn passes_begin_when_every_store_is_filled() {
     });
     let stop = CancellationToken::new();
     let mut running = tokio::task::JoinSet::new();
-    let scope = crate::fake_api::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
+    let scope = crate::fake_operator::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
     running.spawn(run(scope, stop.clone()));
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(api.writes().len(), 0);

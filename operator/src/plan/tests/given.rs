@@ -72,26 +72,37 @@ fn own_authority_signs_and_its_key_is_stored_nowhere_else() {
     }
 }
 
-#[test]
-fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
-    let (one, two) = (
-        Authority::create("one", 1, begin()).unwrap(),
-        Authority::create("two", 1, begin()).unwrap(),
-    );
+/// The server's certificate.
+fn server_certificate(fake: &mut FakeCluster) -> Value {
+    fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone()
+}
+
+/// A cluster whose own authority `one` was replaced by `two`, and its server's certificate from before.
+fn published() -> (Authority, Authority, FakeCluster, Value) {
+    let [one, two] = ["one", "two"].map(|name| Authority::create(name, 1, begin()).unwrap());
     let mut fake = own(&one);
-    let leaf = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone();
-    let before = leaf(&mut fake);
+    let before = server_certificate(&mut fake);
     put_authority(&mut fake, &two);
     fake.settle();
+    (one, two, fake, before)
+}
+
+#[test]
+fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
+    let (one, two, mut fake, before) = published();
     assert_eq!(bundle(&mut fake), trusted(&[&one, &two]));
-    assert_eq!(leaf(&mut fake), before, "signed by a key that clients do not trust yet");
+    assert_eq!(
+        server_certificate(&mut fake),
+        before,
+        "signed by a key that clients do not trust yet"
+    );
     assert_eq!(fake.condition("CertificatesReady"), "True/RotatingCertificates");
     for phase in ["Issuing", "Retiring"] {
         let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
         annotations.insert(CA_ADVANCE.to_owned(), format!("{phase}@2"));
         fake.settle();
     }
-    assert_ne!(leaf(&mut fake), before);
+    assert_ne!(server_certificate(&mut fake), before);
     assert_eq!(bundle(&mut fake), trusted(&[&two]));
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
@@ -99,23 +110,15 @@ fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
 /// The former key is gone: what it signed is renewed by the coming one before it ends, though nobody advances the replacement.
 #[test]
 fn certificates_do_not_end_while_another_key_is_published() {
-    let (one, two) = (
-        Authority::create("one", 1, begin()).unwrap(),
-        Authority::create("two", 1, begin()).unwrap(),
-    );
-    let mut fake = own(&one);
-    let leaf = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone();
-    let before = leaf(&mut fake);
-    put_authority(&mut fake, &two);
-    fake.settle();
+    let (one, two, mut fake, before) = published();
     let day = 24 * 3600;
     fake.wait(70 * day);
     fake.settle();
-    assert_eq!(leaf(&mut fake), before, "it serves for another 20 days");
+    assert_eq!(server_certificate(&mut fake), before, "it serves for another 20 days");
     assert_eq!(fake.condition("CertificatesReady"), "False/Renewing");
     fake.wait(13 * day);
     fake.settle();
-    assert_ne!(leaf(&mut fake), before, "seven days before its end");
+    assert_ne!(server_certificate(&mut fake), before, "seven days before its end");
     assert_eq!(bundle(&mut fake), trusted(&[&one, &two]));
 }
 

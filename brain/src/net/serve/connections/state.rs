@@ -30,8 +30,8 @@ const TURNOVER: u64 = 64;
 /// About the bytes on the wire of an answer without a body.
 const UNSENT_BYTES: usize = 128;
 
-/// The most bytes of empty lines before a request of HTTP/1. hyper looks at all of them again whenever one arrives; Go takes four, and only
-/// behind a POST.
+/// The most bytes of empty lines before a request of HTTP/1. hyper scans all of them again for each read. Go accepts four bytes, and only
+/// after a POST request.
 const BLANK: usize = 16;
 
 /// The part of a head of HTTP/1 that is not charged while it arrives.
@@ -144,7 +144,7 @@ impl Connection {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Records that the socket accepted bytes. The frames of answers take turns: by so many bytes some of what waited was sent.
+    /// Records that the socket accepted bytes, and releases the oldest charges of frames that waited: about one for each [`UNSENT_BYTES`].
     pub(in crate::net::serve) fn sent(&self, bytes: usize) {
         self.blocked_since.store(0, Ordering::Relaxed);
         if self.has_unsent.load(Ordering::Acquire) {

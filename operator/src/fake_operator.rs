@@ -1,0 +1,86 @@
+//! For tests: an operator beside the API server in memory.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::applies::Applies;
+use crate::controller::Scope;
+use crate::events::Events;
+use crate::fake_api::FakeApi;
+use crate::fake_cluster::settings;
+use crate::fleet::Fleet;
+use crate::follow::Followers;
+use crate::installation::Installation;
+use crate::leadership::Leadership;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::observe::Prober;
+use crate::reconcile::Context;
+use crate::stores;
+use crate::stores::external::ExternalPods;
+use crate::stores::given::GivenSecrets;
+use crate::triggers::Triggers;
+
+/// A controller beside a fake API server.
+pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
+    let (metrics, ledger) = (Metrics::new(), Ledger::default());
+    let client = api.paged().client(leadership, &metrics, &ledger);
+    let triggers = Arc::<Triggers>::default();
+    let (stores, feeds) = stores::open(&client, None, &triggers);
+    let fleet = Fleet::new(settings().default_image, 1, &[], Arc::default());
+    let context = Context {
+        external_pods: ExternalPods::new(client.clone(), stores.clusters.clone(), triggers.clone()),
+        given_secrets: GivenSecrets::new(client.clone(), stores.clusters.clone(), triggers.clone()),
+        events: Events::new(client.clone(), "test".to_owned()),
+        installation: Installation::new(client.clone(), None),
+        client,
+        settings: settings(),
+        metrics,
+        followers: Followers::new(stores.clusters.clone(), triggers.clone()),
+        stores,
+        ledger,
+        applies: Applies::default(),
+        prober: Prober::default(),
+        fleet,
+    };
+    Scope {
+        context,
+        triggers,
+        feeds,
+    }
+}
+
+/// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
+pub(crate) struct Rig {
+    pub(crate) api: FakeApi,
+    pub(crate) context: Context,
+    pub(crate) triggers: Arc<Triggers>,
+    _feeds: JoinSet<()>,
+}
+
+impl Rig {
+    /// Everything is in the stores when this returns.
+    pub(crate) async fn new(api: FakeApi) -> Self {
+        let scope = scope(&api, Leadership::Alone);
+        let mut running = JoinSet::new();
+        running.spawn(stores::run(scope.feeds));
+        scope.context.stores.filled().await;
+        Self {
+            api,
+            context: scope.context,
+            triggers: scope.triggers,
+            _feeds: running,
+        }
+    }
+
+    /// The cluster as the store shows it.
+    pub(crate) fn cluster(&self) -> Arc<crds::KubeBrainCluster> {
+        self.context.stores.cluster("brains", "dev").unwrap()
+    }
+
+    /// Lets the watches deliver what they have.
+    pub(crate) async fn sync(&self) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
