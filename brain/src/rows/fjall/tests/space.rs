@@ -143,16 +143,28 @@ async fn the_journal_of_idle_rows_is_retired() {
     let journals = || inspect::journal_bytes(&rows.shared.dir);
     let before = journals();
     assert!(before > 20 << 20, "{before} bytes of journals");
-    // Nothing is written between the renewals.
     let retired = async {
+        // The journal may end while a row is in memory that it does not hold.
+        let mut fence = 250;
+        while inspect::newest_journal_bytes(&rows.shared.dir).unwrap() > 8 << 20 {
+            let (before, after) = (History::fence(fence), History::fence(fence + 1).unwrap());
+            rows.apply(before, after, Vec::new()).await.unwrap();
+            fence += 1;
+            // The second finds that nothing was written.
+            for _ in 0..2 {
+                drop(rows.snapshot().await.unwrap());
+            }
+        }
+        // Nothing is written between the renewals.
         while journals() > 8 << 20 {
             drop(rows.snapshot().await.unwrap());
             tokio::task::yield_now().await;
         }
+        fence
     };
     let retired = tokio::time::timeout(Duration::from_secs(30), retired).await;
-    assert!(retired.is_ok(), "{} of {before} bytes of journals are left", journals());
-    assert_eq!(rows.fence().await.unwrap(), History::fence(250));
+    let fence = retired.unwrap_or_else(|_| panic!("{} of {before} bytes of journals are left", journals()));
+    assert_eq!(rows.fence().await.unwrap(), History::fence(fence));
 }
 
 #[tokio::test]
