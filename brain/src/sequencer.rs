@@ -93,6 +93,9 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     writer: Writer,
     commands: mpsc::Receiver<Command>,
     pending: VecDeque<Command>,
+    /// Alarms to raise. They go before the requests that are refused because of them: as on etcd, a client that was refused finds the
+    /// alarm raised.
+    alarms: Vec<Command>,
     lease_ends: LeaseEnds,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
@@ -158,6 +161,7 @@ where
             writer,
             commands: channels.commands,
             pending: VecDeque::new(),
+            alarms: Vec::new(),
             lease_ends: LeaseEnds::default(),
             immutable: channels.immutable,
             flushed: channels.flushed,
@@ -232,7 +236,7 @@ where
     }
 
     fn has_work(&self) -> bool {
-        !self.pending.is_empty() || self.lease_ends.ready() > 0
+        !self.pending.is_empty() || !self.alarms.is_empty() || self.lease_ends.ready() > 0
     }
 
     /// Returns true if another batch may be evaluated.
@@ -285,6 +289,9 @@ where
         self.is_raising &= !is_raised;
         self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
         let no_space = full || self.is_raising || is_raised;
+        for alarm in self.alarms.drain(..).rev() {
+            commands.push_front(alarm);
+        }
         let under_way = self.deltas.iter().cloned().collect();
         let permitted = std::mem::take(&mut self.permitted);
         let head = (self.head, self.auth.clone(), permitted);

@@ -43,8 +43,7 @@ where
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
-            let request = Request::Alarm(self.options.member, NOSPACE, true);
-            self.pending.push_back(Command::internal(request, 64));
+            self.raise(NOSPACE);
             if is_stuck {
                 // The log takes the alarm when it takes anything again: until then it stands here alone.
                 self.state.alarms().insert((NOSPACE, self.options.member));
@@ -58,9 +57,13 @@ where
     fn check_flush(&mut self) {
         if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
             self.is_raising_corrupt = true;
-            let request = Request::Alarm(self.options.member, CORRUPT, true);
-            self.pending.push_back(Command::internal(request, 64));
+            self.raise(CORRUPT);
         }
+    }
+
+    fn raise(&mut self, alarm: i32) {
+        let request = Request::Alarm(self.options.member, alarm, true);
+        self.alarms.push(Command::internal(request, 64));
     }
 
     /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.

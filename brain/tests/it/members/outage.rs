@@ -299,7 +299,11 @@ async fn a_quota_raises_the_alarm_before_tikv_is_full_and_deletes_and_compaction
         "{refused:?}"
     );
     let mut maintenance = MaintenanceClient::new(member.connect().await);
-    while alarms(&mut maintenance).await.is_empty() {} // it is on its way
+    assert_eq!(
+        alarms(&mut maintenance).await.len(),
+        1,
+        "a refusal is told before its alarm"
+    );
     assert_eq!(kv.range(get("big", false)).await.unwrap().get_ref().count, 1);
     let delete = pb::DeleteRangeRequest {
         key: b"big".to_vec().into(),
