@@ -1,6 +1,7 @@
 //! Health checks on a store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::ApiContext;
 use crate::mvcc::keys;
@@ -40,6 +41,10 @@ impl<R: Rows> Health for StoreHealth<R> {
     async fn alive(&self) -> Result<(), String> {
         let view = self.0.view();
         view.map(|_| ()).map_err(|status| status.message().to_owned())
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.router.request_timeout()
     }
 
     fn alarms(&self) -> Vec<Alarm> {

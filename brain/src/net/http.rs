@@ -20,6 +20,7 @@ use tracing::error;
 
 use crate::log_once::LogOnce;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::sequencer::REQUEST_TIMEOUT;
 use crate::version;
 
 pub use cors::{Cors, Secure};
@@ -47,6 +48,11 @@ pub trait Health: Send + Sync + 'static {
     /// Succeeds if this process can do its work; if only a restart can help, returns the reason for it.
     async fn alive(&self) -> Result<(), String> {
         self.serializable_read().await
+    }
+
+    /// Returns the timeout of a read: that of requests.
+    fn timeout(&self) -> Duration {
+        REQUEST_TIMEOUT
     }
 
     /// Returns the raised alarms.

@@ -12,8 +12,8 @@ use crate::errors::Error;
 /// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;
 
-/// The shortest timeout of one check by storage; it is as long as a leader without storage goes on, if that is longer, and so shorter
-/// than the time for which a follower waits for its leader's answer.
+/// The shortest time for which a read waits, and for one check by storage; it is as long as a leader without storage goes on, if that is
+/// longer, and so shorter than the time for which a follower waits for its leader's answer.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
 /// Checks in storage whether a later leader has begun.
@@ -21,7 +21,10 @@ pub type LaterLeader = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<bool>> 
 
 /// The queue of reads that need a check. Reads that arrive while one check is in progress share the next one.
 #[derive(Debug, Clone)]
-pub struct StorageCheck(mpsc::Sender<oneshot::Sender<Result<(), Error>>>);
+pub struct StorageCheck {
+    queue: mpsc::Sender<oneshot::Sender<Result<(), Error>>>,
+    timeout: Duration,
+}
 
 impl StorageCheck {
     /// Creates the queue, and the task that checks storage for the waiting reads; it ends when all handles are dropped.
@@ -49,15 +52,21 @@ impl StorageCheck {
                 }
             }
         };
-        (Self(queue), task)
+        (Self { queue, timeout }, task)
     }
 
     /// Succeeds if no later leader had begun when this was called. Fails with `not leader`, `request timed out` or `server
     /// stopped`.
     pub(super) async fn ask(&self) -> Result<(), Error> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(reply).await.map_err(|_| Error::Stopped)?;
-        answer.await.map_err(|_| Error::Stopped)?
+        let asked = async {
+            self.queue.send(reply).await.map_err(|_| Error::Stopped)?;
+            answer.await.map_err(|_| Error::Stopped)?
+        };
+        // It may wait for the check before its own, too.
+        tokio::time::timeout(self.timeout, asked)
+            .await
+            .unwrap_or(Err(Error::Timeout))
     }
 }
 
@@ -67,6 +76,27 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
+
+    /// Else its follower would take the leader for gone.
+    #[tokio::test(start_paused = true)]
+    async fn read_that_waits_for_two_checks_waits_no_longer_than_for_one() {
+        let never = Box::new(|| Box::pin(std::future::pending()) as BoxFuture<'static, _>);
+        let (check, task) = StorageCheck::new(never, Duration::from_secs(10));
+        let reads = async {
+            let begun = tokio::time::Instant::now();
+            let second = async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                check.ask().await
+            };
+            let asked = tokio::join!(check.ask(), second);
+            assert_eq!(asked, (Err(Error::Timeout), Err(Error::Timeout)));
+            assert_eq!(begun.elapsed(), Duration::from_secs(11));
+        };
+        tokio::select! {
+            () = reads => {}
+            () = task => panic!("somebody may ask yet"),
+        }
+    }
 
     #[tokio::test]
     async fn reads_that_wait_share_one_question_that_is_sent_after_they_came() {

@@ -1,7 +1,6 @@
 //! `/health` in etcd's old format, `/livez` and `/readyz` in Kubernetes'.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -9,9 +8,6 @@ use http::{Method, Response, StatusCode, Uri};
 use tracing::{debug, warn};
 
 use super::{Alarm, PLAIN, Site, answer, not_allowed, not_found, plain, plain_error};
-
-/// The timeout of a read; etcd's limit for requests with its default timing.
-const TIMEOUT: Duration = Duration::from_secs(7);
 
 /// One check behind `/livez` or `/readyz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +43,15 @@ impl Check {
                 Err("alarm activated: CORRUPT".to_owned())
             }
             Check::DataCorruption | Check::NonLearner => Ok(()),
-            Check::Alive => within(site.health.alive()).await,
-            Check::SerializableRead => within(site.health.serializable_read()).await,
-            Check::LinearizableRead => within(site.health.linearizable_read()).await,
+            Check::Alive => within(site, site.health.alive()).await,
+            Check::SerializableRead => within(site, site.health.serializable_read()).await,
+            Check::LinearizableRead => within(site, site.health.linearizable_read()).await,
         }
     }
 }
 
-async fn within(asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    let outcome = tokio::time::timeout(TIMEOUT, asked).await;
+async fn within(site: &Site, asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let outcome = tokio::time::timeout(site.health.timeout(), asked).await;
     outcome.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
 }
 
@@ -183,8 +179,8 @@ async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(
         return Err("RAFT NO LEADER".to_owned());
     }
     let read = match serializable {
-        true => within(site.health.serializable_read()).await,
-        false => within(site.health.linearizable_read()).await,
+        true => within(site, site.health.serializable_read()).await,
+        false => within(site, site.health.linearizable_read()).await,
     };
     read.map_err(|error| format!("RANGE ERROR:{error}"))
 }

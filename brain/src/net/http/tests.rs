@@ -320,6 +320,9 @@ async fn a_read_that_hangs_ends() {
         async fn serializable_read(&self) -> Result<(), String> {
             std::future::pending().await
         }
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(20)
+        }
         fn alarms(&self) -> Vec<Alarm> {
             Vec::new()
         }
@@ -327,6 +330,7 @@ async fn a_read_that_hangs_ends() {
             true
         }
     }
+    let begun = tokio::time::Instant::now();
     let routes = routes(
         Arc::new(Hung),
         (nobody(), Certificates::default()),
@@ -336,6 +340,11 @@ async fn a_read_that_hangs_ends() {
     let response = routes.oneshot(request).await.unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(&body[..], b"[-]serializable_read failed: context deadline exceeded\n\n");
+    assert_eq!(
+        begun.elapsed(),
+        Duration::from_secs(20),
+        "it waits as long as requests do"
+    );
 }
 
 #[test]
