@@ -8,9 +8,9 @@ use anyhow::Context;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{GetParams, ObjectMeta, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 
+use crate::kubeconfig::ReloadedClient;
 use crate::{Lock, LockError, Record};
 
 /// The Lease `name` in one namespace.
@@ -18,13 +18,19 @@ use crate::{Lock, LockError, Record};
 /// Needs the verbs get, create and update on it (create is not needed if the Lease was created beforehand). All its fields except
 /// those of the record stay unchanged. A Lease counts whole seconds: durations are rounded up, which makes others wait longer,
 /// never shorter.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LeaseLock {
-    api: Api<Lease>,
+    client: Connection,
     name: String,
     namespace: String,
     /// The UID in the answer to the elector's last call.
     uid: Arc<Mutex<Option<String>>>,
+}
+
+#[derive(Clone)]
+enum Connection {
+    Client(Client),
+    Kubeconfig(ReloadedClient),
 }
 
 /// Creates a client for locks alone: with its own connections, a time limit on each read, write and connect, and no retries below
@@ -44,8 +50,12 @@ impl LeaseLock {
     /// Creates a lock on the Lease `namespace`/`name`, whether or not it exists. Pass a [`client`] that nothing else uses.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self::with(Connection::Client(client), namespace, name)
+    }
+
+    fn with(client: Connection, namespace: &str, name: &str) -> Self {
         Self {
-            api: Api::namespaced(client, namespace),
+            client,
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             uid: Arc::default(),
@@ -53,7 +63,8 @@ impl LeaseLock {
     }
 
     /// Creates a lock on the Lease `name` in the cluster of `kubeconfig`, or of the pod that this process runs in; without a
-    /// `namespace`, in that of the kubeconfig or the pod. Sends no request yet.
+    /// `namespace`, in that of the kubeconfig or the pod. Sends no request yet. A kubeconfig that changes is used as it is then, and so are
+    /// the files that it names.
     ///
     /// # Errors
     /// The kubeconfig cannot be used, or there is none and this process does not run in a pod.
@@ -63,20 +74,27 @@ impl LeaseLock {
         name: &str,
         call_timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let config = match kubeconfig {
+        let (client, own) = match kubeconfig {
             Some(path) => {
-                let at = || format!("use the kubeconfig {}", path.display());
-                let read = Kubeconfig::read_from(path).with_context(at)?;
-                let options = KubeConfigOptions::default();
-                kube::Config::from_custom_kubeconfig(read, &options)
-                    .await
-                    .with_context(at)?
+                let (client, own) = ReloadedClient::new(path, call_timeout).await?;
+                (Connection::Kubeconfig(client), own)
             }
-            None => kube::Config::incluster().context("find the API server of this pod")?,
+            None => {
+                let config = kube::Config::incluster().context("find the API server of this pod")?;
+                let own = config.default_namespace.clone();
+                let client = client(config, call_timeout).context("make a client for the lease")?;
+                (Connection::Client(client), own)
+            }
         };
-        let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
-        let client = client(config, call_timeout).context("make a client for the lease")?;
-        Ok(Self::new(client, &namespace, name))
+        Ok(Self::with(client, namespace.unwrap_or(&own), name))
+    }
+
+    async fn api(&self) -> Api<Lease> {
+        let client = match &self.client {
+            Connection::Client(client) => client.clone(),
+            Connection::Kubeconfig(client) => client.current().await,
+        };
+        Api::namespaced(client, &self.namespace)
     }
 
     /// Returns the Lease's namespace and name.
@@ -100,7 +118,7 @@ impl LeaseLock {
         let cached = GetParams {
             resource_version: Some("0".to_owned()),
         };
-        match self.api.get_with(&self.name, &cached).await {
+        match self.api().await.get_with(&self.name, &cached).await {
             Ok(lease) => Ok(lease.metadata.uid),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(failed("get the lease")(error)),
@@ -120,7 +138,13 @@ impl Lock for LeaseLock {
     type Version = Arc<Lease>;
 
     async fn get(&self) -> Result<Option<(Record, Arc<Lease>)>, LockError> {
-        let Some(lease) = self.api.get_opt(&self.name).await.map_err(failed("get the lease"))? else {
+        let Some(lease) = self
+            .api()
+            .await
+            .get_opt(&self.name)
+            .await
+            .map_err(failed("get the lease"))?
+        else {
             return Ok(None);
         };
         let record = record(&lease).map_err(LockError::Failed)?;
@@ -135,7 +159,7 @@ impl Lock for LeaseLock {
         };
         let spec = Some(spec(record, LeaseSpec::default()).map_err(LockError::Failed)?);
         let lease = Lease { metadata, spec };
-        let created = self.api.create(&PostParams::default(), &lease).await;
+        let created = self.api().await.create(&PostParams::default(), &lease).await;
         let lease = written(created, "create the lease")?;
         self.note(&lease);
         Ok(lease)
@@ -144,7 +168,11 @@ impl Lock for LeaseLock {
     async fn update(&self, record: &Record, expected: &Arc<Lease>) -> Result<Arc<Lease>, LockError> {
         let mut lease = Lease::clone(expected);
         lease.spec = Some(spec(record, lease.spec.unwrap_or_default()).map_err(LockError::Failed)?);
-        let replaced = self.api.replace(&self.name, &PostParams::default(), &lease).await;
+        let replaced = self
+            .api()
+            .await
+            .replace(&self.name, &PostParams::default(), &lease)
+            .await;
         let lease = written(replaced, "update the lease")?;
         self.note(&lease);
         Ok(lease)
@@ -221,6 +249,15 @@ fn spec(record: &Record, before: LeaseSpec) -> anyhow::Result<LeaseSpec> {
         lease_transitions: Some(i32::try_from(record.leader_transitions).unwrap_or(i32::MAX)),
         ..before
     })
+}
+
+impl std::fmt::Debug for LeaseLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseLock")
+            .field("namespace", &self.namespace)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

@@ -504,11 +504,12 @@ pub enum SignMethod {
     Ps512,
     Es256,
     Es384,
+    Es512,
     EdDsa,
 }
 
 impl SignMethod {
-    /// All methods by name. Of etcd's, ES512 is missing.
+    /// All methods by name.
     pub const ALL: &[(&str, SignMethod)] = &[
         ("HS256", SignMethod::Hs256),
         ("HS384", SignMethod::Hs384),
@@ -521,6 +522,7 @@ impl SignMethod {
         ("PS512", SignMethod::Ps512),
         ("ES256", SignMethod::Es256),
         ("ES384", SignMethod::Es384),
+        ("ES512", SignMethod::Es512),
         ("EdDSA", SignMethod::EdDsa),
     ];
 

@@ -17,12 +17,14 @@ use tracing::{info, warn};
 
 use crate::flags::{TlsOptions, TlsPolicy};
 use crate::metrics::TlsMetrics;
+pub(crate) use certificate::key_algorithm;
 use certificate::{Validity, time};
 pub use dial::{dial, refusal};
 use files::Files;
+pub(crate) use keys::signing_key;
 pub use verifier::{Found, observed};
 
-mod algorithms;
+pub(crate) mod algorithms;
 mod allowed;
 mod certificate;
 mod chain;

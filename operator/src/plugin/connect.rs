@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use crds::KubeBrainCluster;
 use kube::api::{Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -42,26 +42,34 @@ pub(super) struct Target {
     pub(super) namespace: String,
 }
 
+/// What kubectl takes is taken.
+async fn configure(
+    read: Result<Kubeconfig, KubeconfigError>,
+    options: &KubeConfigOptions,
+) -> Result<kube::Config, KubeconfigError> {
+    kube::Config::from_custom_kubeconfig(election::as_client_go(read?), options).await
+}
+
 impl Target {
     pub(super) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
         let options = KubeConfigOptions {
             context: connection.context.clone(),
             ..KubeConfigOptions::default()
         };
-        let mut config = match (&connection.kubeconfig, &connection.context) {
-            (Some(path), _) => {
+        let mut config = match &connection.kubeconfig {
+            Some(path) => {
                 let at = || format!("use the kubeconfig {}", path.display());
-                let read = Kubeconfig::read_from(path).with_context(at)?;
-                kube::Config::from_custom_kubeconfig(read, &options)
+                configure(Kubeconfig::read_from(path), &options)
                     .await
                     .with_context(at)?
             }
-            (None, Some(_)) => kube::Config::from_kubeconfig(&options)
-                .await
-                .context("use the kubeconfig")?,
-            (None, None) => kube::Config::infer()
-                .await
-                .context("find the API server: no kubeconfig, and not in a pod")?,
+            None => match configure(Kubeconfig::read(), &options).await {
+                Ok(config) => config,
+                Err(_) if connection.context.is_none() => kube::Config::infer()
+                    .await
+                    .context("find the API server: no kubeconfig, and not in a pod")?,
+                Err(error) => return Err(error).context("use the kubeconfig"),
+            },
         };
         config.connect_timeout = Some(CONNECT);
         if let Some(user) = &connection.as_user {

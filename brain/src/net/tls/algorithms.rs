@@ -16,18 +16,18 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, Sig
 use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
-/// The sizes of RSA keys, in bits, that ring leaves out and Go takes.
-pub(super) const SHORT_RSA: std::ops::Range<u32> = 1024..2048;
+/// The sizes of RSA keys, in bits, that ring does not verify and Go does.
+const SHORT_RSA: std::ops::Range<u32> = 1024..2048;
 
 /// The longest public key of [`SHORT_RSA`], in bytes of PKCS#1. A longer one is not even parsed, which takes long.
 const SHORT_RSA_LEN: usize = 2048 / 8 + 24;
 
 /// The public key of a certificate.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PublicKey<'a> {
+pub(crate) struct PublicKey<'a> {
     /// The contents of its AlgorithmIdentifier.
-    pub(super) algorithm: &'a [u8],
-    pub(super) bytes: &'a [u8],
+    pub(crate) algorithm: &'a [u8],
+    pub(crate) bytes: &'a [u8],
 }
 
 impl PublicKey<'_> {
@@ -42,7 +42,7 @@ impl PublicKey<'_> {
 
 /// The reason why a signature does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BadSignature {
+pub(crate) enum BadSignature {
     /// No algorithm fits both the key and the signature.
     Unsupported,
     /// It was made by another key, or over something else.
@@ -172,8 +172,8 @@ pub(super) fn schemes() -> Vec<SignatureScheme> {
     schemes
 }
 
-/// Verifies the signature of a certificate, or of a list, whose AlgorithmIdentifier has the contents `algorithm`.
-pub(super) fn verify(
+/// Verifies the signature of a certificate, a list or a token, whose AlgorithmIdentifier has the contents `algorithm`.
+pub(crate) fn verify(
     key: PublicKey<'_>,
     algorithm: &[u8],
     message: &[u8],

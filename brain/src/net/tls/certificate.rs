@@ -76,7 +76,7 @@ impl<'a> Certificate<'a> {
         Ok(Certificate {
             der,
             signature_algorithm: signature_algorithm(der)?,
-            key_algorithm: first(first(parsed.tbs_certificate.subject_pki.raw)?.contents)?.contents,
+            key_algorithm: key_algorithm(parsed.tbs_certificate.subject_pki.raw)?,
             has_unhandled_extension,
             parsed,
         })
@@ -347,6 +347,11 @@ fn first(der: &[u8]) -> Result<Value<'_>, String> {
     };
     let (contents, rest) = after.split_at_checked(len).ok_or_else(malformed)?;
     Ok(Value { contents, rest })
+}
+
+/// Returns the contents of the AlgorithmIdentifier of a key in a SubjectPublicKeyInfo.
+pub(crate) fn key_algorithm(spki: &[u8]) -> Result<&[u8], String> {
+    Ok(first(first(spki)?.contents)?.contents)
 }
 
 /// Returns the contents of the AlgorithmIdentifier of a signature: of a certificate or a revocation list.

@@ -181,7 +181,7 @@ fn certified((cert, key): &(PathBuf, PathBuf), cert_pem: &[u8], key_pem: &[u8]) 
         true => bad(key, none),
         false => bad(
             key,
-            "the private key is damaged, or of a kind that is not supported: RSA of 1024 to 4096 bits, ECDSA with P-256, P-384 or P-521, Ed25519",
+            "the private key is damaged, or of a kind that is not supported: RSA of 1024 to 8192 bits, ECDSA with P-256, P-384 or P-521, Ed25519",
         ),
     })?;
     let leaf = chain.first().map_or(&[][..], AsRef::as_ref);

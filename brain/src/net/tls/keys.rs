@@ -1,5 +1,6 @@
 //! Private keys, in every form that Go reads: PKCS#1, PKCS#8 and SEC1, whatever the label of the PEM block says.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use p521::ecdsa::signature::Signer as _;
@@ -12,19 +13,20 @@ use rustls::crypto::ring::sign::any_supported_type;
 use rustls::sign::{Signer, SigningKey, public_key_to_spki};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::{PrivateKeyDer, SubjectPublicKeyInfoDer, alg_id};
-use sha2::{Sha256, Sha384};
+use sha2::{Sha256, Sha384, Sha512};
 
-use super::algorithms::SHORT_RSA;
+/// The sizes of RSA keys in bits; ring signs with those of 2048 to 4096 bits alone.
+const RSA_BITS: RangeInclusive<u32> = 1024..=8192;
 
 /// Returns the key in a DER document; `None` if it is of no kind with which TLS can be spoken here.
-pub(super) fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
+pub(crate) fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
     let forms = [
         PrivateKeyDer::Pkcs8(der.into()),
         PrivateKeyDer::Pkcs1(der.into()),
         PrivateKeyDer::Sec1(der.into()),
     ];
     let of_ring = forms.iter().find_map(|form| any_supported_type(form).ok());
-    of_ring.or_else(|| p521(der)).or_else(|| short_rsa(der))
+    of_ring.or_else(|| p521(der)).or_else(|| rsa(der))
 }
 
 /// A key of the curve P-521.
@@ -63,34 +65,36 @@ impl SigningKey for P521 {
     }
 }
 
-/// An RSA key that is too short for ring.
+/// An RSA key that is too short or too long for ring.
 #[derive(Debug)]
-struct ShortRsa {
+struct Rsa {
     key: Arc<rsa::PrivateKey>,
     public: Vec<u8>,
 }
 
-fn short_rsa(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
+fn rsa(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
     let key = rsa::PrivateKey::from_pkcs8_der(der).ok();
     let key = key.or_else(|| rsa::PrivateKey::from_pkcs1_der(der).ok())?;
-    if !SHORT_RSA.contains(&key.n().bit_width_vartime()) {
+    if !RSA_BITS.contains(&key.n().bit_width_vartime()) {
         return None;
     }
     let public = key.as_public_key().to_pkcs1_der().ok()?.as_bytes().to_vec();
-    Some(Arc::new(ShortRsa {
+    Some(Arc::new(Rsa {
         key: Arc::new(key),
         public,
     }))
 }
 
-impl SigningKey for ShortRsa {
+impl SigningKey for Rsa {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
-        // A signature of PSS with SHA-512 does not fit into 1024 bits.
-        const SCHEMES: [SignatureScheme; 4] = [
+        // A signature of PSS with SHA-512 does not fit into 1024 bits: it is the last choice.
+        const SCHEMES: [SignatureScheme; 6] = [
             SignatureScheme::RSA_PSS_SHA256,
             SignatureScheme::RSA_PSS_SHA384,
             SignatureScheme::RSA_PKCS1_SHA256,
             SignatureScheme::RSA_PKCS1_SHA384,
+            SignatureScheme::RSA_PKCS1_SHA512,
+            SignatureScheme::RSA_PSS_SHA512,
         ];
         let scheme = SCHEMES.into_iter().find(|scheme| offered.contains(scheme))?;
         let key = Key::Rsa(Arc::clone(&self.key));
@@ -137,10 +141,14 @@ impl Signer for Signing {
                 let signature = match self.scheme {
                     SignatureScheme::RSA_PSS_SHA256 => blinded(&rsa::pss::SigningKey::<Sha256>::new(key), message),
                     SignatureScheme::RSA_PSS_SHA384 => blinded(&rsa::pss::SigningKey::<Sha384>::new(key), message),
+                    SignatureScheme::RSA_PSS_SHA512 => blinded(&rsa::pss::SigningKey::<Sha512>::new(key), message),
                     SignatureScheme::RSA_PKCS1_SHA256 => {
                         blinded(&rsa::pkcs1v15::SigningKey::<Sha256>::new(key), message)
                     }
-                    _ => blinded(&rsa::pkcs1v15::SigningKey::<Sha384>::new(key), message),
+                    SignatureScheme::RSA_PKCS1_SHA384 => {
+                        blinded(&rsa::pkcs1v15::SigningKey::<Sha384>::new(key), message)
+                    }
+                    _ => blinded(&rsa::pkcs1v15::SigningKey::<Sha512>::new(key), message),
                 };
                 signature.map_err(failed)
             }

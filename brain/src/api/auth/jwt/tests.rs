@@ -89,30 +89,82 @@ fn token_that_was_changed_or_has_expired_is_none() {
 /// Keys as openssl writes them: `ecparam -genkey -name prime256v1 -noout`, `genrsa -traditional 2048`, `rsa -pubout`.
 #[test]
 fn keys_in_the_forms_of_openssl_are_read() {
-    use SignMethod::{Es256, Ps256, Ps384, Ps512, Rs256, Rs384, Rs512};
+    use SignMethod::{Es256, Es512, Ps256, Ps384, Ps512, Rs256, Rs384, Rs512};
     let dir = tempfile::tempdir().unwrap();
     let paths = files(
         dir.path(),
         &[
-            ("ec", include_str!("tests/ec-sec1.pem")),
+            ("p256", include_str!("tests/ec-sec1.pem")),
+            ("p521", include_str!("tests/ec-521-sec1.pem")),
             ("rsa", include_str!("tests/rsa-pkcs1.pem")),
             ("public", include_str!("tests/rsa-public.pem")),
+            ("short", include_str!("tests/rsa-1024.pem")),
+            ("short-public", include_str!("tests/rsa-1024-public.pem")),
+            ("long", include_str!("tests/rsa-4160.pem")),
         ],
     );
-    let ec = Jwt::new(&options(Es256, Some(&paths[0]), None)).unwrap();
-    assert_eq!(ec.verify(&ec.sign(&somebody()).unwrap()), Some(somebody()));
-    for method in [Rs256, Rs384, Rs512, Ps256, Ps384, Ps512] {
-        let jwt = Jwt::new(&options(method, Some(&paths[1]), Some(&paths[2]))).unwrap();
-        let public = Jwt::new(&options(method, None, Some(&paths[2]))).unwrap();
-        assert_eq!(
-            public.verify(&jwt.sign(&somebody()).unwrap()),
-            Some(somebody()),
-            "{method:?}"
-        );
+    let rsa = [Rs256, Rs384, Rs512, Ps256, Ps384, Ps512];
+    let pairs = rsa.map(|method| (method, &paths[2], Some(&paths[3])));
+    // A signature of PS512 does not fit into 1024 bits.
+    let short = rsa[..5].iter().map(|method| (*method, &paths[4], Some(&paths[5])));
+    let alone = [
+        (Es256, &paths[0], None),
+        (Es512, &paths[1], None),
+        (Rs512, &paths[6], None),
+    ];
+    for (method, private, public) in pairs.into_iter().chain(short).chain(alone) {
+        let jwt = Jwt::new(&options(method, Some(private), public.map(|path| &**path))).unwrap();
+        // Numbers of different lengths are in signatures of elliptic curves.
+        for _ in 0..20 {
+            let token = jwt.sign(&somebody()).unwrap();
+            assert_eq!(jwt.verify(&token), Some(somebody()), "{method:?}");
+            if let Some(public) = public {
+                let public = Jwt::new(&options(method, None, Some(public))).unwrap();
+                assert_eq!(public.verify(&token), Some(somebody()), "{method:?}");
+            }
+        }
     }
-    let wrong = Jwt::new(&options(Rs256, Some(&paths[0]), None)).unwrap_err();
-    assert_eq!(wrong.to_string(), "the private key is not one for RS256");
-    assert!(Jwt::new(&options(Rs256, Some(&dir.path().join("nothing")), None)).is_err());
+}
+
+/// They would verify no token.
+#[test]
+fn key_that_does_not_fit_is_refused_at_the_start() {
+    use SignMethod::{EdDsa, Es256, Es384, Es512, Ps512, Rs256};
+    let dir = tempfile::tempdir().unwrap();
+    let p256 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let paths = files(
+        dir.path(),
+        &[
+            ("p256", include_str!("tests/ec-sec1.pem")),
+            ("p256-public", &p256.public_key_pem()),
+            ("rsa-public", include_str!("tests/rsa-public.pem")),
+            ("short", include_str!("tests/rsa-1024.pem")),
+            ("too-short", include_str!("tests/rsa-512-public.pem")),
+            ("text", "no PEM file"),
+        ],
+    );
+    let refused = |method, private: Option<&PathBuf>, public: Option<&PathBuf>| {
+        let options = options(method, private.map(|path| &**path), public.map(|path| &**path));
+        format!("{:#}", Jwt::new(&options).unwrap_err())
+    };
+    for (method, public) in [(Rs256, 1), (Es384, 1), (Es512, 1), (EdDsa, 1), (Es256, 2), (EdDsa, 2)] {
+        let name = method.name();
+        let said = refused(method, None, Some(&paths[public]));
+        assert_eq!(said, format!("the public key is not one for {name}"));
+    }
+    let said = refused(Rs256, None, Some(&paths[4]));
+    assert_eq!(
+        said,
+        "the public key has 512 bits: keys of 1024 to 8192 bits are supported"
+    );
+    assert_eq!(
+        refused(Rs256, Some(&paths[0]), None),
+        "the private key is not one for RS256"
+    );
+    let said = refused(Ps512, Some(&paths[3]), None);
+    assert!(said.starts_with("the private key does not sign: "), "{said}");
+    assert!(refused(Rs256, None, Some(&paths[5])).starts_with("read the public key: "));
+    assert!(refused(Rs256, Some(&dir.path().join("nothing")), None).starts_with("read "));
 }
 
 #[test]
