@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
+use crate::events::Event;
 use crate::metrics::Outcome;
 use crate::reconcile::{Context, Error, reconcile, report_failure};
 use crate::refusals::Refusals;
@@ -240,10 +241,15 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
     }
     match tokio::time::timeout(RECONCILE_TIMEOUT, report_failure(context, cluster, &words)).await {
         Ok(Ok(())) => {}
-        Ok(Err(problem)) => debug!(
-            error = problem.message(),
-            "the failure could not be put into the status"
-        ),
+        Ok(Err(unwritten)) => {
+            debug!(
+                error = unwritten.message(),
+                "the failure could not be put into the status"
+            );
+            // Where the status has no room, such as beside a megabyte of annotations, nothing else tells.
+            let event = Event::warning("StatusNotWritten", "Reconcile", words);
+            context.events.publish(cluster, event).await;
+        }
         Err(_) => debug!("the failure could not be put into the status in time"),
     }
 }

@@ -358,6 +358,34 @@ async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_
     }
 }
 
+/// The API server answers so when object and status together are larger than a request to its store may be.
+#[tokio::test(start_paused = true)]
+async fn status_without_room_is_told_by_an_event() {
+    let api = FakeApi::scripted(|asked| match asked.path.ends_with("/status") && asked.writes() {
+        true => {
+            let (code, body) = failure(500, "InternalError: etcdserver: request is too large", "dev");
+            Reply::With(code, body)
+        }
+        false => Reply::Pass,
+    });
+    let rig = Rig::new(bare(api)).await;
+    let guarded = Arc::new(Guarded {
+        context: rig.context.clone(),
+        failures: Failures::default(),
+        refusals: Refusals::default(),
+    });
+    for _ in 1..=3 {
+        assert_eq!(rig.api.events(), Vec::<String>::new());
+        guard(rig.cluster(), guarded.clone()).await.unwrap_err();
+    }
+    assert_eq!(rig.api.events(), ["StatusNotWritten"]);
+    let notes = rig.api.events_about("KubeBrainCluster");
+    assert!(
+        notes[0].starts_with("writing the status failed: ") && notes[0].contains("too large"),
+        "{notes:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_panic_is_an_error_of_its_pass_alone() {
     async fn careless() -> Result<(), Error> {
