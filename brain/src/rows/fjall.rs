@@ -28,7 +28,7 @@ use std::time::Duration;
 use ::fjall::{AbstractTree, Database, Keyspace, PersistMode};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 use self::counts::LEFT_OVER;
@@ -43,10 +43,12 @@ pub use self::stored::StoredRows;
 use super::{Change, Rows, RowsError, Step, check_lengths};
 use crate::kill_points;
 
+mod backpressure;
 mod counts;
 mod guard;
 mod inspect;
 mod journal;
+mod journal_retirement;
 mod layout;
 mod live_bytes;
 mod merge;
@@ -66,15 +68,6 @@ const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 /// The longest value of a row in bytes. fjall stores lengths in 32 bits, but copies a value several times.
 pub const MAX_VALUE_LEN: usize = 256 << 20;
 
-/// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
-const SEALED_MEMTABLES: usize = 3;
-const LEVEL0_RUNS: usize = 19;
-/// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
-const TIGHT_RUNS: usize = 6;
-const POLL: Duration = Duration::from_millis(5);
-/// Interval between log lines about one wait.
-const STALLED: Duration = Duration::from_secs(60);
-
 /// Maximum age of a view. The views of an idle store must not keep the files of compacted tables either.
 const RENEW: Duration = Duration::from_secs(10);
 
@@ -88,21 +81,9 @@ const RENEWAL_POLL: Duration = Duration::from_millis(20);
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
-/// The longest wait of a compaction for tables of the rows in memory.
-const TABLES: Duration = Duration::from_secs(120);
-
 /// The most merges of one defragmentation: so many, and more for each table that there is when it begins.
 const MERGES: usize = 64;
 const MERGES_OF_A_TABLE: usize = 4;
-
-/// Maximum number of bytes kept free for tables that fjall is going to write.
-const MOST_TO_COME: u64 = 32 << 20;
-
-/// The length at which fjall ends a journal, and the size and the maximum number of the fillers that are written to reach it.
-const JOURNAL_END: u64 = 64_000_000;
-const SHORT_JOURNAL: u64 = 8 << 20;
-const FILLER: usize = 1 << 20;
-const FILLERS: usize = 80;
 
 /// The resources of the machine that the rows may use.
 #[derive(Debug, Clone)]
@@ -223,29 +204,6 @@ impl FjallRows {
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.shared.cut.as_deref()
-    }
-}
-
-impl FjallRows {
-    /// Has fjall end a newest journal that is long, and remove it once its rows are in tables.
-    async fn retire_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(), RowsError> {
-        for filled in 0..FILLERS {
-            writer = self.shared.wait_for_room(writer, &[]).await?;
-            let shared = self.shared.clone();
-            let more;
-            (writer, more) = guard::blocking(move || shared.fill_journal(writer)).await?;
-            if !more {
-                // One that has ended may wait for rows that came to memory after its own.
-                if filled == 0 && inspect::journals(&self.shared.dir)?.len() < 2 {
-                    return Ok(());
-                }
-                break;
-            }
-        }
-        writer.renewed = writer.batch;
-        let shared = self.shared.clone();
-        // fjall looks at the length of the journal when it writes a table.
-        guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await
     }
 }
 
@@ -441,102 +399,6 @@ impl Shared {
         self.keyspace.disk_space() + self.database.write_buffer_size()
     }
 
-    /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
-    /// Files that merges left over go meanwhile.
-    async fn wait_for_room(
-        self: &Arc<Self>,
-        mut writer: OwnedMutexGuard<Writer>,
-        changes: &[Change],
-    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
-        let begin = Instant::now();
-        let (mut warned, mut released) = (begin, begin);
-        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
-            // It will never make room.
-            self.check_threads().await?;
-            self.merger.ask();
-            if warned.elapsed() >= STALLED {
-                warned = Instant::now();
-                tracing::warn!(
-                    waited = ?begin.elapsed(),
-                    tables = self.keyspace.tree.l0_run_count(),
-                    memtables = self.keyspace.sealed_memtable_count(),
-                    "rows wait for the disk: tables are not written or merged as fast as rows come"
-                );
-            }
-            if released.elapsed() >= RENEW_TIGHT {
-                let shared = self.clone();
-                writer = guard::blocking(move || shared.release(&mut writer, LEFT_OVER).map(|()| writer)).await?;
-                released = Instant::now();
-            }
-            tokio::time::sleep(POLL).await;
-        }
-        Ok(writer)
-    }
-
-    /// Waits until fjall has made tables of full memtables; not for ever, because others fill up meanwhile.
-    async fn wait_for_tables(self: &Arc<Self>) -> Result<(), RowsError> {
-        let begin = Instant::now();
-        while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < TABLES {
-            self.check_threads().await?;
-            tokio::time::sleep(POLL).await;
-        }
-        Ok(())
-    }
-
-    /// Fails if a background thread has died: fjall refuses writes then.
-    async fn check_threads(self: &Arc<Self>) -> Result<(), RowsError> {
-        self.health.check()?;
-        match caught(|| self.database.persist(PersistMode::Buffer)) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let shared = self.clone();
-                guard::blocking(move || Err(shared.failed(error))).await
-            }
-        }
-    }
-
-    /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has
-    /// room: without it there would be no restart. Returns [`RowsError::Full`] if there are too many tables, and no space to merge them.
-    fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
-        if changes.is_empty() {
-            return Ok(true);
-        }
-        let (runs, under_way) = (self.keyspace.tree.l0_run_count(), self.merger.under_way());
-        if runs >= LEVEL0_RUNS {
-            if under_way == 0 {
-                self.merger.has_work()?;
-            }
-            return Ok(false);
-        }
-        if runs >= TIGHT_RUNS
-            && self.merger.is_tight()
-            && (under_way > 0 || self.merger.has_work().is_ok_and(|work| work))
-        {
-            return Ok(false);
-        }
-        // The merge that gives space back goes first: a quota that is used up by garbage alone is no reason to refuse writes.
-        if self.options.quota().is_some_and(|quota| quota.0 < self.bytes()) && self.merger.may_reclaim() {
-            return Ok(false);
-        }
-        let bytes: usize = changes.iter().map(Change::len).sum();
-        Ok(under_way == 0 || inspect::require_space(&self.dir, self.needed(bytes) + under_way).is_ok())
-    }
-
-    /// Bytes that must be free for a batch of so many.
-    fn needed(&self, bytes: usize) -> u64 {
-        self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
-    }
-
-    /// Delays a batch according to the backlog of merges.
-    async fn keep_pace(&self, changes: &[Change]) {
-        let bytes = changes.iter().map(Change::len).sum();
-        let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
-        let wait = pace::wait(runs, sealed, bytes);
-        if !wait.is_zero() {
-            tokio::time::sleep(wait).await;
-        }
-    }
-
     /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
     fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
         self.health.check()?;
@@ -637,41 +499,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
-    /// Never so many that rows refuse a batch before writes are refused.
-    fn tables_to_come(&self) -> u64 {
-        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.table_bytes();
-        in_memory.min(MOST_TO_COME)
-    }
-
     /// Writes the fence once more, so that views are newer than the compacted rows.
     fn touch(&self, writer: &mut Writer) -> Result<(), RowsError> {
         match writer.fence.clone() {
             Some(fence) => self.commit(writer, fence, &[], 0),
             None => Ok(()),
         }
-    }
-
-    /// fjall ends a journal, and removes it once its rows are in tables, only when it is [`JOURNAL_END`] bytes long. Brings a newest journal
-    /// that occupies space nearer to that; `false` when there is nothing to do.
-    fn fill_journal(&self, mut writer: OwnedMutexGuard<Writer>) -> Result<(OwnedMutexGuard<Writer>, bool), RowsError> {
-        let bytes = inspect::newest_journal_bytes(&self.dir)?;
-        let Some(fence) = writer.fence.clone() else {
-            return Ok((writer, false));
-        };
-        // A short one is left alone, and so is a medium that has no room for it.
-        if !(SHORT_JOURNAL..=JOURNAL_END).contains(&bytes)
-            || inspect::require_space(&self.dir, self.options.reserve_bytes + 2 * JOURNAL_END).is_err()
-        {
-            return Ok((writer, false));
-        }
-        self.commit(&mut writer, fence, &[], FILLER)?;
-        Ok((writer, true))
-    }
-
-    /// Returns true if journals occupy much more than the tables. Without writes nothing else makes them shorter.
-    fn has_long_journals(&self) -> bool {
-        inspect::journal_bytes(&self.dir) > self.keyspace.disk_space() + SHORT_JOURNAL
     }
 
     /// Merges all tables into one level: at once where there is space, for the new tables stand beside the old ones until they are

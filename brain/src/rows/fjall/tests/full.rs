@@ -95,7 +95,7 @@ async fn fill_a_disk(disk: &Path) {
     // As many tables in level 0 as there may be, which only a merge makes fewer.
     rows.shared.merger.end();
     let mut batch = last;
-    while rows.shared.keyspace.tree.l0_run_count() < LEVEL0_RUNS {
+    while rows.shared.keyspace.tree.l0_run_count() < backpressure::LEVEL0_RUNS {
         batch += 1;
         apply(&rows, batch, Vec::new()).await.unwrap();
         rows.shared.keyspace.rotate_memtable_and_wait().unwrap();

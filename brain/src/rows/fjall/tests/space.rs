@@ -118,14 +118,14 @@ async fn compaction_without_free_space_says_how_much_is_missing() {
 async fn a_batch_waits_for_compactions_that_nobody_queued() {
     let root = tempfile::tempdir().unwrap();
     let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-    for batch in 1..=super::super::LEVEL0_RUNS as u64 {
+    for batch in 1..=super::super::backpressure::LEVEL0_RUNS as u64 {
         History::new(1).apply(&rows, batch).await.unwrap();
         // A table that fjall's own thread knows nothing of.
         rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
     }
-    let last = super::super::LEVEL0_RUNS as u64 + 1;
+    let last = super::super::backpressure::LEVEL0_RUNS as u64 + 1;
     History::new(1).apply(&rows, last).await.unwrap();
-    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::LEVEL0_RUNS);
+    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::backpressure::LEVEL0_RUNS);
     assert_eq!(rows.fence().await.unwrap(), History::fence(last));
 }
 
