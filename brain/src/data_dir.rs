@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::kill_points;
 use crate::log::LogId;
+use runtime::kill_points;
 
 pub use identity::Identity;
 pub use look::Look;

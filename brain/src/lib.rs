@@ -28,21 +28,14 @@ pub mod import;
 
 pub mod server;
 
-pub mod bbolt;
-pub mod budget;
 pub mod clock;
 pub mod data_dir;
 pub mod errors;
 pub mod flags;
-mod kill_points;
-pub mod log_once;
-pub mod memory;
 pub mod metrics;
-pub mod open_files;
 pub mod otel;
 pub mod refusal;
 pub mod slow_requests;
-pub mod tasks;
 pub mod telemetry;
 pub mod types;
 pub mod version;

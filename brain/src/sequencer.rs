@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::kill_points;
 use crate::log::frame::PART_HEADER;
 use crate::log::writer::{WriteError, Writer};
 use crate::log::{Log, Slot};
@@ -38,6 +37,7 @@ use command::{Answer, Command, Outcome, Reply, Request};
 use lease_ends::LeaseEnds;
 use lease_room::LeaseRoom;
 use permitted_leases::PermittedLeases;
+use runtime::kill_points;
 
 use options::MIN_BATCH;
 pub use options::Options;

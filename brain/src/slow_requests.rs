@@ -13,7 +13,7 @@ use prometheus::IntCounter;
 use tokio::time::Instant;
 use tracing::Level;
 
-use crate::log_once::LogLimit;
+use runtime::log_once::LogLimit;
 
 /// The durations above which requests are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

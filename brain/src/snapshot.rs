@@ -8,8 +8,8 @@
 
 use std::io;
 
-use crate::bbolt;
 use crate::rows::RowsError;
+use bbolt;
 
 pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};

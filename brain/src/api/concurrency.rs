@@ -12,7 +12,6 @@ use tonic::{Request, Status};
 use super::auth::Credentials;
 use super::kv::{KvService, meter};
 use super::lease::LeaseService;
-use crate::budget::Meter;
 use crate::errors::Error;
 use crate::mvcc::op::Span;
 use crate::pb::etcdserverpb as pb;
@@ -24,6 +23,7 @@ use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
 use pb::range_request::{SortOrder, SortTarget};
+use runtime::budget::Meter;
 
 pub use cleanup::Cleanup;
 

@@ -11,7 +11,6 @@ use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, caller_of};
 use super::{loggable, request, response};
-use crate::budget::Meter;
 use crate::cluster::forward::Patient;
 use crate::errors::Error;
 use crate::mvcc::auth::{Access, Auth};
@@ -23,6 +22,7 @@ use crate::rows::Rows;
 use crate::sequencer::command::{Answer, Request as Command};
 use crate::storage::state::{CORRUPT, NOSPACE};
 use crate::types::Caller;
+use runtime::budget::Meter;
 
 mod physical;
 mod stream;

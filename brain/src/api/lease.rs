@@ -25,8 +25,8 @@ use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
-use crate::tasks::Owned;
 use crate::types::{AuthError, Caller, LeaseId};
+use runtime::tasks::Owned;
 
 mod keep_alive;
 

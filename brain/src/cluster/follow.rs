@@ -26,7 +26,7 @@ use crate::pb::peerpb::peer_client::PeerClient;
 use crate::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use crate::rows::Rows;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 /// The interval at which a member without a leader reads the log.
 const LOOK: Duration = Duration::from_millis(200);

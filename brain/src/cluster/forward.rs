@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::budget::Meter;
 use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::otel::Tracing;
 use crate::sequencer::{REQUEST_TIMEOUT, request_timeout};
 use crate::types::Caller;
+use runtime::budget::Meter;
 
 pub use read_index::ReadIndexBatcher;
 pub use role::{LeaderClient, LeaderLease, Role};

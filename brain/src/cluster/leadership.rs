@@ -23,9 +23,9 @@ use crate::cluster::node::Node;
 use crate::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use crate::errors::Error;
 use crate::log::{Log, Unanswered};
-use crate::log_once::LogOncePerMessage;
 use crate::rows::Rows;
 use crate::storage::state::State;
+use runtime::log_once::LogOncePerMessage;
 
 mod lease_guard;
 mod storage;

@@ -88,7 +88,7 @@ mod tests {
         liveness: Liveness,
         roles: watch::Sender<Role>,
         shown: watch::Receiver<bool>,
-        _running: crate::tasks::Owned<anyhow::Result<()>>,
+        _running: runtime::tasks::Owned<anyhow::Result<()>>,
     }
 
     fn watched(role: Role) -> Watched {
@@ -105,7 +105,7 @@ mod tests {
             liveness,
             roles,
             shown,
-            _running: crate::tasks::Owned::start(running),
+            _running: runtime::tasks::Owned::start(running),
         }
     }
 

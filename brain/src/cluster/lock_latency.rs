@@ -7,8 +7,8 @@ use election::{Call, CallKind, Config as Timing};
 use prometheus::Histogram;
 use tracing::warn;
 
-use crate::log_once::LogBackoff;
 use crate::metrics::ServerMetrics;
+use runtime::log_once::LogBackoff;
 
 /// Pause between two log lines while the lock is slow, at first and at most.
 const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));

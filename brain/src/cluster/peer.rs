@@ -15,7 +15,6 @@ use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
 use crate::errors::Error;
-use crate::log_once::LogOncePerMessage;
 use crate::metrics::PeerMetrics;
 use crate::mvcc::row::size_of;
 use crate::net::serve::PeerId;
@@ -25,6 +24,7 @@ use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
 use crate::types::Prev;
+use runtime::log_once::LogOncePerMessage;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;

@@ -22,7 +22,7 @@ use crate::storage::commit_feed::CommitEvent;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{Leadership, OpenError};
 use crate::storage::retry::is_transient;
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLES: usize = 4;

@@ -9,8 +9,8 @@ use super::table::Flag;
 use super::url::Url;
 use super::{Given, go_bool};
 use super::{duration, number};
-use crate::memory;
 use crate::slow_requests::SlowOptions;
+use runtime::memory;
 
 mod auth;
 mod election;

@@ -5,7 +5,6 @@ use prost::Message;
 
 use super::{fuzz, scratch};
 use crate::api::request::{self, Limits};
-use crate::bbolt;
 use crate::cluster::membership::MemberTable;
 use crate::flags::{self, TlsOptions, TlsPolicy};
 use crate::log::frame::{Barrier, Frame, put_part_header};

@@ -13,9 +13,9 @@ use tonic::Status;
 use tonic::transport::{Channel, Error};
 use tower::Service;
 
-use crate::memory;
 use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
+use runtime::memory;
 
 /// The longest message that is accepted, within a share of the memory: one key with the longest value that any storage takes fits.
 const LONGEST: usize = 288 << 20;

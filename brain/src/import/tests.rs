@@ -21,8 +21,8 @@ use crate::pb::etcdserverpb as pb;
 use crate::pb::mvccpb;
 use crate::rows::mem::MemRows;
 use crate::snapshot::{Importer, RestoreOptions, Revised};
-use crate::tasks::Owned;
 use crate::types::Revision;
+use runtime::tasks::Owned;
 
 /// An etcd that answers what a test says.
 #[derive(Clone, Default)]

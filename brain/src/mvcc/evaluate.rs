@@ -21,13 +21,13 @@ use super::record::KeyChange;
 use super::row::size_of;
 use super::select::select;
 use super::view::{View, ViewError, answer_bytes, from_version, successor};
-use crate::budget::Meter;
 use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable;
 use crate::mvcc::memtable::MemtableSet;
 use crate::rows::{Order, RowsError, Snapshot};
 use crate::types::{Error, KeyValue, LeaseId, Prev, Revision};
+use runtime::budget::Meter;
 
 /// Rows that are looked at before others have their turn.
 const PAGE: usize = 256;

@@ -14,11 +14,11 @@ use super::key_index::{Counted, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use super::select::select;
-use crate::budget::Meter;
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{MemtableSet, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot};
 use crate::types::{Error, KeyValue, Revision};
+use runtime::budget::Meter;
 
 pub use cursor::Cursor;
 use cursor::VALUE_BYTES;

@@ -18,10 +18,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
-use crate::log_once::LogOnce;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::sequencer::REQUEST_TIMEOUT;
 use crate::version;
+use runtime::log_once::LogOnce;
 
 pub use cors::{Cors, Secure};
 

@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::warn;
 
-use crate::budget::Budget;
 use crate::flags::url::Url;
 use crate::flags::{Config, TlsOptions};
 use crate::metrics::Metrics;
@@ -25,14 +24,15 @@ use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
 use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls};
-use crate::open_files;
 use crate::otel::Tracing;
 use crate::slow_requests::RpcLog;
-use crate::tasks::Tasks;
 pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Http1, PortConfig, Refused};
 use connections::Connections;
 use route::{Answers, PortRoutes, Refusals};
+use runtime::budget::Budget;
+use runtime::open_files;
+use runtime::tasks::Tasks;
 
 mod admission;
 mod connection;

@@ -8,7 +8,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 
-use crate::log_once::LogBackoff;
+use runtime::log_once::LogBackoff;
 
 /// The pause between the first two lines about a collector that is not reached, and the longest.
 const PAUSE: Duration = Duration::from_secs(60);

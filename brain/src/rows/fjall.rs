@@ -41,7 +41,7 @@ pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
 pub use self::stored::StoredRows;
 use super::{Change, Rows, RowsError, Step, check_lengths};
-use crate::kill_points;
+use runtime::kill_points;
 
 mod backpressure;
 mod counts;

@@ -11,7 +11,6 @@ use super::command::{Answer, Begun, Command, Reply, Request, Reread};
 use super::lease_ends::PART;
 use super::lease_room::LeaseRoom;
 use super::permitted_leases::PermittedLeases;
-use crate::budget::Meter;
 use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use crate::mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
 use crate::mvcc::fetch::{Extent, Fetched};
@@ -23,6 +22,7 @@ use crate::mvcc::view::View;
 use crate::rows::Rows;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
 use crate::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
+use runtime::budget::Meter;
 
 /// The channel of a waiting client, and its reply.
 pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);

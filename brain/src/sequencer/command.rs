@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{fetch, request_timeout};
-use crate::budget::Meter;
 use crate::mvcc::auth::{AuthRequest, Digest};
 use crate::mvcc::fetch::{Extent, Fetched};
 use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
 use crate::types::{Caller, Error, LeaseId, Revision};
+use runtime::budget::Meter;
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
 pub const QUEUE: usize = 10_000;

@@ -11,7 +11,6 @@ use crate::cluster::members::Members;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::log::{FileLog, Log as _, LogId, LogObserver, Origin, Slot};
-use crate::memory;
 use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
 use crate::net::serve::Server;
@@ -21,6 +20,7 @@ use crate::server::store;
 use crate::server::store::DiskSpace;
 use anyhow::Context as _;
 use election::Config as ElectionConfig;
+use runtime::memory;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::flags::{self, Asked, Config};
-use crate::open_files;
 use crate::refusal::{Code, Refusal, TERMINATION_LOG};
-use crate::tasks::Tasks;
 use crate::telemetry;
+use runtime::open_files;
+use runtime::tasks::Tasks;
 
 /// The time for which blocking work may continue after everything else has ended.
 const LAST_WORK: Duration = Duration::from_secs(1);

@@ -31,7 +31,6 @@ use crate::errors::Error;
 use crate::flags;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota, Storage};
-use crate::log_once::LogOncePerMessage;
 use crate::metrics::Metrics;
 use crate::mvcc::evaluate::MAX_ANSWER;
 use crate::mvcc::key_index::Phase;
@@ -47,8 +46,9 @@ use crate::slow_requests::RpcLog;
 use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::tasks::Tasks;
 use crate::watch::{History, Hub};
+use runtime::log_once::LogOncePerMessage;
+use runtime::tasks::Tasks;
 
 /// Returns the bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;

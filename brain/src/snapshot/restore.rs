@@ -20,7 +20,6 @@ use super::schema::{self, LeaseValue, VersionKey, content};
 use super::users;
 use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool};
-use crate::bbolt::Reader;
 use crate::log::Log;
 use crate::log::frame::Candidate;
 use crate::log::writer::Writer;
@@ -34,8 +33,9 @@ use crate::pb::mvccpb;
 use crate::rows::Rows;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
-use crate::tasks::Owned;
 use crate::types::{LeaseId, Revision};
+use bbolt::Reader;
+use runtime::tasks::Owned;
 
 /// Bytes and changes of one record.
 const RECORD: (usize, usize) = (1 << 20, 4_096);
@@ -645,9 +645,9 @@ async fn full(writer: &Writer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bbolt::Writer as DatabaseWriter;
     use crate::log::MemLog;
     use crate::rows::mem::MemRows;
+    use bbolt::Writer as DatabaseWriter;
 
     /// A snapshot of `count` versions of 100 bytes.
     fn file(count: i64) -> SnapshotFile {

@@ -17,13 +17,13 @@ use super::schema::{self, LeaseValue, VersionKey};
 use super::sort::{Entry, Sorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
 use super::users;
-use crate::bbolt::Writer;
 use crate::mvcc::auth::AuthChange;
 use crate::mvcc::lease::{ENDING, StoredLease};
 use crate::mvcc::view::{KeyVersion, View};
 use crate::pb::mvccpb;
 use crate::rows::{RowsError, Snapshot};
 use crate::types::Revision;
+use bbolt::Writer;
 
 /// Bytes that are written to disk at once.
 const BUFFER: usize = 1 << 20;

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
 use crate::flags::CompactionPace;
-use crate::kill_points;
 use crate::log::{Log, Slot};
 use crate::metrics::Metrics;
 use crate::mvcc::record;
@@ -31,6 +30,7 @@ use crate::rows::{Change, Rows, RowsError, Snapshot as _};
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
 use crate::types::Revision;
+use runtime::kill_points;
 
 mod compaction;
 mod write_batch;

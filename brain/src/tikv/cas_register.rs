@@ -16,7 +16,7 @@ use super::read::ReadAt;
 use super::write::SetRead;
 use super::{Limits, Tikv};
 use crate::cas_register::{Cas, CasRegister};
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 /// The longest delay after a value was sent before it is read back: by then TiKV has it, and only the answer is late. A read that
 /// comes too soon is in vain.

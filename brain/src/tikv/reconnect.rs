@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::options::Tls;
-use crate::log_once::LogBackoff;
+use runtime::log_once::LogBackoff;
 
 /// Initial and maximum delay before clients are replaced again: a cluster that is back is to be used within seconds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));

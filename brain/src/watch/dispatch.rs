@@ -62,7 +62,7 @@ struct LookUp {
 }
 
 impl Hub {
-    /// Dispatches published revisions until `stop`. Never fails; the result is what [`crate::tasks::Tasks`] expects.
+    /// Dispatches published revisions until `stop`. Never fails; the result is what [`runtime::tasks::Tasks`] expects.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         loop {
             tokio::select! {

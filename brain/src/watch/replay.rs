@@ -20,8 +20,8 @@ use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
-use crate::tasks::Owned;
 use crate::types::Revision;
+use runtime::tasks::Owned;
 
 /// The number of concurrent reads, for all streams together.
 const READS: usize = 4;

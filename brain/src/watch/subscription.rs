@@ -12,8 +12,8 @@ use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
 use super::replay::Chunk;
 use super::ring::{Entry, Evicted, PrevKv, Run};
-use crate::budget::Charge;
 use crate::types::{EventKind, Revision};
+use runtime::budget::Charge;
 
 /// The kinds of event that a watcher receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

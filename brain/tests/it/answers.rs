@@ -6,7 +6,6 @@ use std::sync::Arc;
 use brain::api::concurrency::{Cleanup, Concurrency};
 use brain::api::election::ElectionService;
 use brain::api::lease::LeaseService;
-use brain::budget::{Account, Budget, Meter};
 use brain::log::MemLog;
 use brain::metrics::Metrics;
 use brain::pb::v3electionpb as election;
@@ -18,6 +17,7 @@ use election::election_server::Election as _;
 use pb::kv_server::Kv as _;
 use pb::request_op::Request as Wire;
 use prometheus::IntGauge;
+use runtime::budget::{Account, Budget, Meter};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request as Ask, Status};
 

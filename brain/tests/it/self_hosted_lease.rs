@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use brain::cluster::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use brain::log::MemLog;
 use brain::rows::mem::MemRows;
-use brain::tasks::Owned;
 use election::{LeaseLock, Lock as _};
+use runtime::tasks::Owned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

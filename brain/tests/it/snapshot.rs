@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use bbolt::Reader;
 use brain::api::kv::KvService;
-use brain::bbolt::Reader;
 use brain::cluster::owner;
 use brain::log::frame::is_barrier;
 use brain::log::{FileLog, Log, MemLog, Options as LogOptions};

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use brain::budget::Meter;
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, Log, MemLog, Slot};
 use brain::mvcc::op::{Op, PutOp};
@@ -13,6 +12,7 @@ use brain::rows::{Order, Rows, Scan, Snapshot};
 use brain::sequencer::command::{Answer, Request as Command};
 use brain::types::{Caller, Committed, Error, LeaseId, Revision};
 use bytes::Bytes;
+use runtime::budget::Meter;
 use tokio::task::JoinSet;
 
 use crate::engine::Engine;

@@ -193,10 +193,9 @@ async fn a_leader_with_a_stuck_append_ends_when_it_is_to_stop() {
         key: Bytes::from_static(b"stuck"),
         ..Default::default()
     };
-    let mut asked =
-        brain::tasks::Owned::start(
-            async move { kv.put(tonic::Request::new(put)).await.unwrap_err().message().to_owned() },
-        );
+    let mut asked = runtime::tasks::Owned::start(async move {
+        kv.put(tonic::Request::new(put)).await.unwrap_err().message().to_owned()
+    });
     while stuck.receiver_count() == 0 {
         tokio::task::yield_now().await;
     }

@@ -16,12 +16,12 @@ use tonic::Status;
 
 use crate::api::context::{ApiContext, Permit, to_status};
 use crate::api::response::key_value;
-use crate::budget::Meter;
 use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
 use crate::mvcc::view::{View, charge};
 use crate::pb::{etcdserverpb as pb, mvccpb};
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::types::{KeyValue, LeaseId, Revision};
+use runtime::budget::Meter;
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.
 const FIRST_CHUNK: usize = 10;

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::super::context::ApiContext;
-use crate::budget::Meter;
 use crate::errors::Error;
 use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError};
 use crate::snapshot::{Contents, SaveError, Saved, Spool, save};
+use runtime::budget::Meter;
 
 /// Snapshots that are written and sent at a time; further ones are refused.
 const AT_ONCE: usize = 3;

@@ -20,7 +20,6 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
-use crate::budget::Meter;
 use crate::mvcc::row::size_of;
 use crate::pb::etcdserverpb::watch_client::WatchClient;
 use crate::pb::etcdserverpb::watch_request::RequestUnion;
@@ -31,6 +30,7 @@ use crate::pb::mvccpb;
 use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::watch::Hub;
 use crate::watch::model::ModelHistory;
+use runtime::budget::Meter;
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 const CLUSTER: u64 = 7;

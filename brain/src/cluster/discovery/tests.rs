@@ -10,7 +10,7 @@ use tokio::net::UdpSocket;
 use super::*;
 use crate::cluster::members::Members;
 use crate::cluster::peers::{PeerAddresses, Peers};
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 /// The records of a minimal DNS server: SRV records by name, addresses by host. It does not answer while there are none.
 #[derive(Clone, Default)]

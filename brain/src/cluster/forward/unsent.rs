@@ -34,8 +34,8 @@ mod tests {
     use super::*;
     use crate::pb::peerpb::ReadIndexRequest;
     use crate::pb::peerpb::peer_client::PeerClient;
-    use crate::tasks::Owned;
     use bytes::Bytes;
+    use runtime::tasks::Owned;
     use tokio::net::{TcpListener, TcpStream};
     use tonic::transport::Channel;
 

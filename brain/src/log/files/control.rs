@@ -13,8 +13,8 @@ use std::path::Path;
 use super::OpenError;
 use super::disk::Disk;
 use super::page::{self, PAGE, PageError};
-use crate::kill_points;
 use crate::log::LogId;
+use runtime::kill_points;
 
 const MAGIC: [u8; 8] = *b"KBLOGCTL";
 /// Name of the file.

@@ -13,8 +13,8 @@ use super::OpenError;
 use super::disk::Disk;
 use super::frame::{self, Head, Kind};
 use super::page::{self, PAGE};
-use crate::kill_points;
 use crate::log::LogId;
+use runtime::kill_points;
 
 const MAGIC: [u8; 8] = *b"KBLOGSEG";
 /// Offset of the first frame.

@@ -17,8 +17,8 @@ use super::disk::is_full;
 use super::frame::{self, HEAD, Kind};
 use super::segment::{Entry, FRAMES, Segment};
 use super::shared::{Shared, capacity_after, room_for};
-use crate::kill_points;
 use crate::log::{AppendError, Slot};
+use runtime::kill_points;
 
 /// A batch ends with the record that takes it to this many bytes.
 const BATCH_BYTES: usize = 4 << 20;

@@ -16,9 +16,9 @@ use super::json;
 use super::refused::Refused;
 use super::turns;
 use super::values::Values;
-use crate::budget::{Account, Charge};
 use crate::errors::Error;
 use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+use runtime::budget::{Account, Charge};
 
 /// Bytes of a large request.
 const LARGE: usize = 64 << 10;

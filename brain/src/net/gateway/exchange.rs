@@ -22,8 +22,8 @@ use super::metadata;
 use super::methods::Method;
 use super::refused::Refused;
 use super::turns;
-use crate::budget::{Account, Charge, Exceeded};
 use crate::errors::Error;
+use runtime::budget::{Account, Charge, Exceeded};
 
 /// The beginning of a line with a message.
 const RESULT: &[u8] = b"{\"result\":";
@@ -374,10 +374,10 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::budget::Budget;
     use crate::net::gateway::methods::{Found, find};
     use crate::pb::etcdserverpb::watch_request::RequestUnion;
     use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
+    use runtime::budget::Budget;
 
     /// Answers each request by its key.
     async fn echo(request: Request<Body>) -> Result<Response<Body>, Infallible> {

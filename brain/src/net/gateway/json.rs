@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::refused::Refused;
 use super::{protojson, syntax};
-use crate::budget::Charge;
+use runtime::budget::Charge;
 
 /// Bytes before each message of gRPC.
 const HEADER: usize = 5;
@@ -120,7 +120,7 @@ mod tests {
     /// A charge of a connection that may take half a megabyte.
     fn charge() -> Charge {
         let held = prometheus::IntGauge::new("held", "held").unwrap();
-        crate::budget::Budget::new(1 << 20, held)
+        runtime::budget::Budget::new(1 << 20, held)
             .account(None)
             .charge(0)
             .unwrap()

@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use crate::budget::Exceeded;
+use runtime::budget::Exceeded;
 
 /// The reason why a request is not answered.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
 
-use crate::budget::{Account, Charge};
 use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+use runtime::budget::{Account, Charge};
 
 /// The only version of the protocol: RFC 6455.
 const VERSION: &str = "13";

@@ -9,8 +9,8 @@ use http_body::{Body, Frame};
 use prometheus::IntCounter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::budget::Charge;
 use crate::errors::Error;
+use runtime::budget::Charge;
 
 /// The timeout of the first bytes of a message, and the least rate of the others in bytes per second.
 pub(in crate::net) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -174,8 +174,8 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::budget::Budget;
     use crate::metrics::Metrics;
+    use runtime::budget::Budget;
 
     #[test]
     fn incomplete_messages_are_counted_however_they_are_cut() {

@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 
 use super::framing::{HEADER, announced};
-use crate::budget::{Charge, Exceeded};
 use crate::errors::Error;
+use runtime::budget::{Charge, Exceeded};
 
 mod answer;
 mod request;

@@ -17,7 +17,7 @@ use http::uri::Authority;
 
 use super::frames::{FRAME, PREFACE};
 use super::huffman;
-use crate::budget::{Account, Charge, Exceeded};
+use runtime::budget::{Account, Charge, Exceeded};
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;

@@ -32,11 +32,11 @@ use super::framing::Due;
 use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
-use crate::budget::{Charge, Exceeded};
 use crate::errors::Error;
 use crate::flags::Keepalive;
-use crate::log_once::LogOnce;
 use crate::metrics::NetworkMetrics;
+use runtime::budget::{Charge, Exceeded};
+use runtime::log_once::LogOnce;
 
 /// The windows are large enough for a whole request without a round trip.
 const STREAM_WINDOW: u32 = 1024 * 1024;

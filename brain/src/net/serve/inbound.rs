@@ -12,8 +12,8 @@ use h2::RecvStream;
 use http_body::{Body, Frame};
 use tower::BoxError;
 
-use crate::budget::{Charge, Exceeded};
 use crate::errors::Error;
+use runtime::budget::{Charge, Exceeded};
 
 /// Pieces shorter than this are copied together, because each keeps its receive buffer in memory.
 const SHORT: usize = 4096;

@@ -25,15 +25,15 @@ use super::connections::Connection;
 use super::head;
 use super::path;
 use super::rpc::{self, Limits, Observed};
-use crate::budget::Exceeded;
 use crate::errors::Error;
-use crate::log_once::LogOnce;
 use crate::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
 use crate::otel::{RpcSpan, Tracing};
 use crate::slow_requests::RpcLog;
+use runtime::budget::Exceeded;
+use runtime::log_once::LogOnce;
 
 /// The routers behind the ports: the same on all ports.
 pub(super) struct Answers {

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::admission::Io;
 use super::connections::{Connection, Reason};
-use crate::budget::Charge;
 use crate::metrics::NetworkMetrics;
+use runtime::budget::Charge;
 
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
 const QUEUE: usize = 32 * 1024;
@@ -211,8 +211,8 @@ mod tests {
 
     use super::super::connections::{Admitted, Connections};
     use super::*;
-    use crate::budget::Budget;
     use crate::metrics::Metrics;
+    use runtime::budget::Budget;
 
     /// Records the writes that it accepts while it is open.
     #[derive(Clone, Default)]

@@ -22,8 +22,8 @@ use super::quota::{Quota, Usage};
 use super::shape::{LAST, Levels, Shape};
 use super::snapshot::Live;
 use super::{RENEWAL, RENEWAL_POLL};
-use crate::kill_points;
 use crate::rows::RowsError;
+use runtime::kill_points;
 
 /// The strategy of fjall's own thread: it merges nothing. It moves tables that overlap no others.
 pub(super) fn nothing() -> Leveled {

@@ -20,8 +20,8 @@ use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
 use super::merge::{self, Limits, Merged, Merger};
 use super::snapshot::{FjallSnapshot, Live};
 use super::{MIN_MEMTABLE_BYTES, Options, Shared, Writer};
-use crate::kill_points;
 use crate::rows::RowsError;
+use runtime::kill_points;
 
 /// Errors of opening the rows.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
 use super::{Flusher, Transient, own_snapshot, retry};
-use crate::kill_points;
 use crate::log::reader::{LogEntry, Reader};
 use crate::log::{Log, Slot};
 use crate::mvcc::keys;
@@ -18,6 +17,7 @@ use crate::mvcc::record::{self, Record};
 use crate::mvcc::sizes::{superseded_by, unversioned_in};
 use crate::rows::{Change, Rows};
 use crate::types::Revision;
+use runtime::kill_points;
 
 /// Bytes of the log that compaction reads at once.
 const READ_AHEAD: usize = 4 << 20;

@@ -3,9 +3,9 @@
 use prometheus::IntGauge;
 
 use super::*;
-use crate::budget::Budget;
 use crate::pb::etcdserverpb::watch_create_request::FilterType;
 use crate::watch::Options as Bounds;
+use runtime::budget::Budget;
 
 /// Bounds so small that nearly everything comes from history.
 pub(super) const TINY: Bounds = Bounds {

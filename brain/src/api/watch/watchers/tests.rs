@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::watch::Options;
-use crate::budget::Budget;
 use crate::types::{Committed, Event, EventKind, KeyValue};
 use crate::watch::model::ModelHistory;
 use crate::watch::{Hub, Replay};
+use runtime::budget::Budget;
 
 fn watchers() -> Watchers<ModelHistory> {
     let hub = Hub::new(

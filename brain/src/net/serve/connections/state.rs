@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Reason;
-use crate::budget::{Account, Charge};
 use crate::net::serve::HANDSHAKE_TIMEOUT;
 use crate::net::serve::connections::Address;
 use crate::net::serve::frames::Traffic;
 use crate::net::serve::headers::{BlockCharge, Unaccepted};
+use runtime::budget::{Account, Charge};
 
 /// The time for which a connection without open streams is kept; the second one applies when memory is short.
 pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);

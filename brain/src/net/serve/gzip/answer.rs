@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http_body::Frame;
 
 use super::{Deflater, Unreadable};
-use crate::budget::Account;
+use runtime::budget::Account;
 
 /// A body whose messages are compressed.
 pub(in crate::net::serve) struct Deflated {

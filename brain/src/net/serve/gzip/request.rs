@@ -8,8 +8,8 @@ use http_body::{Body, Frame};
 use tonic::Status;
 
 use super::{Encoding, Inflater, Unreadable};
-use crate::budget::{Account, Charge};
 use crate::net::serve::framing::{HEADER, announced};
+use runtime::budget::{Account, Charge};
 
 /// Decompresses the message of a request, if it is compressed. `limit` is the longest message in bytes. Returns the message with its
 /// header, and what is charged for it if it was decompressed.

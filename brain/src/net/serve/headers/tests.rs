@@ -1,6 +1,6 @@
 use super::*;
-use crate::budget::Budget;
 use crate::metrics::Metrics;
+use runtime::budget::Budget;
 
 const SETTINGS: u8 = 4;
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 
 use super::*;
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;

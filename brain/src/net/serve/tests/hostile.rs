@@ -14,7 +14,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::Instant;
 
 use super::*;
-use crate::tasks::Owned;
+use runtime::tasks::Owned;
 
 mod frames;
 mod web_socket;

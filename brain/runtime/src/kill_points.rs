@@ -9,11 +9,11 @@ const VARIABLE: &str = "KUBEBRAIN_KILL_AT";
 /// Ends the process here, if a test named this point.
 #[cfg(not(debug_assertions))]
 #[inline]
-pub(crate) fn reach(_point: &'static str) {}
+pub fn reach(_point: &'static str) {}
 
 /// Ends the process here, if a test named this point.
 #[cfg(debug_assertions)]
-pub(crate) fn reach(point: &'static str) {
+pub fn reach(point: &'static str) {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -1,0 +1,11 @@
+//! What every server needs, whatever it serves: tasks that end together, budgets of memory, limits of the process, log lines that do not
+//! repeat.
+//!
+//! It must not know anything of etcd, of storage or of the network.
+
+pub mod budget;
+pub mod kill_points;
+pub mod log_once;
+pub mod memory;
+pub mod open_files;
+pub mod tasks;
