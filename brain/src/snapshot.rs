@@ -9,7 +9,6 @@
 use std::io;
 
 use crate::rows::RowsError;
-use bbolt;
 
 pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};
