@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use prost::Message as _;
 
 fn main() -> anyhow::Result<()> {
-    const PROTO: &str = "../brain/proto";
+    const PROTO: &str = "../brain/etcd-types/proto";
     println!("cargo:rerun-if-changed={PROTO}");
     let files = protox::compile(
         ["rpc", "auth", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),

@@ -30,14 +30,12 @@ pub mod server;
 
 pub mod clock;
 pub mod data_dir;
-pub mod errors;
 pub mod flags;
 pub mod metrics;
 pub mod otel;
 pub mod refusal;
 pub mod slow_requests;
 pub mod telemetry;
-pub mod types;
 pub mod version;
 
 #[cfg(test)]
@@ -46,42 +44,3 @@ mod fuzzing;
 mod rooms;
 #[cfg(test)]
 mod small_disk;
-
-/// Wire messages of the etcd v3 API, generated from `proto/`.
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::all,
-    clippy::pedantic,
-    reason = "generated code"
-)]
-pub mod pb {
-    /// Keys, values and events.
-    pub mod mvccpb {
-        tonic::include_proto!("mvccpb");
-    }
-    /// The messages between members.
-    pub mod peerpb {
-        tonic::include_proto!("peerpb");
-    }
-    /// Permissions and options of users.
-    pub mod authpb {
-        tonic::include_proto!("authpb");
-    }
-    /// Locks.
-    pub mod v3lockpb {
-        tonic::include_proto!("v3lockpb");
-    }
-    /// Elections.
-    pub mod v3electionpb {
-        tonic::include_proto!("v3electionpb");
-    }
-    /// Health checks of gRPC.
-    pub mod healthpb {
-        tonic::include_proto!("grpc.health.v1");
-    }
-    /// Services, requests and responses.
-    pub mod etcdserverpb {
-        tonic::include_proto!("etcdserverpb");
-    }
-}

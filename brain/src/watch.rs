@@ -27,7 +27,7 @@ pub use self::ring::{Entry, PrevKv};
 pub use self::subscription::{Batch, EventFilter, Step, Subscription};
 
 use self::ring::Limit;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// The limits of everything that watching keeps in memory.
 #[derive(Debug, Clone, Copy)]

@@ -9,11 +9,11 @@ use super::auth::{Credentials, Guard};
 use crate::cluster::forward::LeaderRouter;
 use crate::cluster::members::Members;
 use crate::cluster::membership::{RemoveError, RemoveMember};
-use crate::errors::Error;
 use crate::flags::url::Url;
 use crate::mvcc::auth::Auth;
-use crate::pb::etcdserverpb as pb;
-use crate::types::{AuthError, Caller};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::types::{AuthError, Caller};
 
 /// The service over the list of members.
 #[derive(Clone)]

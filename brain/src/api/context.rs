@@ -13,18 +13,18 @@ use super::header::HasHeader;
 use super::loggable::Change;
 use super::request::Limits;
 use crate::cluster::forward::{self, LeaderRouter, Role};
-use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::Metrics;
 use crate::mvcc::auth::Auth;
 use crate::mvcc::view::{View, ViewError};
 use crate::otel::PartSpan;
-use crate::pb::etcdserverpb::ResponseHeader;
 use crate::rows::{Rows, RowsError};
 use crate::sequencer::command::{Answer, Handle, Request};
 use crate::slow_requests::ApplyLog;
 use crate::storage::state::State;
-use crate::types::{self, AuthError, Caller, Revision};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb::ResponseHeader;
+use etcd_types::types::{self, AuthError, Caller, Revision};
 
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";

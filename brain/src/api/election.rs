@@ -12,13 +12,13 @@ use super::concurrency::{
     Client, Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
 };
 use super::response::key_value;
-use crate::pb::etcdserverpb::request_op::Request as Wire;
-use crate::pb::etcdserverpb::{ResponseHeader, TxnResponse};
-use crate::pb::mvccpb::KeyValue;
-use crate::pb::v3electionpb as pb;
 use crate::rows::Rows;
-use crate::types::EventKind;
 use crate::watch::{EventFilter, History};
+use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
+use etcd_types::pb::etcdserverpb::{ResponseHeader, TxnResponse};
+use etcd_types::pb::mvccpb::KeyValue;
+use etcd_types::pb::v3electionpb as pb;
+use etcd_types::types::EventKind;
 
 /// The service.
 pub struct ElectionService<H, R: Rows>(pub Arc<Concurrency<H, R>>);

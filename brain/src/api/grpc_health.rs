@@ -7,9 +7,9 @@ use futures::stream::{BoxStream, StreamExt as _, once};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::pb::healthpb::health_check_response::ServingStatus;
-use crate::pb::healthpb::health_server::Health;
-use crate::pb::healthpb::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
+use etcd_types::pb::healthpb::health_check_response::ServingStatus;
+use etcd_types::pb::healthpb::health_server::Health;
+use etcd_types::pb::healthpb::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 
 /// The name of the server as a whole.
 const SERVER: &str = "";

@@ -1,6 +1,6 @@
 //! The header of responses.
 
-use crate::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 
 /// A response with etcd's header.
 pub trait HasHeader {

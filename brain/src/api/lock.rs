@@ -6,10 +6,10 @@ use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
 use super::concurrency::{Client, Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
-use crate::pb::etcdserverpb::request_op::Request as Wire;
-use crate::pb::v3lockpb as pb;
 use crate::rows::Rows;
 use crate::watch::History;
+use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
+use etcd_types::pb::v3lockpb as pb;
 
 /// The service.
 pub struct LockService<H, R: Rows>(pub Arc<Concurrency<H, R>>);

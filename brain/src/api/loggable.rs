@@ -5,10 +5,10 @@ use std::fmt::{self, Display, Formatter};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::pb::etcdserverpb as pb;
 use crate::sequencer::command::Request;
 use crate::slow_requests::{BoundedText, Exchanged, RequestStats};
-use crate::types::Revision;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::types::Revision;
 
 /// Returns the text of a range.
 pub(super) fn range(request: &pb::RangeRequest) -> String {
@@ -429,7 +429,7 @@ mod tests {
         let text = |request| Change::of(&request).unwrap().to_string();
         let user = AuthRequest::AddUser("someone".to_owned(), Some(b"hash".as_slice().into()));
         assert_eq!(text(Request::Auth(user, 0)), "auth_user_add:<>");
-        let lease = crate::types::LeaseId(0x123);
+        let lease = etcd_types::types::LeaseId(0x123);
         assert_eq!(
             text(Request::Grant(lease, 100)),
             "lease_grant:<ttl:100-second id:0000000000000123>"

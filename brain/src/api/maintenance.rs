@@ -12,13 +12,13 @@ use tonic::{Request, Response, Status};
 use super::context::{ApiContext, Pending, caller_of};
 use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
-use crate::errors::Error;
 use crate::mvcc::auth::Auth;
 use crate::mvcc::view::View;
-use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
 
 pub use snapshot::Snapshots;
 

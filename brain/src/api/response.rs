@@ -1,9 +1,9 @@
 //! Results in their wire format.
 
 use crate::mvcc::op::{OpResult, RangeResult, TxnResult};
-use crate::pb::etcdserverpb as pb;
-use crate::pb::mvccpb;
-use crate::types::{KeyValue, Revision};
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{KeyValue, Revision};
 use pb::response_op::Response;
 
 /// Converts a pair.

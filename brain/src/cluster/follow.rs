@@ -21,11 +21,11 @@ use crate::cluster::node::Node;
 use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::mvcc::record::Record;
-use crate::pb::etcdserverpb::Member;
-use crate::pb::peerpb::peer_client::PeerClient;
-use crate::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use crate::rows::Rows;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
+use etcd_types::pb::etcdserverpb::Member;
+use etcd_types::pb::peerpb::peer_client::PeerClient;
+use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use runtime::tasks::Owned;
 
 /// The interval at which a member without a leader reads the log.

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::errors::Error;
 use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::otel::Tracing;
 use crate::sequencer::{REQUEST_TIMEOUT, request_timeout};
-use crate::types::Caller;
+use etcd_types::errors::Error;
+use etcd_types::types::Caller;
 use runtime::budget::Meter;
 
 pub use read_index::ReadIndexBatcher;
@@ -413,8 +413,8 @@ mod tests {
     use tonic::metadata::MetadataValue;
 
     use super::*;
-    use crate::pb::peerpb::ReadIndexRequest;
-    use crate::pb::peerpb::peer_client::PeerClient;
+    use etcd_types::pb::peerpb::ReadIndexRequest;
+    use etcd_types::pb::peerpb::peer_client::PeerClient;
 
     #[tokio::test]
     async fn request_unsent_to_a_gone_leader_is_done_by_the_next() {

@@ -21,10 +21,10 @@ use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use crate::cluster::forward::{LaterLeader, LeaderLease, Role};
 use crate::cluster::node::Node;
 use crate::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
-use crate::errors::Error;
 use crate::log::{Log, Unanswered};
 use crate::rows::Rows;
 use crate::storage::state::State;
+use etcd_types::errors::Error;
 use runtime::log_once::LogOncePerMessage;
 
 mod lease_guard;

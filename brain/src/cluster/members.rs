@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 
 /// The members of the cluster, as far as they are known.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::peers::Peers;
 use crate::cas_register::{Cas, CasRegister};
 use crate::cluster::members::Members;
-use crate::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 
 pub use removal::{Removal, RemoveError, RemoveMember};
 pub use table::{JoinError, JoinRequest, MemberTable};

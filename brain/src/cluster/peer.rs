@@ -14,16 +14,16 @@ use crate::clock::since_boot;
 use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
-use crate::errors::Error;
 use crate::metrics::PeerMetrics;
 use crate::mvcc::row::size_of;
 use crate::net::serve::PeerId;
-use crate::pb::etcdserverpb::Member;
-use crate::pb::peerpb as pb;
 use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
-use crate::types::Prev;
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb::Member;
+use etcd_types::pb::peerpb as pb;
+use etcd_types::types::Prev;
 use runtime::log_once::LogOncePerMessage;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
@@ -170,7 +170,7 @@ fn committed<R: Rows>(state: &State<R>) -> pb::FollowResponse {
 /// Marks a version whose value the leader has not read.
 const UNREAD: i64 = -1;
 /// Returns true if a batch and its superseded versions fit into one message.
-fn fits(payload: &bytes::Bytes, events: &[Arc<crate::types::Committed>]) -> bool {
+fn fits(payload: &bytes::Bytes, events: &[Arc<etcd_types::types::Committed>]) -> bool {
     /// The size of an empty version, with a margin above the numbers of any.
     const VERSION: usize = 64;
     let events = events.iter().flat_map(|committed| &committed.events);
@@ -182,9 +182,9 @@ fn fits(payload: &bytes::Bytes, events: &[Arc<crate::types::Committed>]) -> bool
 }
 
 /// Returns the version that each change superseded, in order; a default if there was none.
-fn superseded(events: &[Arc<crate::types::Committed>]) -> Vec<crate::pb::mvccpb::KeyValue> {
+fn superseded(events: &[Arc<etcd_types::types::Committed>]) -> Vec<etcd_types::pb::mvccpb::KeyValue> {
     let events = events.iter().flat_map(|committed| &committed.events);
-    let unread = || crate::pb::mvccpb::KeyValue {
+    let unread = || etcd_types::pb::mvccpb::KeyValue {
         mod_revision: UNREAD,
         ..Default::default()
     };
@@ -210,14 +210,14 @@ pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
         .collect()
 }
 
-fn from_wire(kv: crate::pb::mvccpb::KeyValue) -> crate::types::KeyValue {
-    crate::types::KeyValue {
+fn from_wire(kv: etcd_types::pb::mvccpb::KeyValue) -> etcd_types::types::KeyValue {
+    etcd_types::types::KeyValue {
         key: kv.key,
         size: size_of(&kv.value),
         value: kv.value,
         create_revision: kv.create_revision,
         mod_revision: kv.mod_revision,
         version: kv.version,
-        lease: crate::types::LeaseId(kv.lease),
+        lease: etcd_types::types::LeaseId(kv.lease),
     }
 }

@@ -7,8 +7,8 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::metrics::PeerMetrics;
-use crate::pb::peerpb::ProbeRequest;
-use crate::pb::peerpb::peer_client::PeerClient;
+use etcd_types::pb::peerpb::ProbeRequest;
+use etcd_types::pb::peerpb::peer_client::PeerClient;
 
 /// The interval between probes.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use crate::mvcc::op::Span;
 use crate::mvcc::view::{View, successor};
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
-use crate::types::KeyValue;
+use etcd_types::types::KeyValue;
 
 /// The first and the longest pause before a request to an API server that does not answer is repeated.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

@@ -16,7 +16,7 @@ use crate::mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record, Token};
 use crate::mvcc::row::{self, LeaseRow, Manifest};
 use crate::net::tls::ServerTls;
 use crate::net::tls::testing::Ca;
-use crate::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 
 const CASES: u32 = 2_000;
 /// Number of cases for targets that open files.
@@ -175,8 +175,8 @@ fn rows_never_panic() {
     let keys = [
         keys::index_key(b"a\0b"),
         keys::object_key(b"a\0b", revision),
-        keys::lease_key(crate::types::LeaseId(-3)),
-        keys::attachment_key(crate::types::LeaseId(9), b"key"),
+        keys::lease_key(etcd_types::types::LeaseId(-3)),
+        keys::attachment_key(etcd_types::types::LeaseId(9), b"key"),
         keys::meta_key("format"),
         keys::user_key("ünser"),
         keys::role_key("role"),

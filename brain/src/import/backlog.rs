@@ -9,9 +9,9 @@ use prost::Message;
 
 use super::copy::{BATCH, OpenWatch, next};
 use super::source::Source;
-use crate::pb::mvccpb;
 use crate::snapshot::{Revised, Spool, SpoolFile};
-use crate::types::Revision;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::Revision;
 
 /// A revision in the file, behind the length of its message.
 #[derive(Clone, PartialEq, Message)]

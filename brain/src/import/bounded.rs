@@ -13,8 +13,8 @@ use tonic::Status;
 use tonic::transport::{Channel, Error};
 use tower::Service;
 
-use crate::pb::etcdserverpb as pb;
-use crate::pb::mvccpb;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::pb::mvccpb;
 use runtime::memory;
 
 /// The longest message that is accepted, within a share of the memory: one key with the longest value that any storage takes fits.

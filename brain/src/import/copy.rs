@@ -13,11 +13,11 @@ use super::backlog::Collected;
 use super::events::{Assembler, Cancelled};
 use super::source::{Compacted, LeaseIds, PROGRESS, Source, Watch, in_short, is_transient};
 use super::{leases, verify};
-use crate::errors::Error;
 use crate::log::Log;
 use crate::rows::Rows;
 use crate::snapshot::{Checksum, Importer, Revised, Spool};
-use crate::types::Revision;
+use etcd_types::errors::Error;
+use etcd_types::types::Revision;
 
 /// The interval at which leases and compaction of the source are asked for.
 const UPKEEP: Duration = Duration::from_secs(15);

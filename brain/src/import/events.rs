@@ -3,10 +3,10 @@
 use prost::Message as _;
 
 use super::source::Compacted;
-use crate::pb::etcdserverpb::WatchResponse;
-use crate::pb::mvccpb;
 use crate::snapshot::Revised;
-use crate::types::Revision;
+use etcd_types::pb::etcdserverpb::WatchResponse;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::Revision;
 
 /// The events that one watch has sent so far.
 #[derive(Debug)]

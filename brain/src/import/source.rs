@@ -13,11 +13,11 @@ use tracing::{info, warn};
 
 use super::bounded::{BoundedChannel, longest_message};
 use super::dial::dial;
-use crate::errors::Error;
 use crate::flags::SourceOptions;
-use crate::pb::etcdserverpb as pb;
 use crate::snapshot::{LeaseTime, SnapshotFile, Spool};
-use crate::types::Revision;
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::types::Revision;
 
 /// The time for which the source may be unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -13,15 +13,15 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::copy::{OpenWatch, next};
 use super::*;
-use crate::errors::Error;
 use crate::flags::url::Url;
 use crate::flags::{SourceOptions, TlsOptions};
 use crate::log::MemLog;
-use crate::pb::etcdserverpb as pb;
-use crate::pb::mvccpb;
 use crate::rows::mem::MemRows;
 use crate::snapshot::{Importer, RestoreOptions, Revised};
-use crate::types::Revision;
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::Revision;
 use runtime::tasks::Owned;
 
 /// An etcd that answers what a test says.

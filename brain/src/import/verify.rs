@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::source::{PROGRESS, Source, TooLong};
 use crate::log::Log;
-use crate::pb::etcdserverpb as pb;
-use crate::pb::mvccpb;
 use crate::rows::Rows;
 use crate::snapshot::{Checksum, Importer, Newest, Summed};
-use crate::types::{LeaseId, Revision};
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{LeaseId, Revision};
 
 /// Keys of the first page, and of the largest one. etcd does not bound the bytes of an answer: small keys may be followed by large ones.
 const KEYS: (i64, i64) = (64, 256);

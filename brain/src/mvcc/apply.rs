@@ -18,7 +18,7 @@ use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::keys;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::{Memtable, Version};
-use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
+use etcd_types::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 
 /// A change that is none of keys or leases.
 #[derive(Debug, Clone, PartialEq)]

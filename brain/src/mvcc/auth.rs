@@ -11,7 +11,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::op::{Compare, Op, PutOp, Span, TxnOp};
-use crate::types::{AuthError, Caller, LeaseId};
+use etcd_types::types::{AuthError, Caller, LeaseId};
 
 pub use change::{AUTH_ROW, AuthChange, AuthRow, RoleChange, UserChange};
 pub use permissions::{Access, Permission, RangePermissions};

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::op::Span;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// Lists under way that are remembered. The oldest is forgotten: its next page counts again.
 const LISTS: usize = 1_024;

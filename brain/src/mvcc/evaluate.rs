@@ -26,7 +26,7 @@ use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable;
 use crate::mvcc::memtable::MemtableSet;
 use crate::rows::{Order, RowsError, Snapshot};
-use crate::types::{Error, KeyValue, LeaseId, Prev, Revision};
+use etcd_types::types::{Error, KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 
 /// Rows that are looked at before others have their turn.

@@ -22,7 +22,7 @@ use super::view::{View, ViewError};
 use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::memtable::MemtableSet;
 use crate::rows::Snapshot;
-use crate::types::{Error, KeyValue, Prev, Revision};
+use etcd_types::types::{Error, KeyValue, Prev, Revision};
 
 mod budget;
 
@@ -494,7 +494,7 @@ mod tests {
     use crate::mvcc::row::{Meta, encode_index, encode_object};
     use crate::rows::mem::MemRows;
     use crate::rows::{Change, Rows};
-    use crate::types::LeaseId;
+    use etcd_types::types::LeaseId;
 
     #[tokio::test]
     async fn values_that_no_request_needs_are_read_while_a_watcher_wants_them() {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::types::KeyValue;
+use etcd_types::types::KeyValue;
 
 /// Parts, each behind a lock of its own.
 const SHARDS: usize = 16;

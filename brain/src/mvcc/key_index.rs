@@ -22,7 +22,7 @@ use self::changes::{Bounds, Change, ChangeList, ChangeLog};
 use self::tree::Tree;
 use super::op::Span;
 use super::record::KeyChange;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 mod changes;
 mod leaf;

@@ -17,7 +17,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 const INDEX: u8 = b'i';
 const OBJECT: u8 = b'o';

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::types::LeaseId;
+use etcd_types::types::LeaseId;
 
 /// The longest time to live that is granted, in seconds (etcd: `lease.MaxLeaseTTL`).
 pub const MAX_TTL: i64 = 9_000_000_000;

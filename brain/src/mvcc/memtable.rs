@@ -13,7 +13,7 @@ use bytes::Bytes;
 pub use self::table::{Found, Memtable, Range, Span, Versions};
 use crate::mvcc::key_filter::KeyHash;
 use crate::rows::Order;
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 mod table;
 

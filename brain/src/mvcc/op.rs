@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::types::{KeyValue, LeaseId, Revision};
+use etcd_types::types::{KeyValue, LeaseId, Revision};
 
 /// One key or a range of keys, in the form that etcd's API has it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::op::Span;
 use crate::mvcc::key_filter::{KeyFilter, KeyHash};
 use crate::mvcc::lease::{ENDING, Leases};
-use crate::types::{KeyValue, LeaseId, Revision};
+use etcd_types::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
 const MERGED_AT_ONCE: usize = 1_024;

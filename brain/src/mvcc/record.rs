@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::auth::AuthChange;
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 /// A batch of committed requests.
 #[derive(Clone, PartialEq, Message)]

@@ -7,7 +7,7 @@ use super::sizes::Sizes;
 use crate::log::{LogId, Origin, Slot};
 use crate::mvcc::keys::KeyError;
 use crate::rows::RowsError;
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 impl From<KeyError> for RowsError {
     fn from(error: KeyError) -> Self {

@@ -67,7 +67,7 @@ fn damaged(row: &Bytes, what: std::fmt::Arguments<'_>) -> RowsError {
 mod tests {
     use super::*;
     use crate::mvcc::row::{Meta, encode_index, encode_object};
-    use crate::types::LeaseId;
+    use etcd_types::types::LeaseId;
 
     fn meta() -> Meta {
         Meta {

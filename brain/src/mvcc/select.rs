@@ -1,7 +1,7 @@
 //! Bounds, order and limit of a range, beside other requests.
 
 use super::op::{RangeOp, RangeResult};
-use crate::types::{Error, KeyValue};
+use etcd_types::types::{Error, KeyValue};
 
 /// Pairs that are sorted at once. More take so long that others would wait for the thread.
 const AT_ONCE: usize = 16_384;

@@ -17,7 +17,7 @@ use super::select::select;
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{MemtableSet, Version};
 use crate::rows::{Order, RowsError, Scan, Snapshot};
-use crate::types::{Error, KeyValue, Revision};
+use etcd_types::types::{Error, KeyValue, Revision};
 use runtime::budget::Meter;
 
 pub use cursor::Cursor;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::sequencer::command::Handle;
-use crate::types::{Error, Revision};
+use etcd_types::types::{Error, Revision};
 
 /// The history that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyC
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
+use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 
 /// The channel of a waiting client, and its reply.

@@ -11,7 +11,7 @@ use crate::mvcc::fetch::{Extent, Fetched};
 use crate::mvcc::op::{Op, OpResult};
 use crate::rows::Rows;
 use crate::storage::state::State;
-use crate::types::{Caller, Error, LeaseId, Revision};
+use etcd_types::types::{Caller, Error, LeaseId, Revision};
 use runtime::budget::Meter;
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.

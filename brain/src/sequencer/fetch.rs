@@ -7,7 +7,7 @@ use crate::mvcc::op::{Op, TxnOp};
 use crate::mvcc::view::{View, ViewError};
 use crate::rows::{Rows, RowsError};
 use crate::storage::state::State;
-use crate::types::{Error, LeaseId};
+use etcd_types::types::{Error, LeaseId};
 
 /// Keys of a lease that are looked at before others have their turn.
 const PAGE: usize = 1_000;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::mvcc::op::Op;
-use crate::types::{Caller, LeaseId};
+use etcd_types::types::{Caller, LeaseId};
 
 /// Leases that are noted at most.
 const MOST: usize = 16_384;
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
     use crate::mvcc::op::{PutOp, TxnOp};
-    use crate::types::Identity;
+    use etcd_types::types::Identity;
 
     fn user(name: &str, revision: u64) -> Caller {
         let name = name.to_owned();

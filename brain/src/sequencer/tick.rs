@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::rows::Rows;
 use crate::storage::commit_feed::CommitEvent;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::types::LeaseId;
+use etcd_types::types::LeaseId;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
 pub(super) const EXPIRE_LIMIT: usize = 500;

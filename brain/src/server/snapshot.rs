@@ -25,7 +25,7 @@ use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
 use crate::tikv::{Tikv, TikvRegister};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
 const SPACE: u64 = 3;

@@ -1,6 +1,6 @@
 //! A checksum of versions that does not depend on their order: that of a file equals that of the store made of it.
 
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// A version as the checksum takes it.
 #[derive(Debug, Clone, Copy)]

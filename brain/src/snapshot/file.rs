@@ -10,9 +10,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::FileError;
 use super::schema::{self, VersionKey};
-use crate::pb::mvccpb;
-use crate::types::Revision;
 use bbolt::{Reader, Visited};
+use etcd_types::pb::mvccpb;
+use etcd_types::types::Revision;
 
 /// Bytes of the checksum, SHA-256.
 pub(crate) const CHECKSUM: u64 = 32;

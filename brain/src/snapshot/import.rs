@@ -15,9 +15,9 @@ use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
 use crate::mvcc::row::{Manifest, Meta};
 use crate::mvcc::view::{KeyVersion, Versions, View};
-use crate::pb::mvccpb;
 use crate::rows::{Rows, Snapshot};
-use crate::types::{LeaseId, Revision};
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{LeaseId, Revision};
 
 /// What one revision of the other store did, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]

@@ -29,12 +29,12 @@ use crate::mvcc::keys;
 use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
 use crate::mvcc::row::{Manifest, OBJECT_HEADER, size_of};
-use crate::pb::mvccpb;
 use crate::rows::Rows;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
-use crate::types::{LeaseId, Revision};
 use bbolt::Reader;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{LeaseId, Revision};
 use runtime::tasks::Owned;
 
 /// Bytes and changes of one record.

@@ -20,10 +20,10 @@ use super::users;
 use crate::mvcc::auth::AuthChange;
 use crate::mvcc::lease::{ENDING, StoredLease};
 use crate::mvcc::view::{KeyVersion, View};
-use crate::pb::mvccpb;
 use crate::rows::{RowsError, Snapshot};
-use crate::types::Revision;
 use bbolt::Writer;
+use etcd_types::pb::mvccpb;
+use etcd_types::types::Revision;
 
 /// Bytes that are written to disk at once.
 const BUFFER: usize = 1 << 20;

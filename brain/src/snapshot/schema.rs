@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::FileError;
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 /// Versions of keys, by revision.
 pub(super) const KEY: &[u8] = b"key";

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use bytes::{Buf as _, Bytes};
 
 use super::spool::{Spool, SpoolFile};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// Bytes of versions that are sorted in memory, and of buffers when runs are merged.
 const MEMORY: usize = 16 << 20;

@@ -12,7 +12,7 @@ use crate::mvcc::row::LeaseRow;
 use crate::mvcc::view::successor;
 use crate::rows::{Order, Rows, Scan, Snapshot as _};
 use crate::storage::replica::{Replica, load_auth};
-use crate::types::LeaseId;
+use etcd_types::types::LeaseId;
 
 /// Reads versions and leases back, and compares them with those of the snapshot.
 pub(super) async fn verify<R: Rows>(

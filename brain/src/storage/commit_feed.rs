@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::log::Slot;
-use crate::types::{Committed, Event};
+use etcd_types::types::{Committed, Event};
 
 /// Events kept for a follower that lags.
 const KEPT: usize = 64;

@@ -29,7 +29,7 @@ use crate::mvcc::row::{AUTH_FORMAT, Manifest};
 use crate::rows::{Change, Rows, RowsError, Snapshot as _};
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 use runtime::kill_points;
 
 mod compaction;

@@ -17,8 +17,8 @@ use crate::mvcc::row::decode_object;
 use crate::mvcc::view::View;
 use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
-use crate::types::{Committed, KeyValue, Prev, Revision};
 use crate::watch::{History, HistoryError, PrevKv};
+use etcd_types::types::{Committed, KeyValue, Prev, Revision};
 
 /// The log of the compacted revision itself is gone.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
 use crate::storage::state::State;
-use crate::types::{Committed, Prev, Revision};
+use etcd_types::types::{Committed, Prev, Revision};
 
 pub use lead::{Leadership, OpenError};
 pub use load::{check_reach, load_auth, origin};

@@ -18,7 +18,7 @@ use crate::mvcc::lease::{Leases, StoredLease};
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
 use crate::rows::Rows;
-use crate::types::{LeaseId, Revision};
+use etcd_types::types::{LeaseId, Revision};
 
 /// etcd's number of the alarm that stands while there is no space.
 pub const NOSPACE: i32 = 1;

@@ -12,7 +12,7 @@ use super::Hub;
 use super::index::{Group, Members};
 use super::mailbox::{Mailbox, locked};
 use super::ring::{Entry, Limit, Run};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// The size of one pass: enough to share the cost of waking a stream, few enough to be quick.
 const PASS: Limit = Limit {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::PrevKv;
-use crate::types::{Committed, Revision};
+use etcd_types::types::{Committed, Revision};
 
 #[cfg(test)]
 pub(crate) mod laws;
@@ -21,7 +21,7 @@ pub trait History: Send + Sync + 'static {
     /// Returns whole revisions at or after `from` in ascending order, without a gap: the first one, and then as many as fit into
     /// `max_bytes`. If `prev_kv` requests them, previous versions are filled in where compaction has left them, and count as bytes. Where
     /// those of one revision are more than there is memory for, that revision is returned alone, and its events say
-    /// [that they were not read](crate::types::Event::is_prev_unread).
+    /// [that they were not read](etcd_types::types::Event::is_prev_unread).
     /// An empty result means that there is no such revision up to the published one.
     fn read(
         &self,

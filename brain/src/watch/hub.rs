@@ -12,7 +12,7 @@ use super::mailbox::{Inbox, Mailbox, RunCount, locked};
 use super::range::KeyRange;
 use super::ring::{Entry, Ring};
 use super::subscription::{EventFilter, Registered, Subscription};
-use crate::types::{Committed, Revision};
+use etcd_types::types::{Committed, Revision};
 
 /// The number of watchers of one stream that may be dropped at once.
 const AT_ONCE: usize = 1024;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::ring::Run;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// The watchers of one stream that have something to read. Bounded by their number: each name is listed at most once.
 #[derive(Debug, Default)]

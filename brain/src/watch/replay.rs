@@ -20,7 +20,7 @@ use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 use runtime::tasks::Owned;
 
 /// The number of concurrent reads, for all streams together.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::range::KeyRange;
-use crate::types::{Committed, Event, Revision};
+use etcd_types::types::{Committed, Event, Revision};
 
 /// Selects whether a watcher receives the previous version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use super::mailbox::{Mail, Mailbox};
 use super::range::KeyRange;
 use super::replay::Chunk;
 use super::ring::{Entry, Evicted, PrevKv, Run};
-use crate::types::{EventKind, Revision};
+use etcd_types::types::{EventKind, Revision};
 use runtime::budget::Charge;
 
 /// The kinds of event that a watcher receives.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::model::ModelHistory;
 use super::*;
-use crate::types::{Committed, Event, EventKind, KeyValue};
+use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
 pub(super) const LIMIT: Limit = Limit {
     events: usize::MAX,

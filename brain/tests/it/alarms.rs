@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use brain::cluster::members::Members;
-use brain::errors::Error;
 use brain::log::MemLog;
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
 use brain::snapshot::Spool;
 use brain::storage::state::CORRUPT;
-use brain::types::Caller;
+use etcd_types::errors::Error;
+use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;
 use tonic::{Code, Request as Ask};
 

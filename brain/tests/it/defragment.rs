@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};

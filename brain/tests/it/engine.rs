@@ -24,8 +24,8 @@ use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::server::store;
 use brain::server::store::NodeHandles;
 use brain::slow_requests::ApplyLog;
-use brain::types::Committed;
 use brain::watch::{self, History, PrevKv};
+use etcd_types::types::Committed;
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use runtime::tasks::Tasks;
@@ -303,7 +303,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         // The versions that the oldest revision superseded may be deleted.
         let before = |revision, prev: Option<i64>| prev.filter(|_| revision > from);
         let found: Vec<_> = events
-            .map(|brain::types::Event { kv, prev_kv, .. }| {
+            .map(|etcd_types::types::Event { kv, prev_kv, .. }| {
                 let prev = prev_kv.as_ref().map(|kv| kv.mod_revision);
                 let revision = kv.mod_revision;
                 (kv.key.clone(), kv.value.clone(), revision, before(revision, prev))

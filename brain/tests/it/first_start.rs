@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use brain::mvcc::row::{AUTH_FORMAT, FORMAT};
-use brain::pb::authpb;
+use etcd_types::pb::authpb;
 
 use crate::program::Kubebrain;
 use crate::wire::{Request, Response, Target as _, pb};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use brain::cluster::owner;
-use brain::pb::mvccpb;
+use etcd_types::pb::mvccpb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;

@@ -8,7 +8,7 @@ use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::mvcc::lease::ENDING;
 use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
-use brain::types::{Caller, LeaseId};
+use etcd_types::types::{Caller, LeaseId};
 use futures::StreamExt as _;
 use pb::lease_server::Lease as _;
 use prost::Message as _;

@@ -11,8 +11,8 @@ use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
-use brain::types::{Caller, Error};
 use bytes::Bytes;
+use etcd_types::types::{Caller, Error};
 use tokio::time::timeout;
 
 use crate::engine::Engine;

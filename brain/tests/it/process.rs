@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};

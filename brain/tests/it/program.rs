@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

@@ -10,8 +10,8 @@ use brain::mvcc::op::{Op, PutOp};
 use brain::rows::mem::MemRows;
 use brain::rows::{Order, Rows, Scan, Snapshot};
 use brain::sequencer::command::{Answer, Request as Command};
-use brain::types::{Caller, Committed, Error, LeaseId, Revision};
 use bytes::Bytes;
+use etcd_types::types::{Caller, Committed, Error, LeaseId, Revision};
 use runtime::budget::Meter;
 use tokio::task::JoinSet;
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use brain::log::frame::is_barrier;
 use brain::log::{Fault, Faulty, FileLog, Log, MemLog, Options as LogOptions};
-use brain::pb::etcdserverpb::kv_server::Kv as _;
 use brain::rows::fjall::{FjallRows, Options as RowsOptions};
 use brain::rows::mem::MemRows;
 use brain::rows::{Change, Rows, RowsError, Step};
 use brain::watch::{History as _, PrevKv};
 use bytes::Bytes;
+use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;

@@ -8,7 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::grpc::Grpc;
 use crate::model::{Event, Model};
 use crate::wire::pb;
-use brain::pb::mvccpb;
+use etcd_types::pb::mvccpb;
 use pb::watch_request::RequestUnion;
 
 /// Every event must come within this time.

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
-pub(crate) use brain::pb::etcdserverpb as pb;
-pub(crate) use brain::pb::mvccpb::KeyValue;
+pub(crate) use etcd_types::pb::etcdserverpb as pb;
+pub(crate) use etcd_types::pb::mvccpb::KeyValue;
 use tonic::Code;
 
 /// One request.

@@ -13,7 +13,6 @@ use super::jwt::Jwt;
 use super::simple;
 use super::turns::{Origin, Turns};
 use crate::cluster::forward::{LeaderRouter, Role};
-use crate::errors::Error;
 use crate::flags::{AuthOptions, TokenOptions};
 use crate::log::Slot;
 use crate::mvcc::auth::{Access, Auth};
@@ -21,7 +20,8 @@ use crate::mvcc::op::Span;
 use crate::rows::Rows;
 use crate::storage::auth::SharedAuth;
 use crate::storage::state::State;
-use crate::types::{AuthError, Caller, Identity};
+use etcd_types::errors::Error;
+use etcd_types::types::{AuthError, Caller, Identity};
 
 /// The kind of tokens.
 #[derive(Debug)]

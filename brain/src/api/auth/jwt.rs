@@ -12,9 +12,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use serde_json::{Value, json};
 
-use crate::errors::Error;
 use crate::flags::{JwtOptions, SignMethod};
-use crate::types::Identity;
+use etcd_types::errors::Error;
+use etcd_types::types::Identity;
 use sign::Signer;
 use verify::{PublicKey, Verifier};
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::errors::Error;
+use etcd_types::errors::Error;
 
 /// Most that wait for a turn, of one address and of all.
 const MOST_OF_ONE: usize = 1_000;

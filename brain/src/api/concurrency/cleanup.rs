@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
 
 use crate::api::kv::KvService;
-use crate::pb::etcdserverpb::TxnRequest;
-use crate::pb::etcdserverpb::kv_server::Kv as _;
 use crate::rows::Rows;
-use crate::types::Caller;
+use etcd_types::pb::etcdserverpb::TxnRequest;
+use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
+use etcd_types::types::Caller;
 
 /// The capacity of the queue of keys to delete. If it is full, keys stay until their leases expire.
 const QUEUE: usize = 16_384;

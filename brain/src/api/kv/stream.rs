@@ -18,9 +18,9 @@ use crate::api::context::{ApiContext, Permit, to_status};
 use crate::api::response::key_value;
 use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
 use crate::mvcc::view::{View, charge};
-use crate::pb::{etcdserverpb as pb, mvccpb};
 use crate::rows::{Rows, RowsError, Snapshot};
-use crate::types::{KeyValue, LeaseId, Revision};
+use etcd_types::pb::{etcdserverpb as pb, mvccpb};
+use etcd_types::types::{KeyValue, LeaseId, Revision};
 use runtime::budget::Meter;
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.

@@ -20,11 +20,11 @@ use tonic::{Request, Response, Status};
 use super::client;
 use crate::api::context::ApiContext;
 use crate::clock::since_boot;
-use crate::errors::Error;
-use crate::pb::etcdserverpb as pb;
 use crate::rows::Rows;
 use crate::sequencer::command::Request as Command;
-use crate::types::{Caller, LeaseId};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::types::{Caller, LeaseId};
 
 /// The number of leases whose keep-alives a stream reads ahead.
 const AHEAD: usize = 1024;

@@ -1,7 +1,7 @@
 //! Versions that a downgrade may have as its target.
 
-use crate::errors::Error;
 use crate::version;
+use etcd_types::errors::Error;
 
 /// Major and minor version.
 type Version = (i64, i64);

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::super::context::ApiContext;
-use crate::errors::Error;
-use crate::pb::etcdserverpb as pb;
 use crate::rows::{Rows, RowsError};
 use crate::snapshot::{Contents, SaveError, Saved, Spool, save};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb as pb;
 use runtime::budget::Meter;
 
 /// Snapshots that are written and sent at a time; further ones are refused.

@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// The pending progress request of a stream; several are coalesced.
 #[derive(Debug, Default)]

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use tonic::Code;
 
-use crate::errors::Error;
-use crate::pb::etcdserverpb::WatchCreateRequest;
-use crate::pb::etcdserverpb::watch_create_request::FilterType;
-use crate::types::Revision;
 use crate::watch::{EmptyRange, EventFilter, KeyRange, PrevKv};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb::WatchCreateRequest;
+use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
+use etcd_types::types::Revision;
 
 /// A request to create a watcher.
 #[derive(Debug)]

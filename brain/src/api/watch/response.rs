@@ -6,11 +6,11 @@ use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
 use super::request::{Form, Refused};
-use crate::errors::Error;
-use crate::pb::etcdserverpb::{ResponseHeader, WatchResponse};
-use crate::pb::mvccpb;
-use crate::types::{Event, EventKind, KeyValue, Revision};
 use crate::watch::{Entry, PrevKv};
+use etcd_types::errors::Error;
+use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchResponse};
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{Event, EventKind, KeyValue, Revision};
 use std::sync::Arc;
 
 /// The id in responses that are not for a single watcher.

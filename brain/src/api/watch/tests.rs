@@ -21,15 +21,15 @@ use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
 use crate::mvcc::row::size_of;
-use crate::pb::etcdserverpb::watch_client::WatchClient;
-use crate::pb::etcdserverpb::watch_request::RequestUnion;
-use crate::pb::etcdserverpb::{
-    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
-};
-use crate::pb::mvccpb;
-use crate::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use crate::watch::Hub;
 use crate::watch::model::ModelHistory;
+use etcd_types::pb::etcdserverpb::watch_client::WatchClient;
+use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
+use etcd_types::pb::etcdserverpb::{
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use etcd_types::pb::mvccpb;
+use etcd_types::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
 use runtime::budget::Meter;
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -156,7 +156,7 @@ async fn a_plain_url_is_not_dialled_where_tls_is_set() {
         ("b0.brains.test.", RData::A(A::new(127, 0, 0, 1))),
     ]);
     let (discovery, _serving) = zone.serve().await;
-    let stored = Members::new([crate::pb::etcdserverpb::Member {
+    let stored = Members::new([etcd_types::pb::etcdserverpb::Member {
         id: 1,
         name: "b1".to_owned(),
         peer_ur_ls: vec![format!("http://127.0.0.1:{port}")],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost::Message;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
-use crate::types::{Caller, Identity};
+use etcd_types::types::{Caller, Identity};
 
 /// The metadata that names the caller. Clients cannot set it: members look at it on the peer port only, and replace it when they
 /// forward.

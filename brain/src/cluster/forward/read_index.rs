@@ -5,10 +5,10 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::errors::Error;
 use crate::log::Slot;
-use crate::pb::peerpb::ReadIndexRequest;
-use crate::pb::peerpb::peer_client::PeerClient;
+use etcd_types::errors::Error;
+use etcd_types::pb::peerpb::ReadIndexRequest;
+use etcd_types::pb::peerpb::peer_client::PeerClient;
 
 /// The queue of reads that need the leader's commit index. Reads that arrive while one request is in flight share the next one.
 #[derive(Debug, Clone)]

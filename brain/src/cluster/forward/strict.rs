@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::errors::Error;
+use etcd_types::errors::Error;
 
 /// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;

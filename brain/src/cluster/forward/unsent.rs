@@ -32,9 +32,9 @@ pub(super) fn was_not_sent(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::peerpb::ReadIndexRequest;
-    use crate::pb::peerpb::peer_client::PeerClient;
     use bytes::Bytes;
+    use etcd_types::pb::peerpb::ReadIndexRequest;
+    use etcd_types::pb::peerpb::peer_client::PeerClient;
     use runtime::tasks::Owned;
     use tokio::net::{TcpListener, TcpStream};
     use tonic::transport::Channel;

@@ -1,7 +1,7 @@
 use tokio::io::{DuplexStream, duplex};
 
 use super::*;
-use crate::pb::etcdserverpb::Member;
+use etcd_types::pb::etcdserverpb::Member;
 
 const CLUSTER: u64 = 7;
 

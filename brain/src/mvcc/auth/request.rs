@@ -2,8 +2,8 @@
 
 use super::change::{AuthChange, RoleChange, UserChange};
 use super::{Auth, Permission, ROOT_ROLE, ROOT_USER, Role, User};
-use crate::types::AuthError;
 use bytes::Bytes;
+use etcd_types::types::AuthError;
 
 /// A change that a client requests. Passwords are hashed before.
 #[derive(Debug, Clone, PartialEq, Eq)]

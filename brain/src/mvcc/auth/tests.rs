@@ -1,6 +1,6 @@
 use super::*;
 use crate::mvcc::op::{CompareResult, CompareTarget, DeleteOp, RangeOp};
-use crate::types::Identity;
+use etcd_types::types::Identity;
 
 fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())

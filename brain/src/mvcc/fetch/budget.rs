@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::types::{Error, KeyValue};
+use etcd_types::types::{Error, KeyValue};
 
 /// Requests that read at once. Further ones wait.
 const READS: usize = 1_024;

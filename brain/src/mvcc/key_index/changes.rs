@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// Changes in one segment of the log at most, and bytes of their keys, one key excepted.
 const SEGMENT: usize = 1_024;

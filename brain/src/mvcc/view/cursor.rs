@@ -12,7 +12,7 @@ use crate::mvcc::memtable;
 use crate::mvcc::op::Span;
 use crate::mvcc::row::{decode_index, decode_object};
 use crate::rows::{Order, RowsError, Scan, Snapshot};
-use crate::types::{KeyValue, Revision};
+use etcd_types::types::{KeyValue, Revision};
 
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
@@ -334,7 +334,7 @@ mod tests {
     use crate::mvcc::row::{Meta, encode_index, encode_object};
     use crate::rows::mem::MemRows;
     use crate::rows::{Change, Rows};
-    use crate::types::LeaseId;
+    use etcd_types::types::LeaseId;
 
     type MemRowsSnapshot = <MemRows as Rows>::Snapshot;
 

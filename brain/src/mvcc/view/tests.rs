@@ -2,7 +2,7 @@ use super::*;
 use crate::mvcc::op::SortOrder;
 use crate::rows::Rows as _;
 use crate::rows::mem::{MemRows, MemSnapshot};
-use crate::types::LeaseId;
+use etcd_types::types::LeaseId;
 
 /// Keys in order, each with the revision that made it.
 async fn view(keys: &[(String, Revision)]) -> View<MemSnapshot> {

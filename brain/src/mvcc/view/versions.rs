@@ -13,7 +13,7 @@ use crate::mvcc::keys;
 use crate::mvcc::memtable::{Found, Memtable};
 use crate::mvcc::row::{Meta, decode_object, size_of};
 use crate::rows::{Order, RowsError, Scan, Snapshot};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// Versions that one step takes of a source, and returns, at most.
 const STEP: usize = 512;
@@ -224,7 +224,7 @@ mod tests {
     use crate::mvcc::row::encode_object;
     use crate::rows::mem::MemRows;
     use crate::rows::{Change, Rows as _};
-    use crate::types::LeaseId;
+    use etcd_types::types::LeaseId;
 
     fn meta(create_revision: Revision, mod_revision: Revision, version: i64) -> Meta {
         Meta {

@@ -16,8 +16,8 @@ use super::json;
 use super::refused::Refused;
 use super::turns;
 use super::values::Values;
-use crate::errors::Error;
 use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge};
 
 /// Bytes of a large request.

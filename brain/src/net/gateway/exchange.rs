@@ -22,7 +22,7 @@ use super::metadata;
 use super::methods::Method;
 use super::refused::Refused;
 use super::turns;
-use crate::errors::Error;
+use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded};
 
 /// The beginning of a line with a message.
@@ -375,8 +375,8 @@ mod tests {
 
     use super::*;
     use crate::net::gateway::methods::{Found, find};
-    use crate::pb::etcdserverpb::watch_request::RequestUnion;
-    use crate::pb::etcdserverpb::{WatchRequest, WatchResponse};
+    use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
+    use etcd_types::pb::etcdserverpb::{WatchRequest, WatchResponse};
     use runtime::budget::Budget;
 
     /// Answers each request by its key.

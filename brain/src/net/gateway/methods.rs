@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use etcd_types::DESCRIPTORS;
 use prost_reflect::{DescriptorPool, MessageDescriptor};
-
-/// The descriptors of all wire messages.
-static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Paths below `/v3/`, and the service and method of each: the annotations of etcd's `rpc.proto`, `v3lock.proto` and `v3election.proto`.
 /// `RangeStream` has none.

@@ -9,7 +9,7 @@ use http_body::{Body, Frame};
 use prometheus::IntCounter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::errors::Error;
+use etcd_types::errors::Error;
 use runtime::budget::Charge;
 
 /// The timeout of the first bytes of a message, and the least rate of the others in bytes per second.

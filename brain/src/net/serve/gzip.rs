@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 
 use super::framing::{HEADER, announced};
-use crate::errors::Error;
+use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
 
 mod answer;

@@ -32,9 +32,9 @@ use super::framing::Due;
 use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
-use crate::errors::Error;
 use crate::flags::Keepalive;
 use crate::metrics::NetworkMetrics;
+use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
 use runtime::log_once::LogOnce;
 

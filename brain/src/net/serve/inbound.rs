@@ -12,7 +12,7 @@ use h2::RecvStream;
 use http_body::{Body, Frame};
 use tower::BoxError;
 
-use crate::errors::Error;
+use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
 
 /// Pieces shorter than this are copied together, because each keeps its receive buffer in memory.

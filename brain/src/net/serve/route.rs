@@ -25,13 +25,13 @@ use super::connections::Connection;
 use super::head;
 use super::path;
 use super::rpc::{self, Limits, Observed};
-use crate::errors::Error;
 use crate::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
 use crate::otel::{RpcSpan, Tracing};
 use crate::slow_requests::RpcLog;
+use etcd_types::errors::Error;
 use runtime::budget::Exceeded;
 use runtime::log_once::LogOnce;
 

@@ -25,10 +25,10 @@ use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
 use super::head;
 use super::route::Refusals;
 use super::timed::Timed;
-use crate::errors::Error;
 use crate::metrics::{InFlight, has_one_request};
 use crate::otel::RpcSpan;
 use crate::slow_requests::RpcLog;
+use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded, Meter};
 
 /// The longest deadline that is enforced; a later one is ignored.

@@ -24,11 +24,11 @@ use crate::flags::{Asked, parse};
 use crate::net::http::Alarm;
 use crate::net::tls::testing::Ca;
 use crate::otel::Tracing;
-use crate::pb::healthpb::HealthCheckRequest;
-use crate::pb::healthpb::health_client::HealthClient;
-use crate::pb::healthpb::health_server::HealthServer;
 use crate::refusal::{self, Refusal};
 use crate::server::not_ready::NotReady;
+use etcd_types::pb::healthpb::HealthCheckRequest;
+use etcd_types::pb::healthpb::health_client::HealthClient;
+use etcd_types::pb::healthpb::health_server::HealthServer;
 
 /// A store whose reads wait for a permit.
 struct Store {

@@ -16,7 +16,7 @@ use crate::mvcc::memtable::Memtable;
 use crate::mvcc::record::{self, Record};
 use crate::mvcc::sizes::{superseded_by, unversioned_in};
 use crate::rows::{Change, Rows};
-use crate::types::Revision;
+use etcd_types::types::Revision;
 use runtime::kill_points;
 
 /// Bytes of the log that compaction reads at once.

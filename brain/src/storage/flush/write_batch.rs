@@ -7,7 +7,7 @@ use crate::mvcc::memtable::{Found, Memtable, Version};
 use crate::mvcc::row::{Meta, encode_index, encode_object, size_of};
 use crate::rows;
 use crate::rows::Change;
-use crate::types::Revision;
+use etcd_types::types::Revision;
 
 /// Changes that are applied together.
 #[derive(Debug)]

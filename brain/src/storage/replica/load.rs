@@ -20,7 +20,7 @@ use crate::mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
 use crate::mvcc::view::{View, successor};
 use crate::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use crate::storage::state::State;
-use crate::types::LeaseId;
+use etcd_types::types::LeaseId;
 
 impl<R: Rows> Replica<R> {
     /// Loads the state of the rows as they are now, without the tail of the log.

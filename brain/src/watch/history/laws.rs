@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::{History, HistoryError};
-use crate::types::{Committed, Event, EventKind, Revision};
 use crate::watch::PrevKv;
+use etcd_types::types::{Committed, Event, EventKind, Revision};
 
 /// A fresh store at revision 1 that creates history on command; each command returns after publication.
 pub(crate) trait Subject {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::{History, HistoryError};
-use crate::types::{Committed, EventKind, Revision};
 use crate::watch::PrevKv;
 use crate::watch::mailbox::locked;
+use etcd_types::types::{Committed, EventKind, Revision};
 
 /// The simplest history that obeys the laws. It also counts reads, and fails as many of them as a test requests.
 #[derive(Debug, Clone)]
@@ -119,8 +119,8 @@ mod tests {
 
     use super::*;
     use crate::mvcc::row::size_of;
-    use crate::types::{Event, KeyValue};
     use crate::watch::laws::{self, Subject};
+    use etcd_types::types::{Event, KeyValue};
 
     struct Store {
         history: ModelHistory,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brain::log::MemLog;
-use brain::types::{Committed, Event, EventKind, KeyValue};
 use brain::watch::{History, HistoryError, Options, PrevKv, Replay};
+use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
 use super::{delete, flushed};
 use crate::engine::Engine;

@@ -7,7 +7,7 @@ use brain::clock::since_boot;
 use brain::log::MemLog;
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
-use brain::types::{Caller, LeaseId};
+use etcd_types::types::{Caller, LeaseId};
 use tokio::time::timeout;
 
 use super::counted::Counted;

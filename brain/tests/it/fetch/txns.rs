@@ -168,8 +168,9 @@ fn brief(response: &pb::ResponseOp) -> String {
     use pb::response_op::Response as Op;
     match response.response.as_ref().unwrap() {
         Op::ResponseRange(range) => {
-            let kv =
-                |kv: &brain::pb::mvccpb::KeyValue| format!(" {}={}", kv.key.escape_ascii(), kv.value.escape_ascii());
+            let kv = |kv: &etcd_types::pb::mvccpb::KeyValue| {
+                format!(" {}={}", kv.key.escape_ascii(), kv.value.escape_ascii())
+            };
             let kvs: String = range.kvs.iter().map(kv).collect();
             format!("{}{kvs}", range.count)
         }

@@ -1,6 +1,6 @@
 //! `GET /member`: what a member tells of itself, and to whom it tells at once that the leader changed.
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 use serde_json::{Value, json};
 use tokio::time::timeout;

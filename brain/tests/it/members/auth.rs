@@ -1,8 +1,8 @@
 //! Users of a cluster: whichever member a client asks, all know its token, and the leader checks what it may do.
 
-use brain::pb::authpb;
-use brain::pb::etcdserverpb as pb;
 use bytes::Bytes;
+use etcd_types::pb::authpb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;

@@ -1,6 +1,6 @@
 //! Requests that are larger than what TiKV takes.
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use tonic::Code;

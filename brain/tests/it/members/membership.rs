@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;

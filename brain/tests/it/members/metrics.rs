@@ -82,12 +82,12 @@ async fn leader_and_follower_measure_their_traffic() {
     let trips = format!("etcd_network_peer_round_trip_time_seconds_count{{To=\"{to}\"}}");
     until(&follower, &trips, is_some).await;
     // Members are no clients: only these tests' requests for pages are counted there.
-    let put = brain::pb::etcdserverpb::PutRequest {
+    let put = etcd_types::pb::etcdserverpb::PutRequest {
         value: vec![0; 1 << 20].into(),
         key: "k".into(),
         ..Default::default()
     };
-    let mut kv = brain::pb::etcdserverpb::kv_client::KvClient::new(follower.connect().await);
+    let mut kv = etcd_types::pb::etcdserverpb::kv_client::KvClient::new(follower.connect().await);
     kv.put(put).await.unwrap();
     let received = "etcd_network_client_grpc_received_bytes_total";
     until(&follower, received, |bytes| bytes > f64::from(1 << 20)).await;

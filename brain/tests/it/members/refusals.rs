@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use brain::log::frame::is_barrier;
 use brain::mvcc::row::Manifest;
-use brain::pb::etcdserverpb as pb;
 use bytes::Bytes;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use prost::Message as _;

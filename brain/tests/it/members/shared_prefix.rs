@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use brain::pb::etcdserverpb as pb;
 use bytes::Bytes;
+use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 
 use super::Site;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use mock_tikv::{Delay, MockTikv};
 use pb::kv_client::KvClient;
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use mock_tikv::MockTikv;
 use pb::kv_client::KvClient;
 use rustix::process::Signal;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use brain::pb::etcdserverpb as pb;
-use brain::pb::peerpb::FollowRequest;
-use brain::pb::peerpb::peer_client::PeerClient;
+use etcd_types::pb::etcdserverpb as pb;
+use etcd_types::pb::peerpb::FollowRequest;
+use etcd_types::pb::peerpb::peer_client::PeerClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;

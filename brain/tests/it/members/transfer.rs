@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::pb::etcdserverpb as pb;
+use etcd_types::pb::etcdserverpb as pb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;

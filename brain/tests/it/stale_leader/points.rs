@@ -7,7 +7,7 @@ use brain::log::{Fault, Log, Slot};
 use brain::rows::Rows;
 use brain::rows::mem::MemRows;
 use brain::storage::replica::Replica;
-use brain::types::{Error, Revision};
+use etcd_types::types::{Error, Revision};
 use tokio::task::JoinSet;
 
 use super::{Old, PUTS, World, revision_of, shown};

@@ -3,8 +3,8 @@
 use prometheus::IntGauge;
 
 use super::*;
-use crate::pb::etcdserverpb::watch_create_request::FilterType;
 use crate::watch::Options as Bounds;
+use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 use runtime::budget::Budget;
 
 /// Bounds so small that nearly everything comes from history.

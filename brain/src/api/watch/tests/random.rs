@@ -7,8 +7,8 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::pb::etcdserverpb::watch_create_request::FilterType;
 use crate::watch::{KeyRange, Options as Bounds};
+use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 
 const KEYS: [&str; 8] = ["a", "a/1", "a/2", "b", "b/1", "b/2", "c", "c/\u{7f}"];
 const ENDS: [&str; 5] = ["", "\0", "a0", "b/2", "d"];

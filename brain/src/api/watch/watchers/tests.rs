@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::watch::Options;
-use crate::types::{Committed, Event, EventKind, KeyValue};
 use crate::watch::model::ModelHistory;
 use crate::watch::{Hub, Replay};
+use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 use runtime::budget::Budget;
 
 fn watchers() -> Watchers<ModelHistory> {

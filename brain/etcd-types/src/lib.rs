@@ -1,0 +1,48 @@
+//! What etcd's clients see: the messages of its API, the types of a store behind them, and its errors with their codes and texts.
+//!
+//! It must not know how anything is stored or served.
+
+pub mod errors;
+pub mod types;
+
+/// The descriptors of all messages: an encoded `FileDescriptorSet`.
+pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Wire messages of the etcd v3 API, generated from `proto/`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated code"
+)]
+pub mod pb {
+    /// Keys, values and events.
+    pub mod mvccpb {
+        tonic::include_proto!("mvccpb");
+    }
+    /// The messages between members.
+    pub mod peerpb {
+        tonic::include_proto!("peerpb");
+    }
+    /// Permissions and options of users.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
+    /// Locks.
+    pub mod v3lockpb {
+        tonic::include_proto!("v3lockpb");
+    }
+    /// Elections.
+    pub mod v3electionpb {
+        tonic::include_proto!("v3electionpb");
+    }
+    /// Health checks of gRPC.
+    pub mod healthpb {
+        tonic::include_proto!("grpc.health.v1");
+    }
+    /// Services, requests and responses.
+    pub mod etcdserverpb {
+        tonic::include_proto!("etcdserverpb");
+    }
+}
