@@ -8,9 +8,9 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use brain::mvcc::keys::{index_key, index_range, object_key};
-use brain::rows::fjall::{FjallRows, Options};
-use brain::rows::{Change, Order, Rows as _, Scan, Snapshot as _};
 use bytes::Bytes;
+use engine::rows::{Change, Order, Rows as _, Scan, Snapshot as _};
+use engine_local::fjall::{FjallRows, Options};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 

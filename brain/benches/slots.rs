@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use brain::log::frame::is_barrier;
-use brain::log::{Log as _, Slot, TikvLog};
-use brain::rows::{Change, Rows as _, TikvRows};
-use brain::tikv::{Options, Tikv};
 use bytes::Bytes;
+use engine::log::frame::is_barrier;
+use engine::log::{Log as _, Slot};
+use engine::rows::{Change, Rows as _};
+use engine_tikv::{Options, Tikv, TikvLog, TikvRows};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use mock_tikv::MockTikv;
 use rand::RngExt as _;

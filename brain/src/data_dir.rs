@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use crate::log::LogId;
+use engine::log::LogId;
 use runtime::kill_points;
 
 pub use identity::Identity;

@@ -3,12 +3,6 @@
 //! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
 //! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
 
-pub mod cas_register;
-pub mod tikv;
-
-pub mod log;
-pub mod rows;
-
 pub mod mvcc;
 pub mod watch;
 
@@ -28,7 +22,6 @@ pub mod import;
 
 pub mod server;
 
-pub mod clock;
 pub mod data_dir;
 pub mod flags;
 pub mod metrics;
@@ -42,5 +35,3 @@ pub mod version;
 mod fuzzing;
 #[cfg(test)]
 mod rooms;
-#[cfg(test)]
-mod small_disk;

@@ -55,7 +55,7 @@ pub struct Metrics {
     pub network: NetworkMetrics,
     /// Certificates.
     pub tls: TlsMetrics,
-    tikv: OnceLock<TikvMetrics>,
+    tikv: OnceLock<engine_tikv::Metrics>,
     open_snapshots: OnceLock<IntGauge>,
 }
 
@@ -268,17 +268,6 @@ pub struct TlsMetrics {
     pub not_before: IntGauge,
 }
 
-/// Requests to TiKV.
-#[derive(Debug, Clone)]
-pub struct TikvMetrics {
-    /// One attempt, in seconds, by `op`.
-    pub requests: HistogramVec,
-    /// Attempts that failed, by `op` and `reason`.
-    pub failures: IntCounterVec,
-    /// Clients that were stuck and were replaced.
-    pub replaced: IntCounter,
-}
-
 impl Metrics {
     /// Registers all metrics except those of a single storage engine; `extensive` adds a histogram for each RPC.
     #[must_use]
@@ -304,8 +293,8 @@ impl Metrics {
     }
 
     /// Returns the metrics of requests to TiKV, which are registered by the first call: only if there is a TiKV.
-    pub fn tikv(&self) -> TikvMetrics {
-        let register = || TikvMetrics::register(&Register(self.registry.clone()));
+    pub fn tikv(&self) -> engine_tikv::Metrics {
+        let register = || engine_tikv::Metrics::register(&self.registry).expect("each name is registered once");
         self.tikv.get_or_init(register).clone()
     }
 

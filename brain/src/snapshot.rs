@@ -8,7 +8,7 @@
 
 use std::io;
 
-use crate::rows::RowsError;
+use engine::rows::RowsError;
 
 pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};

@@ -1,9 +1,10 @@
-//! What every server needs, whatever it serves: tasks that end together, budgets of memory, limits of the process, log lines that do not
+//! What every server needs, whatever it serves: tasks that end together, budgets of memory, the clock, limits of the process, log lines that do not
 //! repeat.
 //!
 //! It must not know anything of etcd, of storage or of the network.
 
 pub mod budget;
+pub mod clock;
 pub mod kill_points;
 pub mod log_once;
 pub mod memory;

@@ -9,8 +9,8 @@ use crate::cluster::members::Members;
 use crate::mvcc::row;
 use crate::net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
 use crate::net::http::{Alarm, Health as _};
-use crate::rows::Rows;
 use crate::version;
+use engine::rows::Rows;
 
 /// The timeout of the test reads: storage that answers later counts as not ready.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);

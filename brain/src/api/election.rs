@@ -12,8 +12,8 @@ use super::concurrency::{
     Client, Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
 };
 use super::response::key_value;
-use crate::rows::Rows;
 use crate::watch::{EventFilter, History};
+use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
 use etcd_types::pb::etcdserverpb::{ResponseHeader, TxnResponse};
 use etcd_types::pb::mvccpb::KeyValue;

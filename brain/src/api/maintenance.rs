@@ -14,9 +14,9 @@ use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
 use crate::mvcc::auth::Auth;
 use crate::mvcc::view::View;
-use crate::rows::{Rows, RowsError, Snapshot};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
+use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 

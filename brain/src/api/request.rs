@@ -10,7 +10,7 @@ use crate::mvcc::op::{
     Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
 };
 use crate::mvcc::row::OBJECT_HEADER;
-use crate::rows::Rows;
+use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::LeaseId;

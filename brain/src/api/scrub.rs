@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::ApiContext;
 use crate::mvcc::row_check::check_row;
 use crate::mvcc::view::successor;
-use crate::rows::{Order, Rows, RowsError, Scan, Snapshot as _};
+use engine::rows::{Order, Rows, RowsError, Scan, Snapshot as _};
 
 /// Rows and bytes that are read at once.
 const PIECE: (usize, usize) = (1_000, 1 << 20);

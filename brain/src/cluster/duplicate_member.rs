@@ -52,8 +52,8 @@ fn is_namesake(record: &Record, identity: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cas_register::mem::MemRegister;
     use crate::cluster::lock::StorageLock;
+    use engine::cas_register::mem::MemRegister;
 
     const EVERY: Duration = Duration::from_millis(400);
 

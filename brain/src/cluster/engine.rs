@@ -1,9 +1,9 @@
 //! The types of a storage engine's parts.
 
-use crate::cas_register::CasRegister;
-use crate::log::Log;
-use crate::rows::Rows;
 use crate::sequencer::Space;
+use engine::cas_register::CasRegister;
+use engine::log::Log;
+use engine::rows::Rows;
 
 /// A storage engine: the types that a member's store consists of.
 pub trait Engine: Send + Sync + 'static {

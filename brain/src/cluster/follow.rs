@@ -18,11 +18,11 @@ use super::probe;
 use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
-use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::mvcc::record::Record;
-use crate::rows::Rows;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
+use engine::log::Slot;
+use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
@@ -332,9 +332,9 @@ impl<E: Engine> Node<E> {
 
 /// Returns true if data is damaged, which a retry does not cure.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
-    use crate::log::LogError;
-    use crate::log::writer::OpenError as LogOpenError;
-    use crate::rows::RowsError;
+    use engine::log::LogError;
+    use engine::log::writer::OpenError as LogOpenError;
+    use engine::rows::RowsError;
     matches!(
         error.downcast_ref::<OpenError>(),
         Some(

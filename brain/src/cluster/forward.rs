@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::log::Slot;
 use crate::metrics::PeerMetrics;
 use crate::otel::Tracing;
 use crate::sequencer::{REQUEST_TIMEOUT, request_timeout};
+use engine::log::Slot;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use runtime::budget::Meter;
@@ -143,7 +143,7 @@ impl LeaderRouter {
     /// Returns true if this member leads and its lease is valid.
     #[must_use]
     pub fn lease_valid(&self) -> bool {
-        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(crate::clock::since_boot()))
+        matches!(&*self.role.borrow(), Role::Leading(lease) if lease.holds(runtime::clock::since_boot()))
     }
 
     /// Returns the lease of this member's term, while it leads.
@@ -167,7 +167,7 @@ impl LeaderRouter {
             loop {
                 match &*roles.borrow_and_update() {
                     Role::Leading(now) if now.is(&lease) => {
-                        if lease.holds(crate::clock::since_boot()) {
+                        if lease.holds(runtime::clock::since_boot()) {
                             return Ok(());
                         }
                     }
@@ -313,12 +313,12 @@ impl LeaderRouter {
         let deadline = Instant::now() + self.timeout;
         loop {
             if !self.forwards {
-                let lease = self.lease().filter(|lease| lease.holds(crate::clock::since_boot()));
+                let lease = self.lease().filter(|lease| lease.holds(runtime::clock::since_boot()));
                 self.ask_storage(&lease.ok_or(Error::NotLeader)?).await?;
                 return Ok(None);
             }
             let holds = |role: &Role| match role {
-                Role::Leading(lease) => lease.holds(crate::clock::since_boot()),
+                Role::Leading(lease) => lease.holds(runtime::clock::since_boot()),
                 _ => true,
             };
             let leader = match self.wait_for_role(holds).await? {

@@ -21,9 +21,9 @@ use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use crate::cluster::forward::{LaterLeader, LeaderLease, Role};
 use crate::cluster::node::Node;
 use crate::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
-use crate::log::{Log, Unanswered};
-use crate::rows::Rows;
 use crate::storage::state::State;
+use engine::log::{Log, Unanswered};
+use engine::rows::Rows;
 use etcd_types::errors::Error;
 use runtime::log_once::LogOncePerMessage;
 

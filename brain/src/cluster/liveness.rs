@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::since_boot;
 use crate::cluster::forward::Role;
+use runtime::clock::since_boot;
 
 /// Election timeouts of silence after which liveness ends, as in etcd.
 const TIMEOUTS: u32 = 3;

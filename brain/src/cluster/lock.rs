@@ -8,8 +8,8 @@ use bytes::Bytes;
 use election::{Lock, LockError, Record};
 use serde::{Deserialize, Serialize};
 
-use crate::cas_register::{Cas, CasRegister};
-use crate::log::LogError;
+use engine::cas_register::{Cas, CasRegister};
+use engine::log::LogError;
 
 pub use election_lock::{ElectionLock, Version};
 
@@ -132,7 +132,7 @@ impl<C: CasRegister> Lock for StorageLock<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cas_register::mem::MemRegister;
+    use engine::cas_register::mem::MemRegister;
 
     #[tokio::test]
     async fn no_renewal_succeeds_unaware_of_a_leader_by_another_lock() {

@@ -9,8 +9,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::peers::Peers;
-use crate::cas_register::{Cas, CasRegister};
 use crate::cluster::members::Members;
+use engine::cas_register::{Cas, CasRegister};
 use etcd_types::pb::etcdserverpb as pb;
 
 pub use removal::{Removal, RemoveError, RemoveMember};

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use bytes::Bytes;
 
-use crate::cas_register::{Cas, CasRegister};
+use engine::cas_register::{Cas, CasRegister};
 
 /// The name of the register. It is part of the format.
 pub const OWNER: &str = "owner";
@@ -228,7 +228,7 @@ async fn set<C: CasRegister>(register: &C, expected: Option<Bytes>, new: Vec<u8>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cas_register::mem::MemRegister;
+    use engine::cas_register::mem::MemRegister;
 
     #[tokio::test]
     async fn prefix_has_no_owner_until_a_restore_ends() {

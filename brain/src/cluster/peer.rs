@@ -10,20 +10,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::Renewals;
-use crate::clock::since_boot;
 use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
 use crate::metrics::PeerMetrics;
 use crate::mvcc::row::size_of;
 use crate::net::serve::PeerId;
-use crate::rows::Rows;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
+use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb as pb;
 use etcd_types::types::Prev;
+use runtime::clock::since_boot;
 use runtime::log_once::LogOncePerMessage;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.

@@ -11,8 +11,8 @@ use tracing::{debug, warn};
 
 use crate::mvcc::op::Span;
 use crate::mvcc::view::{View, successor};
-use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
+use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::KeyValue;
 
 /// The first and the longest pause before a request to an API server that does not answer is repeated.

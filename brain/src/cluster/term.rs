@@ -12,16 +12,16 @@ use tracing::{Instrument as _, Span, instrument};
 
 use super::engine::Engine;
 use super::node::Node;
-use crate::clock::since_boot;
-use crate::log::WatchedLog;
-use crate::log::frame::Candidate;
-use crate::log::writer::{OpenError as LogOpenError, WriteError};
-use crate::rows::RowsError;
 use crate::sequencer::{Channels, FlushEnded, Sequencer};
 use crate::storage::commit_feed::CommitEvent;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{Leadership, OpenError};
 use crate::storage::retry::is_transient;
+use engine::log::WatchedLog;
+use engine::log::frame::Candidate;
+use engine::log::writer::{OpenError as LogOpenError, WriteError};
+use engine::rows::RowsError;
+use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::{DataDirError, FORMAT, OLDEST_FORMAT};
-use crate::log::LogId;
+use engine::log::LogId;
 
 const MAGIC: &str = "kubebrain data directory";
 const NO_LOG: &str = "none";

@@ -248,7 +248,7 @@ fn io_error(path: &Path, action: &'static str, source: io::Error) -> DataDirErro
 mod tests {
     use super::*;
     use crate::data_dir::DataDir;
-    use crate::log::LogId;
+    use engine::log::LogId;
 
     const IDENTITY_OF: Identity = Identity {
         format: FORMAT,

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use tempfile::TempDir;
 
 use super::*;
-use crate::log::LogId;
+use engine::log::LogId;
 
 const FIRST: Identity = Identity {
     format: FORMAT,

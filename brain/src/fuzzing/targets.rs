@@ -7,16 +7,17 @@ use super::{fuzz, scratch};
 use crate::api::request::{self, Limits};
 use crate::cluster::membership::MemberTable;
 use crate::flags::{self, TlsOptions, TlsPolicy};
-use crate::log::frame::{Barrier, Frame, put_part_header};
-use crate::log::laws::read_all;
-use crate::log::{FileLog, Log as _, Options, Slot};
 use crate::mvcc::auth::{AuthChange, Role, User, UserChange};
 use crate::mvcc::keys;
 use crate::mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record, Token};
 use crate::mvcc::row::{self, LeaseRow, Manifest};
 use crate::net::tls::ServerTls;
-use crate::net::tls::testing::Ca;
+use engine::log::frame::{Barrier, Frame, put_part_header};
+use engine::log::laws::read_all;
+use engine::log::{Log as _, Slot};
+use engine_local::files::{FileLog, Options};
 use etcd_types::pb::etcdserverpb as pb;
+use testkit::certificates::Ca;
 
 const CASES: u32 = 2_000;
 /// Number of cases for targets that open files.
@@ -395,7 +396,7 @@ fn segments_show_no_record_that_was_not_written() {
     let written = runtime.block_on(async {
         let log = FileLog::open(good.path(), options).unwrap();
         for slot in 1..=12 {
-            let record = crate::log::laws::record(slot, 0, 300);
+            let record = engine::log::laws::record(slot, 0, 300);
             log.append(Slot(slot), record).await.unwrap();
         }
         read_all(&log, 1).await

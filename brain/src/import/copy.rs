@@ -13,9 +13,9 @@ use super::backlog::Collected;
 use super::events::{Assembler, Cancelled};
 use super::source::{Compacted, LeaseIds, PROGRESS, Source, Watch, in_short, is_transient};
 use super::{leases, verify};
-use crate::log::Log;
-use crate::rows::Rows;
 use crate::snapshot::{Checksum, Importer, Revised, Spool};
+use engine::log::Log;
+use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
 

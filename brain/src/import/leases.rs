@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::source::Source;
-use crate::log::Log;
-use crate::rows::Rows;
 use crate::snapshot::{Importer, LeaseTime, Revised};
+use engine::log::Log;
+use engine::rows::Rows;
 
 /// Adds the leases that keys of these revisions are attached to.
 pub(super) async fn grant_named<L: Log, R: Rows>(

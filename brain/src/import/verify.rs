@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::source::{PROGRESS, Source, TooLong};
-use crate::log::Log;
-use crate::rows::Rows;
 use crate::snapshot::{Checksum, Importer, Newest, Summed};
+use engine::log::Log;
+use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};

@@ -1,10 +1,8 @@
 //! The names, help texts and buckets of the groups.
 
-use prometheus::Registry;
-
 use super::{
     ApplyMetrics, DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, PeerMetrics, RELOAD_RESULTS,
-    Register, ServerMetrics, TikvMetrics, TlsMetrics,
+    Register, ServerMetrics, TlsMetrics,
 };
 
 impl DiskMetrics {
@@ -315,35 +313,5 @@ impl TlsMetrics {
                 "When the certificate in use becomes valid.",
             ),
         }
-    }
-}
-
-impl TikvMetrics {
-    pub(super) fn register(r: &Register) -> Self {
-        Self {
-            requests: r.histograms(
-                "kubebrain_tikv_request_duration_seconds",
-                "Durations of requests to TiKV, each attempt for itself.",
-                &["op"],
-                0.0005,
-                16,
-            ),
-            failures: r.counters(
-                "kubebrain_tikv_request_failures_total",
-                "Requests to TiKV that failed, each attempt for itself.",
-                &["op", "reason"],
-            ),
-            replaced: r.counter(
-                "kubebrain_tikv_clients_replaced_total",
-                "Clients of TiKV that were replaced.",
-            ),
-        }
-    }
-}
-
-impl Default for TikvMetrics {
-    /// Creates metrics that are not exported.
-    fn default() -> Self {
-        Self::register(&Register(Registry::new()))
     }
 }

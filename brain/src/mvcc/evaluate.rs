@@ -25,7 +25,7 @@ use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable;
 use crate::mvcc::memtable::MemtableSet;
-use crate::rows::{Order, RowsError, Snapshot};
+use engine::rows::{Order, RowsError, Snapshot};
 use etcd_types::types::{Error, KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 

@@ -21,7 +21,7 @@ use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
 use crate::mvcc::key_filter::KeyHash;
 use crate::mvcc::memtable::MemtableSet;
-use crate::rows::Snapshot;
+use engine::rows::Snapshot;
 use etcd_types::types::{Error, KeyValue, Prev, Revision};
 
 mod budget;
@@ -492,8 +492,8 @@ mod tests {
     use crate::mvcc::keys;
     use crate::mvcc::op::PutOp;
     use crate::mvcc::row::{Meta, encode_index, encode_object};
-    use crate::rows::mem::MemRows;
-    use crate::rows::{Change, Rows};
+    use engine::rows::mem::MemRows;
+    use engine::rows::{Change, Rows};
     use etcd_types::types::LeaseId;
 
     #[tokio::test]

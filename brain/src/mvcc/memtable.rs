@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 pub use self::table::{Found, Memtable, Range, Span, Versions};
 use crate::mvcc::key_filter::KeyHash;
-use crate::rows::Order;
+use engine::rows::Order;
 use etcd_types::types::{LeaseId, Revision};
 
 mod table;

@@ -4,9 +4,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::sizes::Sizes;
-use crate::log::{LogId, Origin, Slot};
 use crate::mvcc::keys::KeyError;
-use crate::rows::RowsError;
+use engine::log::{LogId, Origin, Slot};
+use engine::rows::RowsError;
 use etcd_types::types::{LeaseId, Revision};
 
 impl From<KeyError> for RowsError {
@@ -154,7 +154,7 @@ pub struct Manifest {
     /// While a flush is under way: the revision that it will reach, up to which rows may be newer than the applied slot says.
     #[prost(int64, tag = "10")]
     pub flushing_revision: Revision,
-    /// The lock that this leader holds: see [`Barrier`](crate::log::frame::Barrier).
+    /// The lock that this leader holds: see [`Barrier`](engine::log::frame::Barrier).
     #[prost(uint64, tag = "11")]
     pub lock: u64,
     /// Length of this leader's read lease after a renewal of its lock, in milliseconds.
@@ -206,11 +206,11 @@ impl Manifest {
         Manifest {
             format: FORMAT,
             epoch: 0,
-            applied_slot: crate::log::Slot::FIRST.0,
+            applied_slot: engine::log::Slot::FIRST.0,
             revision: 1,
             compacted: -1,
             deleted_up_to: 0,
-            deleted_slot: crate::log::Slot::FIRST.0,
+            deleted_slot: engine::log::Slot::FIRST.0,
             alarms: Vec::new(),
             number: 0,
             flushing_revision: 0,

@@ -6,7 +6,7 @@ use prost::Message;
 use super::auth::{AUTH_ROW, AuthRow, Role, User};
 use super::keys;
 use super::row::{LeaseRow, decode_index, decode_object};
-use crate::rows::RowsError;
+use engine::rows::RowsError;
 
 /// Returns [`RowsError::Corrupt`], which names the row, if a row is not one that a brain of this version writes.
 pub fn check_row(row: &Bytes, value: &Bytes) -> Result<(), RowsError> {

@@ -16,7 +16,7 @@ use super::row::{Meta, decode_index, decode_object, size_of};
 use super::select::select;
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{MemtableSet, Version};
-use crate::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::{Error, KeyValue, Revision};
 use runtime::budget::Meter;
 

@@ -254,6 +254,4 @@ fn pair(options: &TlsOptions) -> Result<&(PathBuf, PathBuf), TlsError> {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;

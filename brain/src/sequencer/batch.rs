@@ -19,8 +19,8 @@ use crate::mvcc::op::Op;
 use crate::mvcc::overlay::{Delta, Head, Overlay};
 use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
 use crate::mvcc::view::View;
-use crate::rows::Rows;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
+use engine::rows::Rows;
 use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 

@@ -9,8 +9,8 @@ use super::{fetch, request_timeout};
 use crate::mvcc::auth::{AuthRequest, Digest};
 use crate::mvcc::fetch::{Extent, Fetched};
 use crate::mvcc::op::{Op, OpResult};
-use crate::rows::Rows;
 use crate::storage::state::State;
+use engine::rows::Rows;
 use etcd_types::types::{Caller, Error, LeaseId, Revision};
 use runtime::budget::Meter;
 

@@ -5,8 +5,8 @@ use crate::mvcc::evaluate::{LeasePart, chosen};
 use crate::mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
 use crate::mvcc::op::{Op, TxnOp};
 use crate::mvcc::view::{View, ViewError};
-use crate::rows::{Rows, RowsError};
 use crate::storage::state::State;
+use engine::rows::{Rows, RowsError};
 use etcd_types::types::{Error, LeaseId};
 
 /// Keys of a lease that are looked at before others have their turn.

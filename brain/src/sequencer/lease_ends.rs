@@ -16,8 +16,8 @@ use super::command::{Command, Request};
 use super::fetch::keys_of_lease;
 use crate::mvcc::evaluate::LeasePart;
 use crate::mvcc::fetch::{FEW_KEYS, Fetched, Share};
-use crate::rows::Rows;
 use crate::storage::state::State;
+use engine::rows::Rows;
 use etcd_types::types::{Error, LeaseId};
 
 /// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places

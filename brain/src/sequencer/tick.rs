@@ -3,12 +3,12 @@
 use super::command::{Command, QUEUE, Request};
 use super::lease_room::LeaseRoom;
 use super::{Sequencer, Space};
-use crate::clock::since_boot;
-use crate::log::Log;
-use crate::rows::Rows;
 use crate::storage::commit_feed::CommitEvent;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
+use engine::log::Log;
+use engine::rows::Rows;
 use etcd_types::types::LeaseId;
+use runtime::clock::since_boot;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
 pub(super) const EXPIRE_LIMIT: usize = 500;

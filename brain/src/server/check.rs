@@ -31,7 +31,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
                 certificates(&config.peer_tls, config).context("load the certificates for peers")?;
             }
             let metrics = Metrics::new(false);
-            crate::tikv::check(&connection(options, &metrics, 0)).context("check the access to TiKV")?;
+            engine_tikv::check(&connection(options, &metrics, 0)).context("check the access to TiKV")?;
         }
     }
     tracing::info!("the flags and the files that they name are good");

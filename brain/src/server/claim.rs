@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::cas_register::{Cas, CasRegister};
+use engine::cas_register::{Cas, CasRegister};
 
 /// The name of the register. It is part of the format.
 pub(super) const IMPORTER: &str = "importer";
@@ -160,7 +160,7 @@ fn is_of_one(a: &Bytes, b: &Bytes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cas_register::mem::MemRegister;
+    use engine::cas_register::mem::MemRegister;
 
     #[tokio::test(start_paused = true)]
     async fn import_that_is_under_way_keeps_others_away() {

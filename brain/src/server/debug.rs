@@ -4,14 +4,15 @@ use std::io::{self, BufWriter, Write};
 
 use crate::data_dir::{LOG, Look, ROWS};
 use crate::flags::{Config, Dump, Dumped, Storage, TikvOptions};
-use crate::log::frame::is_barrier;
-use crate::log::{StoredLog, TikvLog};
 use crate::metrics::Metrics;
-use crate::rows::fjall::StoredRows;
-use crate::rows::{Rows as _, Snapshot, TikvRows};
 use crate::server::dump::{self, Lines};
-use crate::tikv::Tikv;
 use anyhow::Context as _;
+use engine::log::frame::is_barrier;
+use engine::rows::{Rows as _, Snapshot};
+use engine_local::files::StoredLog;
+use engine_local::fjall::StoredRows;
+use engine_tikv::Tikv;
+use engine_tikv::{TikvLog, TikvRows};
 
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};

@@ -11,14 +11,14 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::flags::Dump;
-use crate::log::reader::{LogEntry, Reader};
-use crate::log::{Log, Slot};
 use crate::mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
 use crate::mvcc::keys::{self, RowRange};
 use crate::mvcc::record::{Change, Record};
 use crate::mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
 use crate::mvcc::view::successor;
-use crate::rows::{Order, Scan, Snapshot};
+use engine::log::reader::{LogEntry, Reader};
+use engine::log::{Log, Slot};
+use engine::rows::{Order, Scan, Snapshot};
 
 /// Rows per read.
 const PAGE_ROWS: usize = 1_000;

@@ -3,23 +3,24 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cas_register::mem::MemRegister;
 use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
-use crate::log::{FileLog, Log as _, LogId, LogObserver, Origin, Slot};
 use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
 use crate::net::serve::Server;
-use crate::rows::fjall::FjallRows;
 use crate::server::services as member;
 use crate::server::store;
 use crate::server::store::DiskSpace;
 use anyhow::Context as _;
 use election::Config as ElectionConfig;
+use engine::cas_register::mem::MemRegister;
+use engine::log::{Log as _, LogId, LogObserver, Origin, Slot};
+use engine_local::files::FileLog;
+use engine_local::fjall::FjallRows;
 use runtime::memory;
 use tokio::sync::watch;
 
@@ -118,7 +119,7 @@ pub(crate) async fn open(
 ) -> anyhow::Result<(FileLog, FjallRows)> {
     let disk = metrics.disk.clone();
     let segment_bytes = store::segment_bytes(dir, quota)?;
-    let log_options = crate::log::Options {
+    let log_options = engine_local::files::Options {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
@@ -127,11 +128,11 @@ pub(crate) async fn open(
     let cache_bytes = config
         .embedded_cache_bytes
         .unwrap_or_else(|| memory::cache_share(memory::available()));
-    let rows_options = crate::rows::fjall::Options {
+    let rows_options = engine_local::fjall::Options {
         cache_bytes,
         memtable_bytes: store::memtable_bytes(dir)?,
         quota_bytes: quota,
-        ..crate::rows::fjall::Options::default()
+        ..engine_local::fjall::Options::default()
     };
     let log_dir = dir.join(LOG);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;

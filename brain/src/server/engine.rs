@@ -12,8 +12,8 @@ use crate::flags::{Config, Quota, Storage};
 use crate::mvcc::row::OBJECT_HEADER;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Server;
-use crate::rows::{self, fjall};
 use election::Config as ElectionConfig;
+use engine_local::fjall;
 use tokio::sync::watch;
 
 /// A storage engine that is open, and the parts that come with it.
@@ -46,7 +46,7 @@ pub(crate) struct Ids {
 pub(crate) fn cap_requests(config: &mut Config) {
     let (engine, longest) = match config.storage {
         Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
-        Storage::Tikv(_) => ("TiKV", rows::TIKV_MAX_VALUE_LEN),
+        Storage::Tikv(_) => ("TiKV", engine_tikv::MAX_VALUE_LEN),
     };
     let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER);
     if asked > longest {

@@ -5,12 +5,13 @@ use crate::cluster::membership::EnterError;
 use crate::cluster::owner::OwnerError;
 use crate::cluster::self_hosted_lease::SelfHosted;
 use crate::data_dir::DataDirError;
-use crate::log::{LogError, OpenError as FilesError};
 use crate::refusal::{Code, Refusal};
-use crate::rows::RowsError;
 use crate::storage::replica::OpenError;
 use crate::storage::retry;
-use crate::tikv::ConnectError;
+use engine::log::LogError;
+use engine::rows::RowsError;
+use engine_local::files::OpenError as FilesError;
+use engine_tikv::ConnectError;
 
 impl Refusal {
     /// Returns the reason for an error.

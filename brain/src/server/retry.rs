@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::refusal::Refusal;
 use crate::server::not_ready::NotReady;
 use crate::storage::retry;
-use crate::tikv::ConnectError;
+use engine_tikv::ConnectError;
 
 /// The first and the longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));

@@ -8,23 +8,23 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::cas_register::{self, CasRegister as _};
 use crate::cluster::owner;
 use crate::cluster::owner::{OWNER, OwnerError};
 use crate::data_dir::{self, Identity, Restoring, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
-use crate::log::frame::is_barrier;
-use crate::log::{FileLog, Log as _, LogId, TikvLog};
 use crate::metrics::Metrics;
-use crate::rows::TikvRows;
-use crate::rows::fjall::FjallRows;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
-use crate::tikv::{Tikv, TikvRegister};
+use engine::cas_register::{self, CasRegister as _};
+use engine::log::frame::is_barrier;
+use engine::log::{Log as _, LogId};
+use engine_local::files::FileLog;
+use engine_local::fjall::FjallRows;
+use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
 use etcd_types::types::Revision;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.

@@ -8,11 +8,9 @@ use anyhow::Context;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
-use crate::log::{Log, LogWrite, Unanswered};
 use crate::metrics::{DiskMetrics, Metrics};
 use crate::mvcc::fetch::Fetches;
 use crate::mvcc::keys;
-use crate::rows::Rows;
 use crate::sequencer::command::Handle;
 use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::storage::commit_feed::CommitFeed;
@@ -20,6 +18,8 @@ use crate::storage::history::LogHistory;
 use crate::storage::replica::{OpenError, Replica, Tail};
 use crate::storage::state::State;
 use crate::watch::{self, Hub};
+use engine::log::{Log, LogWrite, Unanswered};
+use engine::rows::Rows;
 
 /// The options of a store.
 #[derive(Debug, Clone)]

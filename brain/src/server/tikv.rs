@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::cas_register::{Cas, CasRegister as _};
 use crate::cluster::discovery::Discovery;
 use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
@@ -14,19 +13,19 @@ use crate::cluster::owner::{OWNER, OwnerError};
 use crate::cluster::peers::{PeerAddresses, Peers};
 use crate::cluster::proof::{MembersOnly, Proof, SECRET};
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
-use crate::log::frame::is_barrier;
-use crate::log::{LogObserver, TikvLog};
 use crate::metrics::Metrics;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Server;
 use crate::refusal::{Code, Refusal};
-use crate::rows::TikvRows;
 use crate::sequencer::Space;
 use crate::server::not_ready::NotReady;
 use crate::server::store;
-use crate::tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvRegister};
 use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
+use engine::cas_register::{Cas, CasRegister as _};
+use engine::log::LogObserver;
+use engine::log::frame::is_barrier;
+use engine_tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvLog, TikvRegister, TikvRows};
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
@@ -250,8 +249,8 @@ fn of_members(error: membership::EnterError) -> anyhow::Error {
 }
 
 /// Returns the options of the connection to TiKV, given the number of attempts so far that were too slow.
-pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> crate::tikv::Options {
-    let mut connection = crate::tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> engine_tikv::Options {
+    let mut connection = engine_tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.metrics = metrics.tikv();
     connection.cluster_id = options.cluster_id;
     connection.gc_window = options.gc_window;
@@ -259,7 +258,7 @@ pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32
     connection.tls = options
         .tls
         .clone()
-        .map(|(ca, cert, key)| crate::tikv::Tls { ca, cert, key });
+        .map(|(ca, cert, key)| engine_tikv::Tls { ca, cert, key });
     if !options.gc_interval.is_zero() {
         connection.gc = Gc::Every(options.gc_interval);
     }
@@ -288,7 +287,7 @@ async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
 struct QuotaSpace(Option<u64>);
 
 impl Space for QuotaSpace {
-    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl crate::rows::Rows) -> bool {
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl engine::rows::Rows) -> bool {
         self.0.is_some_and(|quota| size() > quota)
     }
 }

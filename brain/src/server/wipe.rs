@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::cas_register::CasRegister as _;
 use crate::cluster::lock::StorageLock;
 use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::{Config, TikvOptions};
 use crate::metrics::Metrics;
-use crate::tikv::{Part, Reclaim, Tikv, TikvRegister};
 use anyhow::Context as _;
 use bytes::Bytes;
 use election::Lock as _;
+use engine::cas_register::CasRegister as _;
+use engine_tikv::{Part, Reclaim, Tikv, TikvRegister};
 use tokio::time::Instant;
 use tracing::info;
 

@@ -9,13 +9,13 @@ use prost::Message as _;
 
 use super::restore::{Batch, LEASES, RestoreOptions, RevisionChanges, Target};
 use super::{SnapshotFile, schema, users};
-use crate::log::Log;
 use crate::mvcc::auth::{RoleChange, UserChange, longest_value};
 use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
 use crate::mvcc::row::{Manifest, Meta};
 use crate::mvcc::view::{KeyVersion, Versions, View};
-use crate::rows::{Rows, Snapshot};
+use engine::log::Log;
+use engine::rows::{Rows, Snapshot};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
 

@@ -20,19 +20,19 @@ use super::schema::{self, LeaseValue, VersionKey, content};
 use super::users;
 use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool};
-use crate::log::Log;
-use crate::log::frame::Candidate;
-use crate::log::writer::Writer;
 use crate::metrics::Metrics;
 use crate::mvcc::auth::longest_value;
 use crate::mvcc::keys;
 use crate::mvcc::lease::MAX_TTL;
 use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
 use crate::mvcc::row::{Manifest, OBJECT_HEADER, size_of};
-use crate::rows::Rows;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use bbolt::Reader;
+use engine::log::Log;
+use engine::log::frame::Candidate;
+use engine::log::writer::Writer;
+use engine::rows::Rows;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
 use runtime::tasks::Owned;
@@ -645,9 +645,9 @@ async fn full(writer: &Writer) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::MemLog;
-    use crate::rows::mem::MemRows;
     use bbolt::Writer as DatabaseWriter;
+    use engine::log::MemLog;
+    use engine::rows::mem::MemRows;
 
     /// A snapshot of `count` versions of 100 bytes.
     fn file(count: i64) -> SnapshotFile {

@@ -20,8 +20,8 @@ use super::users;
 use crate::mvcc::auth::AuthChange;
 use crate::mvcc::lease::{ENDING, StoredLease};
 use crate::mvcc::view::{KeyVersion, View};
-use crate::rows::{RowsError, Snapshot};
 use bbolt::Writer;
+use engine::rows::{RowsError, Snapshot};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 

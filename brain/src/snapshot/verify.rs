@@ -10,8 +10,8 @@ use crate::mvcc::auth::{Auth, AuthChange};
 use crate::mvcc::keys;
 use crate::mvcc::row::LeaseRow;
 use crate::mvcc::view::successor;
-use crate::rows::{Order, Rows, Scan, Snapshot as _};
 use crate::storage::replica::{Replica, load_auth};
+use engine::rows::{Order, Rows, Scan, Snapshot as _};
 use etcd_types::types::LeaseId;
 
 /// Reads versions and leases back, and compares them with those of the snapshot.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::log::Slot;
+use engine::log::Slot;
 use etcd_types::types::{Committed, Event};
 
 /// Events kept for a follower that lags.

@@ -7,10 +7,10 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::log::Log;
 use crate::mvcc::row::Manifest;
-use crate::rows::{Rows, Snapshot as _};
 use crate::storage::state::State;
+use engine::log::Log;
+use engine::rows::{Rows, Snapshot as _};
 
 /// Maximum time to wait for a compaction that is under way: the space of rows that it deletes, or that reads still see, cannot be freed.
 const COMPACTION: Duration = Duration::from_secs(30);
@@ -127,9 +127,9 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::log::MemLog;
-    use crate::rows::mem::MemRows;
     use crate::storage::replica::Replica;
+    use engine::log::MemLog;
+    use engine::rows::mem::MemRows;
 
     #[tokio::test]
     async fn clients_that_wait_share_a_defragmentation_and_those_that_left_cause_none() {

@@ -7,17 +7,17 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::log::reader::{LogEntry, Reader};
-use crate::log::{Log, LogError, Slot};
 use crate::mvcc::apply::{FirstEvents, event_of};
 use crate::mvcc::fetch::Share;
 use crate::mvcc::keys;
 use crate::mvcc::record::{Change, KeyChange, Keys, Record, RecordHead};
 use crate::mvcc::row::decode_object;
 use crate::mvcc::view::View;
-use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
 use crate::watch::{History, HistoryError, PrevKv};
+use engine::log::reader::{LogEntry, Reader};
+use engine::log::{Log, LogError, Slot};
+use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::{Committed, KeyValue, Prev, Revision};
 
 /// The log of the compacted revision itself is gone.

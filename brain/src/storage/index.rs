@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::mvcc::key_index::{KeyIndex, Phase};
 use crate::mvcc::op::Span;
 use crate::mvcc::view::View;
-use crate::rows::{Rows, RowsError, Snapshot};
 use crate::storage::state::State;
+use engine::rows::{Rows, RowsError, Snapshot};
 
 /// Keys that are added at once.
 const PIECE: usize = 2_048;

@@ -12,16 +12,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::clock::since_boot;
-use crate::log::{Log, Slot};
 use crate::mvcc::apply::{Applier, Effect};
 use crate::mvcc::memtable::{Memtable, MemtableSet};
 use crate::mvcc::record::Record;
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
-use crate::rows::Rows;
 use crate::storage::state::State;
+use engine::log::{Log, Slot};
+use engine::rows::Rows;
 use etcd_types::types::{Committed, Prev, Revision};
+use runtime::clock::since_boot;
 
 pub use lead::{Leadership, OpenError};
 pub use load::{check_reach, load_auth, origin};

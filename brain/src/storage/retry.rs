@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::log::LogError;
-use crate::rows::RowsError;
+use engine::log::LogError;
+use engine::rows::RowsError;
 
 /// First and longest pause before an attempt is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::auth::SharedAuth;
-use crate::log::Slot;
 use crate::mvcc::auth::Auth;
 use crate::mvcc::fetch::Fetches;
 use crate::mvcc::lease::{Leases, StoredLease};
 use crate::mvcc::sizes::Sizes;
 use crate::mvcc::view::View;
-use crate::rows::Rows;
+use engine::log::Slot;
+use engine::rows::Rows;
 use etcd_types::types::{LeaseId, Revision};
 
 /// etcd's number of the alarm that stands while there is no space.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use brain::cluster::members::Members;
-use brain::log::MemLog;
-use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
 use brain::snapshot::Spool;
 use brain::storage::state::CORRUPT;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;

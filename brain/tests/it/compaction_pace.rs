@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use brain::flags::CompactionPace;
-use brain::log::MemLog;
-use brain::rows::mem::MemRows;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 use tokio::time::Instant;
 
 use crate::engine::Engine;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 use bytes::Bytes;
+use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 
 /// Reads of rows. Clones share them.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::rows::{Change, Rows, RowsError, Step};
 use bytes::Bytes;
+use engine::rows::{Change, Rows, RowsError, Step};
 
 /// Rows that take some more writes and then none.
 #[derive(Clone)]

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brain::log::MemLog;
-use brain::rows::mem::MemRows;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 use tokio::time::timeout;
 
 use crate::engine::Engine;

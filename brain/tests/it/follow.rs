@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::cas_register::mem::MemRegister;
+use ::engine::cas_register::mem::MemRegister;
+use ::engine::log::frame::is_barrier;
+use ::engine::log::{Log, MemLog, Slot};
+use ::engine::rows::Rows;
+use ::engine::rows::mem::MemRows;
 use brain::cluster::follow::Follower;
 use brain::cluster::followers::Followers;
 use brain::cluster::forward::{LeaderLease, LeaderRouter, Role};
@@ -12,12 +16,8 @@ use brain::cluster::lock::StorageLock;
 use brain::cluster::members::Members;
 use brain::cluster::node::Node;
 use brain::cluster::peer::PeerService;
-use brain::log::frame::is_barrier;
-use brain::log::{Log, MemLog, Slot};
 use brain::metrics::{Metrics, PeerMetrics};
 use brain::mvcc::op::Span;
-use brain::rows::Rows;
-use brain::rows::mem::MemRows;
 use brain::server::store::NodeHandles;
 use brain::storage::replica::{Replica, RowsRefresher};
 use brain::watch::{History as _, PrevKv};

@@ -1,9 +1,9 @@
 //! The cost of health checks, and what they depend on.
 
 use brain::api::health::StoreHealth;
-use brain::log::MemLog;
 use brain::net::http::Health as _;
-use brain::rows::mem::MemRows;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 
 use crate::counted::Counted;
 use crate::engine::Engine;

@@ -1,7 +1,7 @@
 //! Hot keys are read from memory, also when what changed them has become rows.
 
-use brain::log::MemLog;
-use brain::rows::mem::MemRows;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 
 use crate::counted::Counted;
 use crate::engine::Engine;

@@ -319,8 +319,8 @@ async fn program_copies_into_a_key_prefix() {
     let prefix = "--tikv-key-prefix=copied";
     let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
     // As an interrupted restore leaves it.
-    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "copied");
-    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "copied");
+    let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     let register = tikv.register(owner::OWNER);
     owner::begin_restore(&register, "etcd-cluster").await.unwrap();
     let (code, said) = begin(&[]).ended().await;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use brain::clock::since_boot;
-use brain::log::frame::is_barrier;
-use brain::log::{Fault, Faulty, Log, MemLog};
 use brain::mvcc::lease::ENDING;
-use brain::rows::mem::MemRows;
 use brain::sequencer::command::Request as Command;
+use engine::log::frame::is_barrier;
+use engine::log::{Fault, Faulty, Log, MemLog};
+use engine::rows::mem::MemRows;
 use etcd_types::types::{Caller, LeaseId};
 use futures::StreamExt as _;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
+use runtime::clock::since_boot;
 use tokio::time::Instant;
 use tonic::Streaming;
 use tonic::codec::Codec as _;

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brain::api::request::{self, Limits};
-use brain::log::{AppendError, Log, LogError, MemLog, Slot};
 use brain::mvcc::auth::{AuthRequest, Permission};
-use brain::rows::mem::MemRows;
-use brain::rows::{Change, Rows, RowsError, Step};
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
 use bytes::Bytes;
+use engine::log::{AppendError, Log, LogError, MemLog, Slot};
+use engine::rows::mem::MemRows;
+use engine::rows::{Change, Rows, RowsError, Step};
 use etcd_types::types::{Caller, Error};
 use tokio::time::timeout;
 

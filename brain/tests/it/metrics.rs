@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use brain::api::kv::KvService;
 use brain::cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
-use brain::log::MemLog;
 use brain::metrics::ServerMetrics;
-use brain::rows::mem::MemRows;
 use brain::sequencer::REQUEST_TIMEOUT;
 use bytes::Bytes;
+use engine::log::MemLog;
+use engine::rows::mem::MemRows;
 use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_server::Kv as _;
 use tokio::sync::watch;

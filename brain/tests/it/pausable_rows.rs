@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 use bytes::Bytes;
+use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 use tokio::sync::{Semaphore, watch};
 
 /// More than ever pass.

@@ -9,14 +9,15 @@ use std::process::Output;
 use bbolt::Reader;
 use brain::api::kv::KvService;
 use brain::cluster::owner;
-use brain::log::frame::is_barrier;
-use brain::log::{FileLog, Log, MemLog, Options as LogOptions};
-use brain::rows::Rows;
-use brain::rows::fjall::{FjallRows, Options as RowsOptions};
-use brain::rows::mem::MemRows;
 use brain::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
 use brain::watch::{History as _, HistoryError, PrevKv};
 use bytes::Bytes;
+use engine::log::frame::is_barrier;
+use engine::log::{Log, MemLog};
+use engine::rows::Rows;
+use engine::rows::mem::MemRows;
+use engine_local::files::{FileLog, Options as LogOptions};
+use engine_local::fjall::{FjallRows, Options as RowsOptions};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Event;
 use pb::kv_server::Kv as _;
@@ -168,12 +169,12 @@ async fn snapshot_is_restored_to_tikv() {
     let tikv = mock_tikv::MockTikv::start(mock_tikv::Options::default().with_stores(3))
         .await
         .unwrap();
-    let options = brain::tikv::Options::new(vec![tikv.pd()], "restored");
-    let (connected, supervisor) = brain::tikv::Tikv::connect(options).await.unwrap();
+    let options = engine_tikv::Options::new(vec![tikv.pd()], "restored");
+    let (connected, supervisor) = engine_tikv::Tikv::connect(options).await.unwrap();
     let mut supervisors = JoinSet::new();
     supervisors.spawn(supervisor.run(CancellationToken::new()));
-    let log = brain::log::TikvLog::keeping(connected.clone(), is_barrier);
-    agrees(log, brain::rows::TikvRows::new(connected), &file, &model).await;
+    let log = engine_tikv::TikvLog::keeping(connected.clone(), is_barrier);
+    agrees(log, engine_tikv::TikvRows::new(connected), &file, &model).await;
 }
 
 /// Each revision puts two keys: a snapshot has both or none, and all revisions up to its own.

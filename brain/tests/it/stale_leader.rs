@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use brain::log::frame::is_barrier;
-use brain::log::{Fault, Faulty, Log, MemLog, Slot};
 use brain::mvcc::op::{Op, PutOp};
-use brain::rows::mem::MemRows;
-use brain::rows::{Order, Rows, Scan, Snapshot};
 use brain::sequencer::command::{Answer, Request as Command};
 use bytes::Bytes;
+use engine::log::frame::is_barrier;
+use engine::log::{Fault, Faulty, Log, MemLog, Slot};
+use engine::rows::mem::MemRows;
+use engine::rows::{Order, Rows, Scan, Snapshot};
 use etcd_types::types::{Caller, Committed, Error, LeaseId, Revision};
 use runtime::budget::Meter;
 use tokio::task::JoinSet;

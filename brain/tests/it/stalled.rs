@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use brain::api::health::StoreHealth;
 use brain::api::kv::KvService;
-use brain::cas_register::mem::MemRegister;
 use brain::cluster::forward::Role;
 use brain::cluster::lock::StorageLock;
-use brain::log::frame::is_barrier;
-use brain::log::{AppendError, Log, LogError, MemLog, Slot};
 use brain::net::http::Health as _;
-use brain::rows::mem::MemRows;
 use bytes::Bytes;
+use engine::cas_register::mem::MemRegister;
+use engine::log::frame::is_barrier;
+use engine::log::{AppendError, Log, LogError, MemLog, Slot};
+use engine::rows::mem::MemRows;
 use tokio::sync::watch;
 use tokio::time::timeout;
 

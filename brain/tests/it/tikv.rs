@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brain::log::frame::is_barrier;
-use brain::log::{Fault as LogFault, Faulty, Log, TikvLog};
-use brain::rows::TikvRows;
-use brain::tikv::{Options, Tikv};
+use engine::log::frame::is_barrier;
+use engine::log::{Fault as LogFault, Faulty, Log};
+use engine_tikv::{Options, Tikv, TikvLog, TikvRows};
 use mock_tikv::{Action, Fault, MockTikv, RegionFault, Rpc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -7,7 +7,7 @@ mod protocol;
 mod state;
 mod truth;
 
-use brain::log::window::Window;
+use engine::log::window::Window;
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use tokio::time::Instant;
 

@@ -4,8 +4,8 @@
 //! which slots may be open, `may_be_cut` what a read is worth. Any append may get lost, arrive late and again, and its
 //! answer may come late or never; a writer may stop anywhere and go on when everything has changed.
 
-use brain::log::Slot;
-use brain::log::window::{Window, may_be_cut};
+use engine::log::Slot;
+use engine::log::window::{Window, may_be_cut};
 
 use crate::state::{Phase, Placed, Record, Reply, Rows, State, Writer, small};
 

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use brain::log::batch_decoder::{BatchDecoder, LogEntry};
-use brain::log::frame::{Barrier, Frame, Part};
-use brain::log::window::Window;
-use brain::log::{LogError, Slot};
 use bytes::Bytes;
+use engine::log::batch_decoder::{BatchDecoder, LogEntry};
+use engine::log::frame::{Barrier, Frame, Part};
+use engine::log::window::Window;
+use engine::log::{LogError, Slot};
 
 use crate::list::List;
 

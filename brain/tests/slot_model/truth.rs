@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use brain::log::Slot;
-use brain::log::batch_decoder::BatchDecoder;
-use brain::log::frame::Frame;
-use brain::log::window::BarrierSearch;
+use engine::log::Slot;
+use engine::log::batch_decoder::BatchDecoder;
+use engine::log::frame::Frame;
+use engine::log::window::BarrierSearch;
 use stateright::{Model, Property};
 
 use crate::protocol::{Action, Protocol, Variant};

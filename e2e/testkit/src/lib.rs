@@ -1,3 +1,7 @@
 //! Helpers for tests of several crates.
 
+#![allow(clippy::unwrap_used, reason = "a test fails where a helper fails")]
+
+pub mod certificates;
 pub mod ports;
+pub mod small_disk;

@@ -8,7 +8,7 @@ use tonic::transport::CertificateDer;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::log::Slot;
+use engine::log::Slot;
 
 /// The metadata in which etcd's clients send their token, and the one in which clients of its HTTP gateway do.
 const TOKENS: [&str; 2] = ["token", "authorization"];

@@ -14,12 +14,12 @@ use super::simple;
 use super::turns::{Origin, Turns};
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::flags::{AuthOptions, TokenOptions};
-use crate::log::Slot;
 use crate::mvcc::auth::{Access, Auth};
 use crate::mvcc::op::Span;
-use crate::rows::Rows;
 use crate::storage::auth::SharedAuth;
 use crate::storage::state::State;
+use engine::log::Slot;
+use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{AuthError, Caller, Identity};
 
@@ -268,11 +268,11 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::MemLog;
     use crate::mvcc::auth::{AuthChange, User, UserChange};
     use crate::mvcc::record::Token;
-    use crate::rows::mem::MemRows;
     use crate::storage::replica::Replica;
+    use engine::log::MemLog;
+    use engine::rows::mem::MemRows;
     use tokio::sync::watch;
     use tonic::Request;
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
 
 use crate::api::kv::KvService;
-use crate::rows::Rows;
+use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::TxnRequest;
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use etcd_types::types::Caller;

@@ -18,7 +18,7 @@ use crate::api::context::{ApiContext, Permit, to_status};
 use crate::api::response::key_value;
 use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
 use crate::mvcc::view::{View, charge};
-use crate::rows::{Rows, RowsError, Snapshot};
+use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
 use runtime::budget::Meter;

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::super::context::ApiContext;
-use crate::rows::{Rows, RowsError};
 use crate::snapshot::{Contents, SaveError, Saved, Spool, save};
+use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use runtime::budget::Meter;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::log::Slot;
+use engine::log::Slot;
 use etcd_types::errors::Error;
 use etcd_types::pb::peerpb::ReadIndexRequest;
 use etcd_types::pb::peerpb::peer_client::PeerClient;

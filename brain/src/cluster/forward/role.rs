@@ -36,7 +36,7 @@ pub struct LeaderClient {
 }
 
 /// The leader's lease: until it expires this member may answer from memory. Milliseconds on the clock of
-/// [`since_boot`](crate::clock::since_boot); unbounded if no other member can lead.
+/// [`since_boot`](runtime::clock::since_boot); unbounded if no other member can lead.
 #[derive(Debug, Clone)]
 pub struct LeaderLease(Arc<AtomicU64>);
 

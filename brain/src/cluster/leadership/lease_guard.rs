@@ -8,10 +8,10 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use crate::cluster::forward::LeaderLease;
-use crate::log::frame::{Frame, WINDOW};
-use crate::log::{Log, LogError, Slot, Unanswered};
-use crate::rows::Rows;
 use crate::storage::state::State;
+use engine::log::frame::{Frame, WINDOW};
+use engine::log::{Log, LogError, Slot, Unanswered};
+use engine::rows::Rows;
 
 /// The interval at which a leader checks whether its lock was renewed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -96,10 +96,10 @@ fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::frame::Barrier;
-    use crate::log::{MemLog, WatchedLog};
-    use crate::rows::mem::MemRows;
     use crate::storage::replica::Replica;
+    use engine::log::frame::Barrier;
+    use engine::log::{MemLog, WatchedLog};
+    use engine::rows::mem::MemRows;
 
     #[tokio::test]
     async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {

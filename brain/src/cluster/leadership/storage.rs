@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cluster::followers::Followers;
-use crate::log::{Log, Slot, Unanswered};
-use crate::rows::{Rows, Snapshot as _};
 use crate::storage::state::State;
+use engine::log::{Log, Slot, Unanswered};
+use engine::rows::{Rows, Snapshot as _};
 
 /// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
 /// is replaced.
@@ -117,8 +117,8 @@ pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{MemLog, WatchedLog};
-    use crate::rows::mem::MemRows;
+    use engine::log::{MemLog, WatchedLog};
+    use engine::rows::mem::MemRows;
 
     #[tokio::test(start_paused = true)]
     async fn rows_that_take_no_write_are_a_reason_only_while_somebody_follows() {

@@ -5,9 +5,9 @@ use election::{LeaseLock, Lock, LockError, Record};
 use sha2::{Digest as _, Sha256};
 
 use super::StorageLock;
-use crate::cas_register::CasRegister;
 use crate::cluster::self_hosted_lease::SelfHostedLease;
-use crate::log::LogError;
+use engine::cas_register::CasRegister;
+use engine::log::LogError;
 
 /// A record in the store itself, or a Lease of a Kubernetes cluster.
 #[derive(Debug, Clone)]
@@ -129,7 +129,7 @@ fn lease_id(uid: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cas_register::mem::MemRegister;
+    use engine::cas_register::mem::MemRegister;
 
     #[tokio::test]
     async fn the_laws_of_locks_hold_for_either() {

@@ -10,9 +10,9 @@ use std::pin::Pin;
 use anyhow::Context as _;
 
 use super::{JoinError, JoinRequest, MemberTable, list};
-use crate::cas_register::{Cas, CasRegister};
 use crate::cluster::members::Members;
 use crate::cluster::peers::Peers;
+use engine::cas_register::{Cas, CasRegister};
 
 /// The reason why a member is not removed. Nothing was written.
 #[derive(Debug, thiserror::Error)]

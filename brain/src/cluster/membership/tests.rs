@@ -1,9 +1,9 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::cas_register::mem::MemRegister;
 use crate::cluster::peers::PeerAddresses;
 use crate::flags::{Asked, parse};
+use engine::cas_register::mem::MemRegister;
 
 /// Creates the request of a member from its flags: its name, then the names and hosts of all.
 fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers) {

@@ -11,7 +11,7 @@ use crossbeam_skiplist::map::Entry;
 
 use super::Version;
 use crate::mvcc::key_filter::{KeyFilter, KeyHash};
-use crate::rows::Order;
+use engine::rows::Order;
 use etcd_types::types::Revision;
 
 /// Memory that a version takes beside key and value: the node, its tower, and the owners of two byte strings.

@@ -11,7 +11,7 @@ use crate::mvcc::keys;
 use crate::mvcc::memtable;
 use crate::mvcc::op::Span;
 use crate::mvcc::row::{decode_index, decode_object};
-use crate::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::{KeyValue, Revision};
 
 /// Rows that one step takes at most.
@@ -332,8 +332,8 @@ mod tests {
     use crate::mvcc::hot_rows::HotRows;
     use crate::mvcc::memtable::{MemtableSet, Version};
     use crate::mvcc::row::{Meta, encode_index, encode_object};
-    use crate::rows::mem::MemRows;
-    use crate::rows::{Change, Rows};
+    use engine::rows::mem::MemRows;
+    use engine::rows::{Change, Rows};
     use etcd_types::types::LeaseId;
 
     type MemRowsSnapshot = <MemRows as Rows>::Snapshot;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::mvcc::op::SortOrder;
-use crate::rows::Rows as _;
-use crate::rows::mem::{MemRows, MemSnapshot};
+use engine::rows::Rows as _;
+use engine::rows::mem::{MemRows, MemSnapshot};
 use etcd_types::types::LeaseId;
 
 /// Keys in order, each with the revision that made it.

@@ -12,7 +12,7 @@ use super::{PAGE_BYTES, View, successor};
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{Found, Memtable};
 use crate::mvcc::row::{Meta, decode_object, size_of};
-use crate::rows::{Order, RowsError, Scan, Snapshot};
+use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::Revision;
 
 /// Versions that one step takes of a source, and returns, at most.
@@ -222,8 +222,8 @@ mod tests {
     use super::*;
     use crate::mvcc::memtable::{MemtableSet, Version};
     use crate::mvcc::row::encode_object;
-    use crate::rows::mem::MemRows;
-    use crate::rows::{Change, Rows as _};
+    use engine::rows::mem::MemRows;
+    use engine::rows::{Change, Rows as _};
     use etcd_types::types::LeaseId;
 
     fn meta(create_revision: Revision, mod_revision: Revision, version: i64) -> Meta {
@@ -241,11 +241,14 @@ mod tests {
         Change::Put(keys::object_key(key.as_bytes(), revision), encode_object(put))
     }
 
-    async fn walked(view: &View<crate::rows::mem::MemSnapshot>) -> Vec<(String, Revision, bool, bool)> {
+    async fn walked(view: &View<engine::rows::mem::MemSnapshot>) -> Vec<(String, Revision, bool, bool)> {
         walked_from(view, "").await
     }
 
-    async fn walked_from(view: &View<crate::rows::mem::MemSnapshot>, key: &str) -> Vec<(String, Revision, bool, bool)> {
+    async fn walked_from(
+        view: &View<engine::rows::mem::MemSnapshot>,
+        key: &str,
+    ) -> Vec<(String, Revision, bool, bool)> {
         let (mut versions, mut all) = (view.versions_from(key.as_bytes(), view.revision), Vec::new());
         while let Some(page) = versions.next().await.unwrap() {
             all.extend(page.into_iter().map(|found| {

@@ -22,13 +22,13 @@ use super::*;
 use crate::api::grpc_health::HealthService;
 use crate::flags::{Asked, parse};
 use crate::net::http::Alarm;
-use crate::net::tls::testing::Ca;
 use crate::otel::Tracing;
 use crate::refusal::{self, Refusal};
 use crate::server::not_ready::NotReady;
 use etcd_types::pb::healthpb::HealthCheckRequest;
 use etcd_types::pb::healthpb::health_client::HealthClient;
 use etcd_types::pb::healthpb::health_server::HealthServer;
+use testkit::certificates::Ca;
 
 /// A store whose reads wait for a permit.
 struct Store {

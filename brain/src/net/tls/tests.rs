@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::flags::{SelfSigned, TlsVersion};
-use crate::net::tls::testing::{Ca, Leaf};
+use testkit::certificates::{Ca, Leaf};
 
 mod forms;
 mod loading;

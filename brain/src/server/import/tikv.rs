@@ -5,21 +5,19 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::cas_register::{self, CasRegister as _};
 use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::TikvOptions;
 use crate::import::{Copied, Orders, Source, collecting, copy};
-use crate::log::TikvLog;
-use crate::log::frame::is_barrier;
 use crate::metrics::Metrics;
-use crate::rows::TikvRows;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
 use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
-use crate::tikv::{Reclaim, Tikv, TikvRegister};
+use engine::cas_register::{self, CasRegister as _};
+use engine::log::frame::is_barrier;
+use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
 
 /// The name of the register that holds an [`Importing`]. It is part of the format.
 pub(in crate::server) const IMPORTING: &str = "importing";

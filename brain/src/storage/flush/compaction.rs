@@ -9,13 +9,13 @@ use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
 use super::{Flusher, Transient, own_snapshot, retry};
-use crate::log::reader::{LogEntry, Reader};
-use crate::log::{Log, Slot};
 use crate::mvcc::keys;
 use crate::mvcc::memtable::Memtable;
 use crate::mvcc::record::{self, Record};
 use crate::mvcc::sizes::{superseded_by, unversioned_in};
-use crate::rows::{Change, Rows};
+use engine::log::reader::{LogEntry, Reader};
+use engine::log::{Log, Slot};
+use engine::rows::{Change, Rows};
 use etcd_types::types::Revision;
 use runtime::kill_points;
 
@@ -304,13 +304,13 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::log::MemLog;
     use crate::metrics::Metrics;
     use crate::mvcc::memtable::MemtableSet;
     use crate::mvcc::row::Manifest;
     use crate::mvcc::sizes::Sizes;
-    use crate::rows::mem::MemRows;
     use crate::storage::replica::{ImmutableMemtable, Replica};
+    use engine::log::MemLog;
+    use engine::rows::mem::MemRows;
 
     /// Leases alone make no revision that could be compacted.
     #[tokio::test]

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::mvcc::keys;
 use crate::mvcc::memtable::{Found, Memtable, Version};
 use crate::mvcc::row::{Meta, encode_index, encode_object, size_of};
-use crate::rows;
-use crate::rows::Change;
+use engine::rows;
+use engine::rows::Change;
 use etcd_types::types::Revision;
 
 /// Changes that are applied together.

@@ -9,12 +9,12 @@ use super::load::read_manifest;
 use super::prior_leases::to_millis;
 use super::tail::Read;
 use super::{FlushResult, Replica};
-use crate::log::frame::Candidate;
-use crate::log::reader::Reader;
-use crate::log::writer::{self, Writer};
-use crate::log::{Log, LogError, LogId, Slot};
 use crate::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
-use crate::rows::{Rows, RowsError, Snapshot};
+use engine::log::frame::Candidate;
+use engine::log::reader::Reader;
+use engine::log::writer::{self, Writer};
+use engine::log::{Log, LogError, LogId, Slot};
+use engine::rows::{Rows, RowsError, Snapshot};
 
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
 /// leases and users again.
@@ -223,12 +223,13 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::log::frame::is_barrier;
-    use crate::log::{FileLog, MemLog, Options as LogOptions};
-    use crate::rows::fjall::{FjallRows, Options as RowsOptions};
-    use crate::rows::mem::MemRows;
-    use crate::rows::{Change, Step};
-    use crate::small_disk;
+    use engine::log::MemLog;
+    use engine::log::frame::is_barrier;
+    use engine::rows::mem::MemRows;
+    use engine::rows::{Change, Step};
+    use engine_local::files::{FileLog, Options as LogOptions};
+    use engine_local::fjall::{FjallRows, Options as RowsOptions};
+    use testkit::small_disk;
 
     /// Rows without space, which no other process can write.
     #[derive(Clone)]

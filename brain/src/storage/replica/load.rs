@@ -9,8 +9,6 @@ use tokio::time::Instant;
 
 use super::prior_leases::PriorLeases;
 use super::{OpenError, Replica};
-use crate::clock::since_boot;
-use crate::log::{Log, LogId, Origin, Slot};
 use crate::mvcc::apply::Applier;
 use crate::mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
 use crate::mvcc::keys;
@@ -18,9 +16,11 @@ use crate::mvcc::lease::Leases;
 use crate::mvcc::memtable::MemtableSet;
 use crate::mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
 use crate::mvcc::view::{View, successor};
-use crate::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use crate::storage::state::State;
+use engine::log::{Log, LogId, Origin, Slot};
+use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use etcd_types::types::LeaseId;
+use runtime::clock::since_boot;
 
 impl<R: Rows> Replica<R> {
     /// Loads the state of the rows as they are now, without the tail of the log.

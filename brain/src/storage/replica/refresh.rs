@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::load::read_manifest;
 use super::{OpenError, Replica};
-use crate::log::Slot;
 use crate::mvcc::row::Manifest;
-use crate::rows::{Rows, Snapshot};
+use engine::log::Slot;
+use engine::rows::{Rows, Snapshot};
 
 /// Pause before a failed read of rows is repeated.
 const RETRY: Duration = Duration::from_secs(2);

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use prost::Message;
 
 use super::{OpenError, Replica};
-use crate::log::frame::{Barrier, WINDOW};
-use crate::log::reader::{LogEntry, Reader};
-use crate::log::{Log, Slot};
 use crate::mvcc::record::Record;
-use crate::rows::Rows;
+use engine::log::frame::{Barrier, WINDOW};
+use engine::log::reader::{LogEntry, Reader};
+use engine::log::{Log, Slot};
+use engine::rows::Rows;
 
 /// Bytes that are read at once: enough to be faster than the writer.
 const CHUNK: usize = 4 << 20;
@@ -159,9 +159,9 @@ impl<R: Rows> Replica<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::frame::is_barrier;
-    use crate::log::{Faulty, MemLog};
-    use crate::rows::mem::MemRows;
+    use engine::log::frame::is_barrier;
+    use engine::log::{Faulty, MemLog};
+    use engine::rows::mem::MemRows;
 
     #[tokio::test]
     async fn destroyed_slots_are_not_taken_for_free_ones() {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::rows::mem::{MemRows, MemSnapshot};
-use brain::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 use bytes::Bytes;
+use engine::rows::mem::{MemRows, MemSnapshot};
+use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 
 /// Keys with this in them cannot be read while rows are silent.
 const SILENT: &[u8] = b"silent";

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::log::MemLog;
 use brain::watch::{History, HistoryError, Options, PrevKv, Replay};
+use engine::log::MemLog;
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
 use super::{delete, flushed};

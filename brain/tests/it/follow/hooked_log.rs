@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use brain::log::{AppendError, Log, LogError, MemLog, Slot};
 use bytes::Bytes;
+use engine::log::{AppendError, Log, LogError, MemLog, Slot};
 
 type Done = Pin<Box<dyn Future<Output = Result<(), LogError>> + Send>>;
 

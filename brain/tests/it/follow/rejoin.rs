@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use brain::log::{Log as _, LogError, MemLog, Slot};
 use brain::storage::history::LogHistory;
 use brain::watch::{History as _, HistoryError, PrevKv};
+use engine::log::{Log as _, LogError, MemLog, Slot};
 
 use super::hooked_log::HookedLog;
 use super::{COMPACTED, Leading, Other, PUTS};

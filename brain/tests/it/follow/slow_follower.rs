@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use brain::cluster::forward::Role;
 use brain::cluster::liveness::Liveness;
-use brain::log::LogError;
 use brain::storage::replica::{RefreshedRows, RowsRefresher};
+use engine::log::LogError;
 use tokio::time::{Instant, timeout};
 
 use super::hooked_log::HookedLog;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brain::log::frame::is_barrier;
 use brain::mvcc::row::Manifest;
 use bytes::Bytes;
+use engine::log::frame::is_barrier;
 use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;

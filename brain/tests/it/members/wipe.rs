@@ -1,8 +1,8 @@
 //! `kubebrain wipe`: a store that is not used any more goes, and nothing else does.
 
-use brain::cas_register::{Cas, CasRegister as _};
-use brain::tikv::{Options, Tikv};
 use bytes::Bytes;
+use engine::cas_register::{Cas, CasRegister as _};
+use engine_tikv::{Options, Tikv};
 use etcd_types::pb::etcdserverpb as pb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::kv_client::KvClient;

@@ -163,8 +163,8 @@ async fn program_restores_a_key_prefix() {
     drop((one, two));
 
     // As a restore leaves it that is interrupted before it writes.
-    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "restored");
-    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "restored");
+    let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     owner::begin_restore(&tikv.register(owner::OWNER), "etcd-cluster")
         .await
         .unwrap();
@@ -218,8 +218,8 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
     };
     // Nobody writes into the pipe, so it is never read to its end.
     let reading = restore(&pipe);
-    let options = brain::tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
-    let (tikv, _supervisor) = brain::tikv::Tikv::attach(options).await.unwrap();
+    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
+    let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     let owner = tikv.register(owner::OWNER);
     let is_claimed = async {
         while !owner::is_restoring(&owner, "etcd-cluster").await.unwrap() {

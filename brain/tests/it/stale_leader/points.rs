@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use brain::log::frame::Candidate;
-use brain::log::{Fault, Log, Slot};
-use brain::rows::Rows;
-use brain::rows::mem::MemRows;
 use brain::storage::replica::Replica;
+use engine::log::frame::Candidate;
+use engine::log::{Fault, Log, Slot};
+use engine::rows::Rows;
+use engine::rows::mem::MemRows;
 use etcd_types::types::{Error, Revision};
 use tokio::task::JoinSet;
 

@@ -1,0 +1,254 @@
+//! The log in files of one directory: the embedded engine.
+//!
+//! - **Segments** (`files/segment.rs`) are preallocated files in which frames (`files/frame.rs`) follow each other in the
+//!   order of arrival. The first frame of each says where the segment before it ends.
+//! - **One thread** (`files/writer.rs`) writes them: all that is queued as one batch, one `fdatasync`, then the answers.
+//! - **`control`** (`files/control.rs`) holds the watermark and says which segments there have to be.
+//! - **Index files** (`files/segment_index.rs`) stand beside segments that nothing is written to any more, and may be missing.
+//! - **Open** (`files/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so any frame
+//!   proves what lies before its batch; and when the queue runs empty a mark behind the last batch proves that one too.
+//!   Hence only a last batch without a mark can be torn, or stand in the page cache alone: the one is cut, the other is
+//!   written again into a new file and synced before anybody sees it (`files/recover_tail.rs`). Everything else that is not
+//!   valid is damage: it is named, and nothing is repaired.
+//! - What remains undetected: damage to a last batch without a mark looks like a torn one. The mark is not synced itself,
+//!   so this takes a power loss right after the last answer *and* a damaged sector in just that batch.
+//!
+//! Any failed write or sync ends the service of the log: later calls fail too, and the process has to end. No space is not
+//! such a failure: space is taken by preallocation, before anything is written.
+//!
+//! The directory must not be open twice. The caller holds a lock on the data directory; the log takes none of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use self::control::State;
+use self::disk::Disk;
+pub use self::error::OpenError;
+use self::shared::Shared;
+pub use self::stored::StoredLog;
+use self::writer::{Ask, Request, Writer};
+use engine::log::{AppendError, Log, LogError, LogId, LogObserver, Origin, Slot, check_len};
+
+mod control;
+mod disk;
+mod error;
+mod frame;
+mod index;
+mod open;
+mod page;
+mod read;
+mod recover_tail;
+mod scan;
+mod segment;
+mod segment_index;
+mod shared;
+mod stored;
+#[cfg(test)]
+pub(crate) mod tests;
+mod writer;
+
+/// Appends that wait for the writer; further ones wait in their callers.
+const QUEUE: usize = 1024;
+
+/// Sizes of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of the first segment. Each one is twice as long as the one before it, so that an idle log stays small.
+    pub first_segment_bytes: u32,
+    /// Bytes that segments grow to. One that has to hold a longer record is as long as that takes.
+    pub segment_bytes: u32,
+    /// Do not wait for the disk: what was acknowledged may be lost when the machine, not just the process, dies.
+    pub unsafe_no_fsync: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            first_segment_bytes: 4 << 20,
+            segment_bytes: 16 << 20,
+            unsafe_no_fsync: false,
+        }
+    }
+}
+
+/// A log in a directory. Clones are handles to the same log; the last one dropped ends its writer and waits for that.
+#[derive(Debug, Clone)]
+pub struct FileLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    /// `None` only while it is dropped.
+    queue: Option<mpsc::Sender<Ask>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the log's writer panicked");
+        }
+    }
+}
+
+impl FileLog {
+    /// Longest record, in bytes.
+    pub const MAX_RECORD_LEN: usize = 16 << 20;
+
+    /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored, and trusts no index file.
+    ///
+    /// # Errors
+    /// The log is not as it was left: see [`OpenError`]. Nothing was changed then.
+    pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
+        Self::open_on(dir, options, Disk::default(), None)
+    }
+
+    /// Opens the log as [`Self::open`] does, but reads only what the rows of `origin` do not hold yet, and refuses a log that those rows
+    /// do not come from. It tells `observer` of each write and sync of a batch.
+    pub fn open_for(
+        dir: &Path,
+        options: Options,
+        observer: LogObserver,
+        origin: Option<Origin>,
+    ) -> Result<FileLog, OpenError> {
+        Self::open_on(dir, options, Disk::observed(observer), origin)
+    }
+
+    /// Returns the id and the watermark of the log in `dir`, if there is one. Writes nothing.
+    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, OpenError> {
+        if !dir.join(control::NAME).exists() {
+            return Ok(None);
+        }
+        let control = control::Control::open(dir, &Disk::default())?;
+        Ok(Some((control.id, Slot(control.state.watermark))))
+    }
+
+    fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<Origin>) -> Result<FileLog, OpenError> {
+        let options = options.clamped();
+        let (shared, active, next) = open::open(dir, options, disk, origin)?;
+        let (queue, inbox) = mpsc::channel(QUEUE);
+        let writer = Writer::new(Arc::clone(&shared), inbox, active, next);
+        let thread = std::thread::Builder::new().name("log-writer".into());
+        let writer = thread
+            .spawn(move || writer.run())
+            .map_err(OpenError::io("start the writer of", dir))?;
+        let inner = Inner {
+            shared,
+            queue: Some(queue),
+            writer: Some(writer),
+        };
+        Ok(FileLog { inner: Arc::new(inner) })
+    }
+
+    /// Runs `work` where it may block, and to its end even if the caller goes away.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T, LogError> + Send + 'static,
+    ) -> Result<T, LogError> {
+        let inner = Arc::clone(&self.inner);
+        let work = move || match inner.shared.failure() {
+            Some(reason) => Err(LogError::Failed(anyhow::anyhow!("the log failed earlier: {reason}"))),
+            None => work(&inner.shared),
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| Err(LogError::Failed(error.into())))
+    }
+}
+
+impl Options {
+    /// Lengths that a header and a frame fit into, in whole pages, and that 32 bits can address.
+    fn clamped(self) -> Self {
+        let whole = |bytes: u32| bytes.clamp(2 << 12, 1 << 30) & !0xfff;
+        Self {
+            first_segment_bytes: whole(self.first_segment_bytes),
+            segment_bytes: whole(self.segment_bytes),
+            ..self
+        }
+    }
+}
+
+/// The reaction to a failed change of `control`: without space it is made later.
+fn changed(error: std::io::Error) -> LogError {
+    if disk::is_full(&error) {
+        LogError::Unavailable(error.into())
+    } else {
+        LogError::Failed(error.into())
+    }
+}
+
+impl Log for FileLog {
+    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
+        check_len(&record, Self::MAX_RECORD_LEN)?;
+        let gone = || AppendError::Failed(anyhow::anyhow!("the log's writer is gone"));
+        let (reply, answer) = oneshot::channel();
+        let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
+        queue
+            .send(Ask::Append(Request { slot, record, reply }))
+            .await
+            .map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        self.blocking(move |shared| {
+            let places = shared.index().collect(from.0, max_bytes);
+            read::records(&places)
+        })
+        .await
+    }
+
+    async fn watermark(&self) -> Result<Slot, LogError> {
+        self.blocking(|shared| Ok(Slot(shared.state().watermark))).await
+    }
+
+    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
+        self.blocking(move |shared| {
+            let raise = |state: State| State {
+                watermark: state.watermark.max(to.0),
+                ..state
+            };
+            shared.change(raise).map_err(changed)
+        })
+        .await
+    }
+
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
+        self.blocking(|shared| shared.destroy().map_err(changed)).await?;
+        Ok(false)
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        let failed = |reason: String| LogError::Failed(anyhow::anyhow!(reason));
+        let gone = || failed("the log's writer is gone".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
+        queue.send(Ask::Shrink(reply)).await.map_err(|_| gone())?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err("the log's writer is gone".to_owned()))
+            .map_err(failed)?;
+        self.destroy_below_watermark().await.map(drop)
+    }
+
+    fn id(&self) -> Option<LogId> {
+        Some(self.inner.shared.id)
+    }
+
+    fn max_record_len(&self) -> usize {
+        Self::MAX_RECORD_LEN
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.shared.bytes()
+    }
+}

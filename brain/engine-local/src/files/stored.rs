@@ -1,0 +1,81 @@
+//! The log of a directory as it was left, to be looked at: nothing is repaired, cut or begun, and nothing can be appended.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use bytes::Bytes;
+
+use super::control::{self, Control};
+use super::index::Index;
+use super::segment::Segment;
+use super::{FileLog, OpenError, open, read};
+use engine::log::{AppendError, Log, LogError, LogId, Slot};
+
+/// A log that is only read. Clones share it.
+#[derive(Debug, Clone)]
+pub struct StoredLog {
+    id: LogId,
+    watermark: Slot,
+    index: Arc<Index>,
+}
+
+impl StoredLog {
+    /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments behind the last
+    /// one are not read. Blocks.
+    pub fn open(dir: &Path) -> Result<StoredLog, OpenError> {
+        if !dir.join(control::NAME).exists() {
+            return Err(OpenError::Lost { dir: dir.to_owned() });
+        }
+        let control = Control::open_to_read(dir)?;
+        let state = control.state;
+        let segments = (state.first.max(1)..=state.last).map(|seq| Segment::open_to_read(dir, control.id, seq));
+        let (index, _) = open::check((dir, control.id), segments.collect::<Result<_, _>>()?, state, None)?;
+        Ok(StoredLog {
+            id: control.id,
+            watermark: Slot(state.watermark),
+            index: Arc::new(index),
+        })
+    }
+}
+
+fn read_only() -> anyhow::Error {
+    anyhow!("the log is open for reading only")
+}
+
+impl Log for StoredLog {
+    async fn append(&self, _: Slot, _: Bytes) -> Result<(), AppendError> {
+        Err(AppendError::Failed(read_only()))
+    }
+
+    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
+        let index = self.index.clone();
+        tokio::task::spawn_blocking(move || read::records(&index.collect(from.0, max_bytes)))
+            .await
+            .unwrap_or_else(|error| Err(LogError::Failed(error.into())))
+    }
+
+    async fn watermark(&self) -> Result<Slot, LogError> {
+        Ok(self.watermark)
+    }
+
+    async fn raise_watermark(&self, _: Slot) -> Result<(), LogError> {
+        Err(LogError::Failed(read_only()))
+    }
+
+    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
+        Err(LogError::Failed(read_only()))
+    }
+
+    fn id(&self) -> Option<LogId> {
+        Some(self.id)
+    }
+
+    fn max_record_len(&self) -> usize {
+        FileLog::MAX_RECORD_LEN
+    }
+
+    fn size(&self) -> u64 {
+        self.index.bytes()
+    }
+}

@@ -1,0 +1,133 @@
+//! Makes writes wait for fjall, without holding a thread up: for tables to be written and merged, and for space on the medium.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::fjall::{AbstractTree, PersistMode};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use super::counts::LEFT_OVER;
+use super::guard::caught;
+use super::{RENEW_TIGHT, Shared, Writer, guard, inspect, pace};
+use engine::rows::{Change, RowsError};
+
+/// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
+const SEALED_MEMTABLES: usize = 3;
+pub(super) const LEVEL0_RUNS: usize = 19;
+/// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
+const TIGHT_RUNS: usize = 6;
+const POLL: Duration = Duration::from_millis(5);
+/// Interval between log lines about one wait.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// The longest wait of a compaction for tables of the rows in memory.
+const TABLES: Duration = Duration::from_secs(120);
+
+/// Maximum number of bytes kept free for tables that fjall is going to write.
+const MOST_TO_COME: u64 = 32 << 20;
+
+impl Shared {
+    /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
+    /// Files that merges left over go meanwhile.
+    pub(super) async fn wait_for_room(
+        self: &Arc<Self>,
+        mut writer: OwnedMutexGuard<Writer>,
+        changes: &[Change],
+    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
+        let begin = Instant::now();
+        let (mut warned, mut released) = (begin, begin);
+        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
+            // It will never make room.
+            self.check_threads().await?;
+            self.merger.ask();
+            if warned.elapsed() >= STALLED {
+                warned = Instant::now();
+                tracing::warn!(
+                    waited = ?begin.elapsed(),
+                    tables = self.keyspace.tree.l0_run_count(),
+                    memtables = self.keyspace.sealed_memtable_count(),
+                    "rows wait for the disk: tables are not written or merged as fast as rows come"
+                );
+            }
+            if released.elapsed() >= RENEW_TIGHT {
+                let shared = self.clone();
+                writer = guard::blocking(move || shared.release(&mut writer, LEFT_OVER).map(|()| writer)).await?;
+                released = Instant::now();
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(writer)
+    }
+
+    /// Waits until fjall has made tables of full memtables; not for ever, because others fill up meanwhile.
+    pub(super) async fn wait_for_tables(self: &Arc<Self>) -> Result<(), RowsError> {
+        let begin = Instant::now();
+        while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < TABLES {
+            self.check_threads().await?;
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// Fails if a background thread has died: fjall refuses writes then.
+    pub(super) async fn check_threads(self: &Arc<Self>) -> Result<(), RowsError> {
+        self.health.check()?;
+        match caught(|| self.database.persist(PersistMode::Buffer)) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let shared = self.clone();
+                guard::blocking(move || Err(shared.failed(error))).await
+            }
+        }
+    }
+
+    /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has
+    /// room: without it there would be no restart. Returns [`RowsError::Full`] if there are too many tables, and no space to merge them.
+    fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
+        if changes.is_empty() {
+            return Ok(true);
+        }
+        let (runs, under_way) = (self.keyspace.tree.l0_run_count(), self.merger.under_way());
+        if runs >= LEVEL0_RUNS {
+            if under_way == 0 {
+                self.merger.has_work()?;
+            }
+            return Ok(false);
+        }
+        if runs >= TIGHT_RUNS
+            && self.merger.is_tight()
+            && (under_way > 0 || self.merger.has_work().is_ok_and(|work| work))
+        {
+            return Ok(false);
+        }
+        // The merge that gives space back goes first: a quota that is used up by garbage alone is no reason to refuse writes.
+        if self.options.quota().is_some_and(|quota| quota.0 < self.bytes()) && self.merger.may_reclaim() {
+            return Ok(false);
+        }
+        let bytes: usize = changes.iter().map(Change::len).sum();
+        Ok(under_way == 0 || inspect::require_space(&self.dir, self.needed(bytes) + under_way).is_ok())
+    }
+
+    /// Bytes that must be free for a batch of so many.
+    pub(super) fn needed(&self, bytes: usize) -> u64 {
+        self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
+    }
+
+    /// Delays a batch according to the backlog of merges.
+    pub(super) async fn keep_pace(&self, changes: &[Change]) {
+        let bytes = changes.iter().map(Change::len).sum();
+        let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
+        let wait = pace::wait(runs, sealed, bytes);
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
+    /// Never so many that rows refuse a batch before writes are refused.
+    fn tables_to_come(&self) -> u64 {
+        let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.table_bytes();
+        in_memory.min(MOST_TO_COME)
+    }
+}

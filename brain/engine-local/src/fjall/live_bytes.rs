@@ -1,0 +1,59 @@
+//! How much would be left of tables that are merged whole. Counters of tables do not say it: a deletion may have no row below it any
+//! more, and the rows that stay may be the large ones.
+
+use ::fjall::{AbstractTree as _, Keyspace};
+use lsm_tree::{Guard as _, SeqNo};
+
+use super::guard::caught;
+use engine::rows::RowsError;
+
+/// The bytes that a table stores for each row in addition to its key and value.
+const PER_ROW: u64 = 16;
+
+/// Tables are read again once one in this many of their rows is another.
+const CHANGED: u64 = 8;
+
+/// The contents of all tables.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contents {
+    pub(super) rows: u64,
+    pub(super) deleted: u64,
+    pub(super) bytes: u64,
+}
+
+/// The bytes that were left of some contents.
+#[derive(Debug, Default)]
+pub(super) struct LiveBytes(Option<(Contents, u64)>);
+
+impl LiveBytes {
+    /// Returns what was found before, if the contents are much the same still; all that was added is counted.
+    pub(super) fn known(&self, now: Contents) -> Option<u64> {
+        let (then, left) = self.0?;
+        let changed = now.rows.abs_diff(then.rows) + now.deleted.abs_diff(then.deleted);
+        (changed <= then.rows / CHANGED).then(|| left + now.bytes.saturating_sub(then.bytes))
+    }
+
+    /// Reads all rows that a view sees, and remembers their bytes: not compressed, and no more than the tables have. Blocks for as long as
+    /// that takes, until `is_over`.
+    pub(super) fn read(
+        &mut self,
+        keyspace: &Keyspace,
+        (now, seqno): (Contents, SeqNo),
+        is_over: impl Fn() -> bool,
+    ) -> Result<u64, RowsError> {
+        let mut left = 0;
+        caught(|| {
+            for row in keyspace.tree.iter(seqno, None) {
+                let (key, value) = row.into_inner()?;
+                left += key.len() as u64 + value.len() as u64 + PER_ROW;
+                if left >= now.bytes || is_over() {
+                    left = now.bytes;
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        self.0 = Some((now, left));
+        Ok(left)
+    }
+}

@@ -1,0 +1,687 @@
+//! Merging tables, in a thread of our own. fjall's one thread would do it between flushes of memtables: then nothing is written for as
+//! long as a merge takes, which is seconds where there are millions of rows.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use ::fjall::compaction::Leveled;
+use ::fjall::{AbstractTree, Database, Keyspace};
+use anyhow::anyhow;
+use lsm_tree::compaction::{CompactionStrategy, PullDown};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::counts::{Counts, LEFT_OVER};
+use super::guard::{Health, caught, describe};
+use super::inspect;
+use super::live_bytes::{Contents, LiveBytes};
+use super::quota::{Quota, Usage};
+use super::shape::{LAST, Levels, Shape};
+use super::snapshot::Live;
+use super::{RENEWAL, RENEWAL_POLL};
+use engine::rows::RowsError;
+use runtime::kill_points;
+
+/// The strategy of fjall's own thread: it merges nothing. It moves tables that overlap no others.
+pub(super) fn nothing() -> Leveled {
+    const NEVER: u64 = 1 << 40;
+    Leveled::default()
+        .with_table_target_size(NEVER)
+        .with_l0_threshold(u8::MAX)
+}
+
+/// The multiple of the reserve that must stay free while more than `LEFT_OVER` bytes of merged tables are still there.
+const KEPT_FREE: u64 = 6;
+
+/// The factor by which tables are made larger where fjall merges them no other way.
+const LARGE: u64 = 16;
+
+/// Maximum size of two levels that are merged whole, in tables as they come from memory.
+const MOST_PULLED: u64 = 32;
+
+/// The size of the tables that a merge of everything makes, in bytes.
+const WHOLE_TABLE: u64 = 64_000_000;
+
+/// Bytes of tables that are merged at once where the quota asks for space: fjall writes no other tables meanwhile.
+const AT_ONCE: u64 = 256 << 20;
+
+/// The limits of merges.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Bytes of a table as it comes from memory.
+    pub(super) memtable_bytes: u64,
+    /// Bytes that must stay free.
+    pub(super) reserve_bytes: u64,
+    /// Bytes that the rows may occupy.
+    pub(super) quota: Option<Quota>,
+}
+
+/// The rows whose tables are merged.
+pub(super) struct Merged {
+    pub(super) dir: PathBuf,
+    pub(super) database: Database,
+    pub(super) keyspace: Keyspace,
+    pub(super) live: Live,
+    pub(super) health: Health,
+    /// Asks for younger views.
+    pub(super) renewal: Arc<Notify>,
+    pub(super) limits: Limits,
+}
+
+/// The thread that merges. It ends with this, after the merge under way.
+pub(super) struct Merger {
+    work: Arc<Work>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Work {
+    dir: PathBuf,
+    database: Database,
+    keyspace: Keyspace,
+    live: Live,
+    health: Health,
+    renewal: Arc<Notify>,
+    limits: Limits,
+    /// True if the last merge that the quota asked for could not be done.
+    is_reclaim_refused: AtomicBool,
+    /// The watermark of views when all tables were merged because of the quota, and when views were last not renewed in time.
+    merged_at: AtomicU64,
+    kept_at: AtomicU64,
+    /// Held while a merge runs.
+    turn: Mutex<Unfinished>,
+    /// Bytes that the merge under way may write.
+    under_way: AtomicU64,
+    /// Bytes that the next ones will need.
+    to_come: AtomicU64,
+    live_bytes: Mutex<LiveBytes>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory meanwhile.
+#[derive(Debug, Default)]
+struct Unfinished(BTreeSet<u64>);
+
+#[derive(Default)]
+struct State {
+    /// There may be something to merge.
+    asked: bool,
+    stop: bool,
+}
+
+impl Merger {
+    /// Waits to be asked.
+    pub(super) fn start(merged: Merged) -> std::io::Result<Self> {
+        let work = Arc::new(Work {
+            dir: merged.dir,
+            database: merged.database,
+            keyspace: merged.keyspace,
+            live: merged.live,
+            health: merged.health,
+            renewal: merged.renewal,
+            limits: merged.limits,
+            is_reclaim_refused: AtomicBool::new(false),
+            merged_at: AtomicU64::new(0),
+            kept_at: AtomicU64::new(0),
+            turn: Mutex::default(),
+            under_way: AtomicU64::new(0),
+            to_come: AtomicU64::new(0),
+            live_bytes: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        work.levels();
+        let thread = std::thread::Builder::new().name("rows-merger".to_owned()).spawn({
+            let work = Arc::clone(&work);
+            move || work.run()
+        })?;
+        Ok(Self {
+            work,
+            thread: Some(thread),
+        })
+    }
+
+    /// Has tables merged until there is nothing to merge.
+    pub(super) fn ask(&self) {
+        self.work.state().asked = true;
+        self.work.changed.notify_one();
+    }
+
+    /// Returns true if there is something to merge, or [`RowsError::Full`] if there is no space for it, so that the merge will not begin.
+    pub(super) fn has_work(&self) -> Result<bool, RowsError> {
+        match self.work.next(&Levels::of(&self.work.keyspace)) {
+            Some((_, need)) => self.work.require_space(need).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns true if so many deletions that are in memory are a large part of the rows in tables.
+    pub(super) fn are_many(&self, deletions: u64) -> bool {
+        let counts = Counts::of(&self.work.keyspace);
+        counts.are_many(deletions)
+    }
+
+    /// Returns true if merges that the quota asks for may give space back.
+    pub(super) fn may_reclaim(&self) -> bool {
+        !self.work.is_reclaim_refused.load(Ordering::Acquire) && self.work.is_reclaim_due()
+    }
+
+    /// Returns true if the quota is used up and deleted rows go once views are younger.
+    pub(super) fn is_over_quota_by_deleted(&self) -> bool {
+        self.work.is_over_quota_by_deleted()
+    }
+
+    /// Returns true if space is so short that merges are small, and L0 must not grow.
+    pub(super) fn is_tight(&self) -> bool {
+        self.work.is_tight()
+    }
+
+    /// Bytes that the merge under way may write yet.
+    pub(super) fn under_way(&self) -> u64 {
+        self.work.under_way.load(Ordering::Acquire)
+    }
+
+    /// Returns true if all views are younger than all rows in tables.
+    pub(super) fn are_views_younger(&self) -> bool {
+        self.work.are_views_younger()
+    }
+
+    /// Returns true if much in the last level is deleted, and goes once views are younger.
+    pub(super) fn waits_for_views(&self) -> bool {
+        Counts::of(&self.work.keyspace).is_last_much_deleted() && !self.work.are_views_younger()
+    }
+
+    /// Additional bytes that the next small merges, and the next table that comes from memory, need.
+    pub(super) fn to_come(&self) -> u64 {
+        self.work.limits.memtable_bytes + self.work.to_come.load(Ordering::Acquire)
+    }
+
+    /// Merges all tables, to find out why merges fail.
+    pub(super) fn try_to_merge(&self) -> Result<(), RowsError> {
+        let mut unfinished = self.work.turn();
+        self.work.remove_unfinished(&mut unfinished)?;
+        let strategy = Leveled::default().with_l0_threshold(1);
+        self.work.merge(&mut unfinished, strategy, 0).map(|_| ())
+    }
+
+    /// Does one merge of this shape. Returns [`RowsError::Full`] if there is no space for it.
+    #[cfg(test)]
+    pub(super) fn step(&self, shape: Shape) -> Result<bool, RowsError> {
+        self.work.step(shape)
+    }
+
+    /// Bytes that would be left of all tables.
+    #[cfg(test)]
+    pub(super) fn live_bytes(&self) -> Result<u64, RowsError> {
+        self.work.live_bytes(|| false)
+    }
+
+    /// Simulates a merge that began tables of these numbers, and did not finish them.
+    #[cfg(test)]
+    pub(super) fn leave_unfinished(&self, numbers: std::ops::Range<u64>) {
+        self.work.turn().0.extend(numbers);
+    }
+
+    /// Merges all tables at once, if there is space to spare. Blocks; returns true if it was done, or [`RowsError::Full`] if the space was
+    /// used up meanwhile.
+    pub(super) fn merge_everything(&self) -> Result<bool, RowsError> {
+        self.work.merge_everything()
+    }
+
+    /// Pushes some tables one level down, so that in the end all rows are in the last one. Returns false if they are, or
+    /// [`RowsError::Full`] if there is no space even for that.
+    pub(super) fn push_down(&self) -> Result<bool, RowsError> {
+        self.work.push_down()
+    }
+
+    /// Writes the last level again without the versions of rows that no view needs: tables are not merged there any more, so those that views
+    /// still needed when they came there would stay. Returns [`RowsError::Full`] if much is deleted and there is no space for it.
+    pub(super) fn rewrite_last(&self) -> Result<bool, RowsError> {
+        self.work.rewrite_last(u64::MAX)
+    }
+}
+
+impl Merger {
+    /// Stops after the merge that is under way.
+    pub(super) fn end(&self) {
+        self.work.state().stop = true;
+        self.work.changed.notify_one();
+    }
+}
+
+impl Drop for Merger {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that merges tables panicked");
+        }
+    }
+}
+
+impl Work {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while self.is_asked() {
+            if let Err(error) = self.merge_all() {
+                // New tables that it has written stay until the next start: the merge is not repeated.
+                tracing::error!(error = describe(&error), "tables of the rows cannot be merged");
+                self.health.fail(&error);
+                return;
+            }
+        }
+    }
+
+    /// Waits for something to do; `false` when it is to end.
+    fn is_asked(&self) -> bool {
+        let mut state = self.state();
+        while !state.asked && !state.stop {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.asked = false;
+        !state.stop
+    }
+
+    fn merge_all(&self) -> Result<(), RowsError> {
+        loop {
+            if self.state().stop {
+                return Ok(());
+            }
+            if self.is_reclaim_due() && self.reclaim()? {
+                continue;
+            }
+            let levels = self.levels();
+            let merged = match self.next(&levels) {
+                Some((shape, _)) => self.step(shape),
+                None if self.is_stuck(&levels) || self.is_much_deleted() => self.push_down(),
+                None if self.is_last_much_deleted() => self.rewrite_last(MOST_PULLED * self.limits.memtable_bytes),
+                None => return Ok(()),
+            };
+            match merged {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(RowsError::Full(reason)) => {
+                    tracing::debug!(reason = format!("{reason:#}"), "no space to merge tables of the rows");
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn usage(&self, quota_bytes: u64) -> Option<Usage> {
+        let bytes = self.keyspace.disk_space() + self.database.write_buffer_size();
+        // Nothing is due before; tables are counted one by one.
+        if bytes <= quota_bytes / 2 {
+            return None;
+        }
+        let counts = Counts::of(&self.keyspace);
+        Some(Usage {
+            bytes,
+            above: counts.bytes - counts.last.bytes,
+            last: counts.last.bytes,
+            deleted: counts.deleted,
+            last_deleted: counts.last.deleted,
+        })
+    }
+
+    /// Returns true if tables must be merged because of the quota.
+    fn is_reclaim_due(&self) -> bool {
+        let Some(quota) = self.limits.quota else {
+            return false;
+        };
+        self.usage(quota.0)
+            .is_some_and(|usage| quota.is_merge_due(usage, || self.are_views_younger()))
+    }
+
+    fn is_over_quota_by_deleted(&self) -> bool {
+        let Some(quota) = self.limits.quota else {
+            return false;
+        };
+        self.usage(quota.0)
+            .is_some_and(|usage| usage.bytes > quota.0 && usage.deleted + usage.last_deleted > 0)
+    }
+
+    /// Does a merge that the quota asks for. Returns false if there is no space for it on the disk, or if views keep everything that it would
+    /// remove: writes do not wait for it then.
+    fn reclaim(&self) -> Result<bool, RowsError> {
+        self.wait_for_views();
+        let watermark = self.live.watermark();
+        let merged = match watermark == self.merged_at.load(Ordering::Acquire) {
+            true => Ok(false),
+            false => self.merge_down(),
+        };
+        let done = match merged {
+            Err(RowsError::Full(reason)) => {
+                tracing::debug!(reason = format!("{reason:#}"), "no space to merge because of the quota");
+                false
+            }
+            outcome => outcome?,
+        };
+        if done && !Levels::of(&self.keyspace).is_spread() {
+            self.merged_at.store(watermark, Ordering::Release);
+        }
+        self.is_reclaim_refused.store(!done, Ordering::Release);
+        Ok(done)
+    }
+
+    /// Merges everything at once where it is little, else some tables; and the last level with itself when nothing is above it.
+    fn merge_down(&self) -> Result<bool, RowsError> {
+        if self.keyspace.disk_space() <= AT_ONCE && self.merge_everything()? {
+            return Ok(true);
+        }
+        match Levels::of(&self.keyspace).is_spread() {
+            true => self.push_down(),
+            false => self.rewrite_last(u64::MAX),
+        }
+    }
+
+    /// Waits until views see nothing that newer rows in tables replaced, if it does not take long: a merge keeps what they see.
+    fn wait_for_views(&self) {
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let begun = Instant::now();
+        loop {
+            let watermark = self.live.watermark();
+            if newest <= Some(watermark) || watermark == self.kept_at.load(Ordering::Acquire) || self.state().stop {
+                return;
+            }
+            if begun.elapsed() >= RENEWAL {
+                self.kept_at.store(watermark, Ordering::Release);
+                return;
+            }
+            self.renewal.notify_one();
+            std::thread::sleep(RENEWAL_POLL);
+        }
+    }
+
+    /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
+    fn is_much_deleted(&self) -> bool {
+        let counts = Counts::of(&self.keyspace);
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        counts.are_many(counts.deleted) && newest <= Some(self.live.watermark())
+    }
+
+    /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
+    fn is_last_much_deleted(&self) -> bool {
+        Counts::of(&self.keyspace).is_last_much_deleted() && self.are_views_younger()
+    }
+
+    fn are_views_younger(&self) -> bool {
+        self.keyspace.tree.get_highest_persisted_seqno() < Some(self.live.watermark())
+    }
+
+    /// Returns true if a level is too large and fjall finds no merge for it: then it looks at no other level either. Only where there is space
+    /// for any other merge, too.
+    fn is_stuck(&self, levels: &Levels) -> bool {
+        let ample = Shape::ample(self.limits.memtable_bytes);
+        levels.fullest(ample).is_some() && levels.need(ample).is_none() && self.is_ample(levels.bytes())
+    }
+
+    /// Returns true if space does not become short by a merge that needs so many bytes.
+    fn is_ample(&self, need: u64) -> bool {
+        inspect::require_space(&self.dir, self.tight_below() + with_overhead(need)).is_ok()
+    }
+
+    fn push_down(&self) -> Result<bool, RowsError> {
+        let table_bytes = self.limits.memtable_bytes;
+        let done = self.step(Shape::down(table_bytes))?;
+        if done || !Levels::of(&self.keyspace).is_spread() {
+            return Ok(done);
+        }
+        // Few rows above very many: fjall looks at such merges only where tables are large.
+        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? {
+            return Ok(true);
+        }
+        // Its deletions come down to the level that is in the way first.
+        if self.is_much_deleted() && self.step(Shape::level0(LARGE * table_bytes))? || self.pull_deleted()? {
+            return Ok(true);
+        }
+        // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
+        let is_full = self.keyspace.tree.l0_run_count() >= usize::from(Shape::AMPLE_RUNS);
+        Ok(is_full && self.step(Shape::level0(LARGE * table_bytes))?)
+    }
+
+    /// Merges a level and the last one whole: fjall merges no table whose keys go beyond those of the level below, until there are others
+    /// of it. Only if they are small, because level 0 waits meanwhile, and if writes need not wait for space meanwhile.
+    fn pull_down(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let Some((level, need)) = Levels::of(&self.keyspace).lowest() else {
+            return Ok(false);
+        };
+        if need > MOST_PULLED * self.limits.memtable_bytes || !self.is_ample(2 * need) {
+            return Ok(false);
+        }
+        self.merge(&mut unfinished, PullDown(level, LAST), need)
+    }
+
+    /// Merges a level and the last one whole, however little space there is, if the tables delete many rows and no view needs those: the
+    /// result is much smaller then. Returns [`RowsError::Full`] if there is no space even for that.
+    fn pull_deleted(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let Some((level, bytes)) = Levels::of(&self.keyspace).lowest() else {
+            return Ok(false);
+        };
+        if !self.is_much_deleted() {
+            return Ok(false);
+        }
+        let need = match self.require_space(bytes) {
+            // Deletions in levels above them are not merged with these two.
+            Err(RowsError::Full(_)) if Levels::of(&self.keyspace).is_highest(level) => {
+                bytes.min(self.live_bytes(|| self.state().stop)?)
+            }
+            outcome => outcome.map(|()| bytes)?,
+        };
+        self.require_space(need)?;
+        let merged = self.merge(&mut unfinished, PullDown(level, LAST), need)?;
+        *self.known() = LiveBytes::default();
+        Ok(merged)
+    }
+
+    fn known(&self) -> MutexGuard<'_, LiveBytes> {
+        self.live_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that would be left of all tables. Reads them until `is_over`, if they have changed much since that was done.
+    fn live_bytes(&self, is_over: impl Fn() -> bool) -> Result<u64, RowsError> {
+        let Counts {
+            rows, deleted, bytes, ..
+        } = Counts::of(&self.keyspace);
+        let now = Contents { rows, deleted, bytes };
+        // Deletions that are in memory only are not merged.
+        let newest = self.keyspace.tree.get_highest_persisted_seqno();
+        let beyond = newest.map_or(0, |newest| newest + 1);
+        let mut live_bytes = self.known();
+        match live_bytes.known(now) {
+            Some(left) => Ok(left),
+            None => live_bytes.read(&self.keyspace, (now, beyond), is_over),
+        }
+    }
+
+    /// Writes the last level again, if it is no larger than `most` bytes. Returns true if anything was done.
+    fn rewrite_last(&self, most: u64) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let need = Levels::of(&self.keyspace).last_bytes();
+        // Beside other work it must leave space for writes.
+        if need == 0 || need > most || most < u64::MAX && !self.is_ample(2 * need) {
+            return Ok(false);
+        }
+        match self.require_space(need) {
+            Err(RowsError::Full(_)) if !Counts::of(&self.keyspace).is_last_much_deleted() => return Ok(false),
+            outcome => outcome?,
+        }
+        kill_points::reach("tables-unmerged");
+        self.merge(&mut unfinished, PullDown(LAST, LAST), need)
+    }
+
+    /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
+    /// everything as it was: there is no space, or it was used up meanwhile.
+    fn step(&self, shape: Shape) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let Some(need) = Levels::of(&self.keyspace).need(shape) else {
+            return Ok(false);
+        };
+        self.require_space(need)?;
+        kill_points::reach("tables-unmerged");
+        self.merge(&mut unfinished, shape.strategy(), need)
+    }
+
+    /// Does one merge that may write this many bytes. Returns true if anything was done.
+    fn merge(
+        &self,
+        unfinished: &mut Unfinished,
+        strategy: impl CompactionStrategy + Send + Sync + 'static,
+        need: u64,
+    ) -> Result<bool, RowsError> {
+        let tree = &self.keyspace.tree;
+        let (before, first) = (tree.current_version().id(), tree.get_next_table_id());
+        let merged = self.promised(need, || Ok(tree.compact(Arc::new(strategy), self.live.watermark())?));
+        kill_points::reach("tables-merged");
+        self.note_unfinished(unfinished, first, &merged);
+        merged?;
+        // Every merge that changes something makes a new version.
+        Ok(tree.current_version().id() != before)
+    }
+
+    /// A merge that may write so many bytes.
+    fn promised(&self, need: u64, merge: impl FnOnce() -> ::fjall::Result<()>) -> Result<(), RowsError> {
+        self.under_way.store(need, Ordering::Release);
+        let merged = caught(merge);
+        self.under_way.store(0, Ordering::Release);
+        merged
+    }
+
+    /// Removes the tables that a merge began since `first` was the next number of a table, and left where the disk became full.
+    fn note_unfinished(&self, unfinished: &mut Unfinished, first: u64, merged: &Result<(), RowsError>) {
+        if let Err(RowsError::Full(reason)) = merged {
+            tracing::warn!(
+                reason = format!("{reason:#}"),
+                "the disk became full while tables of the rows were merged"
+            );
+            unfinished.0.extend(first..self.keyspace.tree.get_next_table_id());
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Unfinished> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes tables of unfinished merges, which never became part of the rows. Returns [`RowsError::Full`] while fjall makes a table that
+    /// may have one of these numbers. Until that is known nothing is merged, because a table that was merged away is not known either, and
+    /// views may need it.
+    fn remove_unfinished(&self, unfinished: &mut Unfinished) -> Result<(), RowsError> {
+        if unfinished.0.is_empty() {
+            return Ok(());
+        }
+        // Read first: a table is known as soon as its memtable is not in memory any more.
+        let is_made = self.keyspace.sealed_memtable_count() > 0;
+        let version = self.keyspace.tree.current_version();
+        for table in version.iter_tables() {
+            unfinished.0.remove(&table.metadata.id);
+        }
+        if is_made {
+            return Err(RowsError::Full(anyhow!(
+                "tables that a merge did not finish are not removed yet"
+            )));
+        }
+        for number in std::mem::take(&mut unfinished.0) {
+            let path = self.keyspace.path().join(inspect::TABLES).join(number.to_string());
+            match std::fs::remove_file(&path) {
+                Ok(()) => tracing::info!(path = %path.display(), "removed a table that was not finished"),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(%error, path = %path.display(), "cannot remove an unfinished table"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are complete, and
+    /// writes must not wait for that meanwhile. Returns true if it was done.
+    fn merge_everything(&self) -> Result<bool, RowsError> {
+        let mut unfinished = self.turn();
+        self.remove_unfinished(&mut unfinished)?;
+        let need = with_overhead(self.keyspace.disk_space());
+        if inspect::require_space(&self.dir, self.tight_below() + 2 * need).is_err() {
+            return Ok(false);
+        }
+        let first = self.keyspace.tree.get_next_table_id();
+        // Not the keyspace's own function: what that takes for the oldest view may be long gone.
+        let tree = &self.keyspace.tree;
+        let merged = self.promised(need, || Ok(tree.major_compact(WHOLE_TABLE, self.live.watermark())?));
+        self.note_unfinished(&mut unfinished, first, &merged);
+        merged.map(|()| true)
+    }
+
+    /// Bytes that must be free, or space is short.
+    fn tight_below(&self) -> u64 {
+        let Limits {
+            memtable_bytes,
+            reserve_bytes,
+            ..
+        } = self.limits;
+        reserve_bytes + 6 * u64::from(Shape::AMPLE_RUNS) * memtable_bytes
+    }
+
+    fn is_tight(&self) -> bool {
+        inspect::require_space(&self.dir, self.tight_below()).is_err()
+    }
+
+    /// Returns the current tables. Records the bytes that the next merges will need.
+    fn levels(&self) -> Levels {
+        let levels = Levels::of(&self.keyspace);
+        let need = levels.most_need(Shape::tight(self.limits.memtable_bytes));
+        self.to_come.store(with_overhead(need), Ordering::Release);
+        levels
+    }
+
+    /// Returns the next merge: its shape, and the bytes it needs. It is a small one if space would become short while a large one lasts.
+    fn next(&self, levels: &Levels) -> Option<(Shape, u64)> {
+        let (ample, tight) = (
+            Shape::ample(self.limits.memtable_bytes),
+            Shape::tight(self.limits.memtable_bytes),
+        );
+        let need = levels.need(ample);
+        if self.is_ample(need.unwrap_or(0)) {
+            return need.map(|need| (ample, need));
+        }
+        levels.need(tight).map(|need| (tight, need))
+    }
+
+    /// The new tables stand beside the old ones until they are whole, and the old ones until no view needs them.
+    fn require_space(&self, need: u64) -> Result<(), RowsError> {
+        let left_over = left_over(&self.keyspace)?;
+        let to_come = self.to_come.load(Ordering::Acquire);
+        if left_over > to_come.max(LEFT_OVER) && self.is_tight() {
+            return Err(RowsError::Full(anyhow!(
+                "views keep {left_over} bytes of tables that were merged"
+            )));
+        }
+        // While merged tables are about to be deleted, more space is kept free, so that none is missing elsewhere.
+        let floor = match left_over > LEFT_OVER {
+            true => self.limits.reserve_bytes.saturating_mul(KEPT_FREE),
+            false => self.limits.reserve_bytes,
+        };
+        inspect::require_space(&self.dir, floor + with_overhead(need))
+    }
+}
+
+/// Returns the bytes of files of tables that were merged: they are deleted once views are renewed.
+pub(super) fn left_over(keyspace: &Keyspace) -> Result<u64, RowsError> {
+    let files = inspect::table_bytes(keyspace.path())?;
+    Ok(files.saturating_sub(keyspace.disk_space()))
+}
+
+/// New tables may compress a little worse than those that they are made of.
+fn with_overhead(need: u64) -> u64 {
+    need + need / 4
+}

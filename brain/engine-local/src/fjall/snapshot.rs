@@ -1,0 +1,232 @@
+//! Views of the rows.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::fjall::{AbstractTree, Database, Guard, Keyspace, Readable, SeqNo, Slice};
+use bytes::Bytes;
+
+use super::guard::{self, caught, within};
+use super::layout::{self, FENCE_ROW, loaded, parse_fence, stored};
+use super::{MAX_KEY_LEN, RowsError};
+use engine::rows::{Order, Page, Scan, Snapshot};
+
+/// Gets of up to this many rows run on the caller's thread. No scan does: it may pass any number of deleted rows.
+const INLINE_ROWS: usize = 32;
+
+/// Smaller values are copied, larger ones share memory with fjall.
+const COPIED_BYTES: usize = 4096;
+
+/// The rows as they were.
+#[derive(Clone)]
+pub struct FjallSnapshot {
+    view: Arc<View>,
+}
+
+struct View {
+    /// `None` before the first batch. fjall 3.1 ignores a snapshot at sequence number 0 when it looks for versions that no
+    /// snapshot needs any more, and then removes more than it may.
+    snapshot: Option<::fjall::Snapshot>,
+    keyspace: Keyspace,
+    _place: Place,
+}
+
+/// The sequence numbers of all views.
+#[derive(Clone, Default)]
+pub(super) struct Live(Arc<Mutex<BTreeMap<SeqNo, usize>>>);
+
+impl Live {
+    /// A version below this is needed by no view if a newer one of its row is below it, too.
+    pub(super) fn watermark(&self) -> SeqNo {
+        let first = self.counts().first_key_value().map(|(number, _)| *number);
+        // As fjall's own: the newest version that a view sees is below the view's number.
+        first.map_or(0, |number| number.saturating_sub(1))
+    }
+
+    /// Returns the number of views.
+    pub(super) fn len(&self) -> u64 {
+        self.counts().values().map(|&count| count as u64).sum()
+    }
+
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<SeqNo, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, number: SeqNo) -> Place {
+        *self.counts().entry(number).or_default() += 1;
+        Place {
+            live: self.clone(),
+            number,
+        }
+    }
+}
+
+/// A view among those that live.
+struct Place {
+    live: Live,
+    number: SeqNo,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.live.counts();
+        if let Some(count) = counts.get_mut(&self.number) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.number);
+            }
+        }
+    }
+}
+
+impl FjallSnapshot {
+    /// Returns the rows as they are now. No batch may be under way, and the previous view must still exist: this one may need what that
+    /// one needs.
+    pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &Live) -> Self {
+        let snapshot = database.snapshot();
+        Self {
+            view: Arc::new(View {
+                _place: live.enter(snapshot.seqno()),
+                snapshot: (snapshot.seqno() > 0).then_some(snapshot),
+                keyspace: keyspace.clone(),
+            }),
+        }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&View) -> Result<T, RowsError> + Send + 'static,
+    ) -> Result<T, RowsError> {
+        let view = self.view.clone();
+        guard::blocking(move || read(&view)).await
+    }
+}
+
+impl Snapshot for FjallSnapshot {
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        self.view.fence()
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        self.view.get(key)
+    }
+
+    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
+        if keys.len() <= INLINE_ROWS {
+            return keys.iter().map(|key| self.view.get(key)).collect();
+        }
+        let keys = keys.to_vec();
+        self.read(move |view| keys.iter().map(|key| view.get(key)).collect())
+            .await
+    }
+
+    async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
+        self.read(move |view| view.scan(&scan)).await
+    }
+
+    fn scans_values(&self) -> bool {
+        true
+    }
+
+    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
+        self.view.caught(|| Ok(self.view.split_points(from, to, parts)))
+    }
+}
+
+impl View {
+    fn caught<T>(&self, read: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
+        caught(read).map_err(|error| within(self.keyspace.path(), error))
+    }
+
+    fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let Some(value) = self.find(FENCE_ROW)? else {
+            return Ok(None);
+        };
+        let (_, fence) =
+            parse_fence(&value).ok_or_else(|| RowsError::Corrupt("the fence row is too short".to_owned()))?;
+        Ok(Some(fence))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
+        if key.is_empty() || key.len() > MAX_KEY_LEN {
+            return Ok(None);
+        }
+        Ok(self.find(stored(key))?.map(value))
+    }
+
+    fn find(&self, row: impl AsRef<[u8]>) -> Result<Option<Slice>, RowsError> {
+        match &self.snapshot {
+            Some(snapshot) => self.caught(|| snapshot.get(&self.keyspace, row)),
+            None => Ok(None),
+        }
+    }
+
+    fn scan(&self, scan: &Scan) -> Result<Page, RowsError> {
+        let mut page = Page {
+            rows: Vec::new(),
+            done: true,
+        };
+        let range = layout::range(&scan.from, scan.to.as_deref());
+        let (Some(range), Some(snapshot)) = (range, &self.snapshot) else {
+            return Ok(page);
+        };
+        self.caught(|| {
+            let mut iter = snapshot.range(&self.keyspace, range);
+            let mut bytes = 0;
+            while let Some(row) = match scan.order {
+                Order::Ascending => iter.next(),
+                Order::Descending => iter.next_back(),
+            } {
+                let (key, value) = take(row, scan.keys_only)?;
+                bytes += key.len() + value.len();
+                if !page.rows.is_empty() && (page.rows.len() >= scan.max_rows || bytes > scan.max_bytes) {
+                    page.done = false;
+                    break;
+                }
+                page.rows.push((key, value));
+            }
+            Ok(())
+        })?;
+        Ok(page)
+    }
+
+    /// Borders of tables: free of charge, and none inside one table.
+    fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Vec<Bytes> {
+        let mut borders: Vec<(Bytes, u64)> = self
+            .keyspace
+            .tree
+            .current_version()
+            .iter_tables()
+            .map(|table| (loaded(table.metadata.key_range.min()), table.metadata.file_size))
+            .filter(|(key, _)| key.as_ref() > from && to.is_none_or(|to| key.as_ref() < to))
+            .collect();
+        borders.sort();
+        let total: u64 = borders.iter().map(|(_, size)| size).sum();
+        let mut points = Vec::new();
+        let mut before = 0;
+        for (key, size) in borders {
+            let due = before * parts as u64 >= total * (points.len() as u64 + 1);
+            if due && points.len() + 1 < parts && points.last() != Some(&key) {
+                points.push(key);
+            }
+            before += size;
+        }
+        points
+    }
+}
+
+fn take(row: Guard, keys_only: bool) -> ::fjall::Result<(Bytes, Bytes)> {
+    if keys_only {
+        return Ok((loaded(&row.key()?), Bytes::new()));
+    }
+    let (key, slice) = row.into_inner()?;
+    Ok((loaded(&key), value(slice)))
+}
+
+fn value(slice: Slice) -> Bytes {
+    if slice.len() <= COPIED_BYTES {
+        Bytes::copy_from_slice(&slice)
+    } else {
+        Bytes::from_owner(slice)
+    }
+}

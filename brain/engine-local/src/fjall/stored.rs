@@ -1,0 +1,135 @@
+//! The rows of a directory as they were left, to be looked at.
+//!
+//! fjall cannot open a directory without writing to it. So it opens a copy: of journals and manifests, which are small, and with links to
+//! the tables, which never change. Repairs and removals, by fjall or by us, change the copy alone.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use ::fjall::{Database, Keyspace};
+
+use super::inspect::{self, TABLES, list, name};
+use super::open::{look_before, look_behind, start};
+use super::snapshot::{FjallSnapshot, Live};
+use super::{OpenError, Options};
+use engine::rows::RowsError;
+
+/// Rows that are only read. They are gone from `$TMPDIR` when this is dropped.
+pub struct StoredRows {
+    snapshot: FjallSnapshot,
+    cut: Option<String>,
+    _open: (Keyspace, Database),
+    /// Gone last.
+    _copy: RowsCopy,
+}
+
+impl StoredRows {
+    /// Opens a copy of the rows in `dir`. Blocks. Error messages name the files of `dir`. Also fails if there is no place for the copy.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let dir = std::path::absolute(dir).map_err(super::guard::io)?;
+        if inspect::is_vacant(&dir)? {
+            return Err(RowsError::Corrupt(format!("there are no rows in {}", dir.display())).into());
+        }
+        let copy = RowsCopy::of(&dir)?;
+        let opened = open(&copy.0);
+        let original = |text: &str| text.replace(&copy.0.display().to_string(), &dir.display().to_string());
+        let (open, snapshot, cut) = opened.map_err(|error| match error {
+            OpenError::InUse(_) => OpenError::InUse(dir.clone()),
+            OpenError::Newer(_) => OpenError::Newer(dir.join(inspect::VERSION)),
+            OpenError::Rows(RowsError::Corrupt(what)) => OpenError::Rows(RowsError::Corrupt(original(&what))),
+            other => other,
+        })?;
+        Ok(Self {
+            snapshot,
+            cut: cut.map(|cut| original(&cut)),
+            _open: open,
+            _copy: copy,
+        })
+    }
+
+    /// The rows as of the last whole batch.
+    #[must_use]
+    pub fn snapshot(&self) -> &FjallSnapshot {
+        &self.snapshot
+    }
+
+    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing of what stands behind it.
+    #[must_use]
+    pub fn cut(&self) -> Option<&str> {
+        self.cut.as_deref()
+    }
+}
+
+impl std::fmt::Debug for StoredRows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredRows")
+            .field("cut", &self.cut)
+            .finish_non_exhaustive()
+    }
+}
+
+type Opened = ((Keyspace, Database), FjallSnapshot, Option<String>);
+
+fn open(dir: &Path) -> Result<Opened, OpenError> {
+    let (lock, journals) = look_before(dir)?;
+    journals.settle()?;
+    drop(lock);
+    let (database, keyspace) = start(dir, &Options::default())?;
+    look_behind(dir, &keyspace, &journals)?;
+    let snapshot = FjallSnapshot::take(&database, &keyspace, &Live::default());
+    Ok(((keyspace, database), snapshot, journals.flaw()))
+}
+
+/// A copy in a directory of its own, removed with it.
+struct RowsCopy(PathBuf);
+
+impl RowsCopy {
+    fn of(dir: &Path) -> Result<RowsCopy, RowsError> {
+        let new = std::env::temp_dir().join(format!("kubebrain-debug-{:016x}", rand::random::<u64>()));
+        private(&new)?;
+        let copy = RowsCopy(new);
+        fill(dir, &copy.0)?;
+        Ok(copy)
+    }
+}
+
+impl Drop for RowsCopy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), %error, "cannot remove a copy of the rows");
+        }
+    }
+}
+
+fn private(dir: &Path) -> Result<(), RowsError> {
+    DirBuilder::new()
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| uncopied(dir, error))
+}
+
+/// The copy cannot be made: that says nothing of the store.
+fn uncopied(to: &Path, error: std::io::Error) -> RowsError {
+    let text = format!(
+        "copy the rows to {}: set TMPDIR to a directory that has space",
+        to.display()
+    );
+    RowsError::Failed(anyhow::Error::new(error).context(text))
+}
+
+fn fill(from: &Path, to: &Path) -> Result<(), RowsError> {
+    for path in list(from)? {
+        let copy = to.join(name(&path));
+        if path.is_dir() {
+            private(&copy)?;
+            fill(&path, &copy)?;
+        } else if from.ends_with(TABLES) {
+            symlink(&path, &copy).map_err(|error| uncopied(&copy, error))?;
+        } else {
+            fs::copy(&path, &copy).map_err(|error| uncopied(&copy, error))?;
+        }
+    }
+    Ok(())
+}

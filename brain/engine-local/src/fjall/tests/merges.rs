@@ -1,0 +1,426 @@
+//! Tables are merged beside everything else, and views lose nothing by it.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::fjall::shape::{Levels, Shape};
+use engine::rows::Snapshot as _;
+
+const KEYS: u64 = 40;
+
+fn value(batch: u64) -> Bytes {
+    Bytes::from(batch.to_be_bytes().repeat(100))
+}
+
+/// Writes all keys, in a table of their own.
+async fn write(rows: &FjallRows, batch: u64) {
+    let changes = (0..KEYS)
+        .map(|key| laws::put(format!("key/{key}"), value(batch)))
+        .collect();
+    rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), changes)
+        .await
+        .unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+}
+
+/// Merges all tables of level 0, unless the thread does.
+async fn merge(rows: &FjallRows) {
+    let merged = async {
+        while rows.shared.keyspace.tree.l0_run_count() > 0 {
+            rows.shared.merger.try_to_merge().unwrap();
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), merged).await.unwrap();
+}
+
+#[tokio::test]
+async fn views_keep_their_rows_while_tables_are_merged() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let mut views = Vec::new();
+    for batch in 1..=60 {
+        write(&rows, batch).await;
+        if batch % 7 == 0 {
+            views.push((batch, rows.snapshot().await.unwrap()));
+        }
+    }
+    merge(&rows).await;
+    for (batch, view) in &views {
+        for key in 0..KEYS {
+            let row = view.get(format!("key/{key}").as_bytes()).await.unwrap();
+            assert_eq!(row, Some(value(*batch)), "key {key} of batch {batch}");
+        }
+    }
+    let kept = rows.shared.keyspace.disk_space();
+    // With the views go the rows that only they needed, once a merge comes by the level that they are in.
+    drop(views);
+    write(&rows, 61).await;
+    rows.apply(History::fence(61), History::fence(62).unwrap(), Vec::new())
+        .await
+        .unwrap();
+    while rows.shared.merger.push_down().unwrap() {}
+    let left = rows.shared.keyspace.disk_space();
+    assert!(left * 3 < kept, "{left} of {kept} bytes are left");
+}
+
+#[tokio::test]
+async fn fjalls_own_thread_merges_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    let tree = &rows.shared.keyspace.tree;
+    // Without our thread.
+    rows.shared.merger.end();
+    for batch in 1..=12 {
+        write(&rows, batch).await;
+    }
+    // The first one overlaps no other, and is moved.
+    let before = tree.l0_run_count();
+    assert_eq!(before, 11);
+    tree.compact(Arc::new(merge::nothing()), 0).unwrap();
+    assert_eq!(tree.l0_run_count(), before);
+    tree.compact(Arc::new(Shape::ample(64 << 10).strategy()), 0).unwrap();
+    assert_eq!(tree.l0_run_count(), 0);
+}
+
+#[tokio::test]
+async fn merges_without_free_space_are_not_begun() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("rows");
+    drop(FjallRows::open(&dir, small()).unwrap());
+    let options = Options {
+        reserve_bytes: 1 << 60,
+        ..small()
+    };
+    let rows = FjallRows::open(&dir, options).unwrap();
+    for batch in 1..=8 {
+        rows.shared.keyspace.insert(format!("key/{batch}"), "x").unwrap();
+        rows.shared.keyspace.insert("key", "x").unwrap();
+        rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    }
+    match rows.shared.merger.has_work() {
+        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("bytes are missing"), "{reason}"),
+        other => panic!("expected full, got {other:?}"),
+    }
+}
+
+/// A value that does not compress.
+fn noise(batch: u64) -> Bytes {
+    random_bytes(batch, 800)
+}
+
+pub(super) fn random_bytes(batch: u64, len: usize) -> Bytes {
+    use rand::{RngExt as _, SeedableRng as _};
+    let mut value = vec![0; len];
+    rand::rngs::SmallRng::seed_from_u64(batch).fill(value.as_mut_slice());
+    value.into()
+}
+
+/// Returns true if each level below level 0 is one run.
+fn are_disjoint(rows: &FjallRows) -> bool {
+    let version = rows.shared.keyspace.tree.current_version();
+    (1..version.level_count()).all(|level| version.level(level).is_some_and(|level| level.run_count() <= 1))
+}
+
+/// All tables and their bytes.
+fn tables(rows: &FjallRows) -> std::collections::BTreeMap<u64, u64> {
+    let version = rows.shared.keyspace.tree.current_version();
+    let all = version.iter_tables();
+    all.map(|table| (table.metadata.id, table.metadata.file_size)).collect()
+}
+
+#[tokio::test]
+async fn merges_of_all_shapes_keep_every_row() {
+    use rand::{RngExt as _, SeedableRng as _};
+    for seed in 0..3 {
+        let root = tempfile::tempdir().unwrap();
+        // Tables are made only where the test says so.
+        let options = Options {
+            memtable_bytes: 8 << 20,
+            ..small()
+        };
+        let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+        rows.shared.merger.end();
+        let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
+        let mut expected = std::collections::BTreeMap::new();
+        let shapes = [Shape::ample(8 << 10), Shape::tight(8 << 10), Shape::down(8 << 10)];
+        for batch in 1..=200 {
+            let mut changes = Vec::new();
+            for _ in 0..random.random_range(1..30) {
+                let key = format!("key/{:04}", random.random_range(0..3000));
+                if random.random_bool(0.3) {
+                    expected.remove(&key);
+                    changes.push(laws::delete(key));
+                } else {
+                    expected.insert(key.clone(), batch);
+                    changes.push(laws::put(key, noise(batch)));
+                }
+            }
+            rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), changes)
+                .await
+                .unwrap();
+            if random.random_bool(0.5) {
+                rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+            }
+            let shape = shapes[random.random_range(0..shapes.len())];
+            for _ in 0..random.random_range(0..6) {
+                let (before, need) = (tables(&rows), Levels::of(&rows.shared.keyspace).need(shape));
+                let done = rows.shared.merger.step(shape).unwrap();
+                assert!(
+                    need.is_some() || !done,
+                    "seed {seed}, batch {batch}, {shape:?}: an unforeseen merge"
+                );
+                let new: Vec<u64> = tables(&rows)
+                    .into_iter()
+                    .filter(|(table, _)| !before.contains_key(table))
+                    .map(|(_, bytes)| bytes)
+                    .collect();
+                let written: u64 = new.iter().sum();
+                // Each table has something beside its rows.
+                let need = need.unwrap_or(0) + new.len() as u64 * 2048;
+                assert!(
+                    written <= need + need / 4,
+                    "{written} bytes, {need} were needed; seed {seed}, batch {batch}"
+                );
+                assert!(are_disjoint(&rows), "seed {seed}, batch {batch}, {shape:?}");
+            }
+        }
+        let view = rows.snapshot().await.unwrap();
+        for key in 0..3000 {
+            let key = format!("key/{key:04}");
+            let row = view.get(key.as_bytes()).await.unwrap();
+            assert_eq!(row, expected.get(&key).map(|batch| noise(*batch)), "seed {seed}, {key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn tables_that_were_made_beside_a_merge_that_failed_stay_as_long_as_views_need_them() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
+    for batch in 1..=3 {
+        write(&rows, batch).await;
+    }
+    let view = rows.snapshot().await.unwrap();
+    let files: Vec<_> = tables(&rows).into_keys().collect();
+    let file = |number: &u64| keyspace.path().join(inspect::TABLES).join(number.to_string());
+    let nobodys = keyspace.tree.get_next_table_id();
+    std::fs::write(file(&nobodys), "half a table").unwrap();
+    merger.leave_unfinished(0..keyspace.tree.get_next_table_id());
+    // Another table is going to be made.
+    keyspace.insert("key/0", "x").unwrap();
+    keyspace.tree.rotate_memtable().unwrap();
+    let early = merger.step(Shape::tight(64 << 10));
+    assert!(matches!(early, Err(RowsError::Full(_))), "{early:?}");
+    keyspace.tree.flush(&keyspace.tree.get_flush_lock(), 0).unwrap();
+    while merger.step(Shape::tight(64 << 10)).unwrap() {}
+    assert!(!tables(&rows).contains_key(files.last().unwrap()), "it was merged");
+    assert!(!file(&nobodys).exists());
+    assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
+    drop(view);
+}
+
+/// Else a table that it merges away might have one of their numbers, and views may need it.
+#[tokio::test]
+async fn merge_that_looks_for_a_cause_removes_unfinished_tables_first() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    for batch in 1..=3 {
+        write(&rows, batch).await;
+    }
+    let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
+    let view = rows.snapshot().await.unwrap();
+    let files: Vec<_> = tables(&rows).into_keys().collect();
+    let file = |number: &u64| keyspace.path().join(inspect::TABLES).join(number.to_string());
+    let unfinished = keyspace.tree.get_next_table_id();
+    std::fs::write(file(&unfinished), "half a table").unwrap();
+    merger.leave_unfinished(0..unfinished + 1);
+    merger.try_to_merge().unwrap();
+    assert!(!file(&unfinished).exists());
+    // Nothing is left to be removed by the next merge.
+    write(&rows, 4).await;
+    merger.try_to_merge().unwrap();
+    assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
+    drop(view);
+}
+
+#[tokio::test]
+async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    write(&rows, 1).await;
+    while rows.shared.merger.push_down().unwrap() {}
+    let mut changes: Vec<_> = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
+    changes.push(laws::put("key/a", value(2)));
+    rows.apply(History::fence(1), History::fence(2).unwrap(), changes)
+        .await
+        .unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    // Views are younger than what was deleted.
+    let last = History::fence(3).unwrap();
+    rows.apply(History::fence(2), last, Vec::new()).await.unwrap();
+    while rows.shared.merger.push_down().unwrap() {}
+    let levels = Levels::of(&rows.shared.keyspace);
+    assert!(!levels.is_spread(), "{levels:?}");
+    assert_eq!(versions(&rows), 2, "the row and the fence");
+}
+
+/// Waits until tables that occupied `before` bytes occupy little, and renews views meanwhile as a brain does.
+async fn until_given_back(rows: &FjallRows, before: u64) {
+    let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    let given_back = async {
+        while occupied() > 3 * LEFT_OVER / 2 {
+            drop(rows.snapshot().await.unwrap());
+            tokio::task::yield_now().await;
+        }
+    };
+    let given_back = tokio::time::timeout(Duration::from_secs(60), given_back).await;
+    assert!(given_back.is_ok(), "{} of {before} bytes are left", occupied());
+}
+
+#[tokio::test]
+async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
+    const ROWS: u64 = 300;
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: 1 << 20,
+        ..small()
+    };
+    let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    for batch in 1..=2 * ROWS {
+        let key = format!("key/{:04}", (batch - 1) % ROWS);
+        let change = match batch <= ROWS {
+            true => laws::put(key, random_bytes(batch, 100 << 10)),
+            false => laws::delete(key),
+        };
+        rows.apply(History::fence(batch - 1), History::fence(batch).unwrap(), vec![change])
+            .await
+            .unwrap();
+    }
+    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    assert!(before > 3 * LEFT_OVER, "{before} bytes");
+    until_given_back(&rows, before).await;
+}
+
+/// Deletes what batch 1 has written.
+async fn delete_all(rows: &FjallRows) {
+    let changes = (0..KEYS).map(|key| laws::delete(format!("key/{key}"))).collect();
+    let fence = History::fence(2).unwrap();
+    rows.apply(History::fence(1), fence, changes).await.unwrap();
+}
+
+/// Versions of rows in tables.
+fn versions(rows: &FjallRows) -> u64 {
+    let version = rows.shared.keyspace.tree.current_version();
+    version.iter_tables().map(|table| table.metadata.item_count).sum()
+}
+
+#[tokio::test]
+async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    write(&rows, 1).await;
+    let view = rows.snapshot().await.unwrap();
+    delete_all(&rows).await;
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    while rows.shared.merger.push_down().unwrap() {}
+    assert!(versions(&rows) > 2 * KEYS, "the view needs them");
+    assert_eq!(view.get(b"key/7").await.unwrap(), Some(value(1)));
+    drop(view);
+    let last = History::fence(3).unwrap();
+    rows.apply(History::fence(2), last, Vec::new()).await.unwrap();
+    assert!(!rows.shared.merger.push_down().unwrap(), "all is in the last level");
+    assert!(rows.shared.merger.rewrite_last().unwrap());
+    assert_eq!(versions(&rows), 1, "the fence");
+}
+
+#[tokio::test]
+async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself() {
+    const ROWS: u64 = 250;
+    let root = tempfile::tempdir().unwrap();
+    let options = Options {
+        memtable_bytes: 1 << 20,
+        ..small()
+    };
+    let rows = FjallRows::open(&root.path().join("rows"), options).unwrap();
+    let put = |key| laws::put(format!("key/{key:04}"), random_bytes(key, 100 << 10));
+    let puts = (0..ROWS).map(put).collect();
+    let fence = |batch| History::fence(batch).unwrap();
+    rows.apply(None, fence(1), puts).await.unwrap();
+    let view = rows.snapshot().await.unwrap();
+    let deletions = (0..ROWS).map(|key| laws::delete(format!("key/{key:04}"))).collect();
+    rows.apply(History::fence(1), fence(2), deletions).await.unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    // It does not wait for a memtable that fjall has taken by itself.
+    while rows.shared.keyspace.sealed_memtable_count() > 0 || Levels::of(&rows.shared.keyspace).is_spread() {
+        rows.shared.merger.push_down().unwrap();
+        tokio::task::yield_now().await;
+    }
+    let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
+    assert!(before > 2 * LEFT_OVER, "{before} bytes");
+    drop(view);
+    until_given_back(&rows, before).await;
+}
+
+#[tokio::test]
+async fn compaction_has_views_renewed_first() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    write(&rows, 1).await;
+    let mut view = rows.snapshot().await.unwrap();
+    delete_all(&rows).await;
+    // As a brain does.
+    let renewals = async {
+        loop {
+            rows.renewal_asked().await;
+            view = rows.snapshot().await.unwrap();
+            assert_eq!(view.fence().await.unwrap(), History::fence(2));
+        }
+    };
+    tokio::select! {
+        () = renewals => {}
+        done = rows.compact() => done.unwrap(),
+    }
+    assert_eq!(versions(&rows), 1, "the fence");
+}
+
+#[tokio::test]
+async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay() {
+    const LARGE: u64 = 10;
+    const SMALL: u64 = 2_000;
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    let mut puts: Vec<_> = (0..LARGE)
+        .map(|key| laws::put(format!("large/{key}"), random_bytes(key, 50_000)))
+        .collect();
+    puts.extend((0..SMALL).map(|key| laws::put(format!("small/{key}"), random_bytes(key, 50))));
+    // Deletions of rows that are there, and of others that never came to a table.
+    let deletions = (0..2 * SMALL).map(|key| laws::delete(format!("small/{key}"))).collect();
+    for (batch, changes) in [(1, puts), (2, deletions), (3, Vec::new())] {
+        let last = History::fence(batch).unwrap();
+        rows.apply(History::fence(batch - 1), last, changes).await.unwrap();
+        rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    }
+    let left = rows.shared.merger.live_bytes().unwrap();
+    assert!((LARGE * 50_000..LARGE * 51_000).contains(&left), "{left} bytes");
+    // It is not read again for a few rows more: those are counted as they are.
+    rows.apply(
+        History::fence(3),
+        History::fence(4).unwrap(),
+        vec![laws::put("large/x", random_bytes(LARGE, 30_000))],
+    )
+    .await
+    .unwrap();
+    rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+    let more = rows.shared.merger.live_bytes().unwrap();
+    assert!(
+        (left + 30_000..left + 40_000).contains(&more),
+        "{left} and {more} bytes"
+    );
+}

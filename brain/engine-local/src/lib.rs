@@ -1,0 +1,6 @@
+//! The engines of one machine: a log in files, and rows in an LSM tree.
+//!
+//! It must not know etcd, nor other engines.
+
+pub mod files;
+pub mod fjall;

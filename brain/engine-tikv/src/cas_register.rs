@@ -1,0 +1,211 @@
+//! A register in TiKV: one key, read at a fresh timestamp, written in one phase.
+//!
+//! A swap is a transaction that reads the key and writes it: a timestamp of PD, a read, a write. The register of an election reads
+//! ahead: as soon as a value was sent, a task begins the transaction that replaces it. The next renewal is one request to TiKV then, so
+//! a leader holds a lease that is a little longer than two round trips.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::read::ReadAt;
+use super::write::SetRead;
+use super::{Limits, Tikv};
+use engine::cas_register::{Cas, CasRegister};
+use runtime::tasks::Owned;
+
+/// The longest delay after a value was sent before it is read back: by then TiKV has it, and only the answer is late. A read that
+/// comes too soon is in vain.
+const READ_BACK: Duration = Duration::from_millis(50);
+
+/// Pause before a swap that had no effect is tried again, as a part of the time for an attempt.
+const PAUSES: u32 = 50;
+
+/// A [`CasRegister`] in TiKV.
+#[derive(Debug, Clone)]
+pub struct TikvRegister {
+    tikv: Tikv,
+    key: Bytes,
+    /// Those of reads and appends, if it has none of its own.
+    limits: Option<Limits>,
+    ahead: Option<Ahead>,
+}
+
+/// What was read ahead of the next swap. Clones share it.
+#[derive(Debug, Clone, Default)]
+struct Ahead(Arc<Mutex<Next>>);
+
+/// The transaction that the next swap may commit.
+#[derive(Debug, Default)]
+enum Next {
+    #[default]
+    Unknown,
+    /// Being read.
+    Reading(Owned<Option<ReadAt>>),
+    Read(ReadAt),
+}
+
+impl Ahead {
+    fn next(&self) -> MutexGuard<'_, Next> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what was read, and waits for a read under way. A transaction is committed once, so nobody else gets it.
+    async fn take(&self) -> Option<ReadAt> {
+        let next = std::mem::take(&mut *self.next());
+        match next {
+            Next::Unknown => None,
+            Next::Read(read) => Some(read),
+            // A read that panicked is one that failed.
+            Next::Reading(mut reading) => reading.end().await.ok().flatten(),
+        }
+    }
+}
+
+impl TikvRegister {
+    pub(super) fn new(tikv: Tikv, key: Bytes) -> TikvRegister {
+        TikvRegister {
+            tikv,
+            key,
+            limits: None,
+            ahead: None,
+        }
+    }
+
+    /// A register that one member replaces again and again and has to be quick. A request ends within `deadline`; a connection that
+    /// is silent for a third of it is helped out by another one.
+    pub(super) fn reading_ahead(tikv: Tikv, key: Bytes, deadline: Duration) -> TikvRegister {
+        let limits = Limits {
+            attempt: deadline / 3,
+            total: deadline,
+        };
+        TikvRegister {
+            tikv,
+            key,
+            limits: Some(limits),
+            ahead: Some(Ahead::default()),
+        }
+    }
+
+    /// The same register, with another limit on how long a request may take.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> TikvRegister {
+        let limits = Limits {
+            attempt: timeout / 2,
+            total: timeout,
+        };
+        TikvRegister {
+            limits: Some(limits),
+            ahead: None,
+            ..self.clone()
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits.unwrap_or_else(|| self.tikv.limits())
+    }
+
+    /// Reads the register by `limits`, in a transaction that can replace the value.
+    async fn read(&self, limits: Limits) -> anyhow::Result<ReadAt> {
+        let read = self.tikv.read_now(&self.key, limits).await;
+        read.context("read a register of TiKV")
+    }
+
+    /// Takes what was read ahead, if it is the expected value. One that was read long ago might not conflict with what garbage
+    /// collection has removed since.
+    async fn take_ahead(&self, expected: Option<&Bytes>) -> Option<ReadAt> {
+        let read = self.ahead.as_ref()?.take().await?;
+        let is_fresh = read.begun.elapsed() < self.tikv.snapshot_age() / 2;
+        (is_fresh && read.value.as_ref() == expected).then_some(read)
+    }
+
+    fn keep(&self, read: ReadAt) {
+        if let Some(ahead) = &self.ahead {
+            *ahead.next() = Next::Read(read);
+        }
+    }
+
+    /// Begins to read back what is being sent now: when the guard is dropped, or a little later if that takes longer.
+    fn read_back(&self) -> Option<DropGuard> {
+        let ahead = self.ahead.as_ref()?;
+        let answered = CancellationToken::new();
+        let guard = answered.clone().drop_guard();
+        let register = TikvRegister {
+            ahead: None,
+            ..self.clone()
+        };
+        let reading = Owned::start(async move {
+            // Either way it is time to read.
+            drop(tokio::time::timeout(READ_BACK, answered.cancelled()).await);
+            // Whoever needs it reads it again.
+            register.read(register.limits()).await.ok()
+        });
+        *ahead.next() = Next::Reading(reading);
+        Some(guard)
+    }
+}
+
+impl CasRegister for TikvRegister {
+    async fn get(&self) -> anyhow::Result<Option<Bytes>> {
+        let read = self.read(self.limits()).await?;
+        let value = read.value.clone();
+        self.keep(read);
+        Ok(value)
+    }
+
+    async fn prepare(&self, expected: Option<&Bytes>) {
+        if self.ahead.is_none() {
+            return;
+        }
+        let read = match self.take_ahead(expected).await {
+            Some(read) => Some(read),
+            // The swap reads it again, and reports what fails.
+            None => self.read(self.limits()).await.ok(),
+        };
+        if let Some(read) = read {
+            self.keep(read);
+        }
+    }
+
+    async fn compare_and_set(&self, expected: Option<Bytes>, new: Option<Bytes>) -> Cas {
+        let own = self.limits();
+        let deadline = Instant::now() + own.total;
+        let mut ahead = self.take_ahead(expected.as_ref()).await;
+        loop {
+            let limits = Limits {
+                total: deadline.saturating_duration_since(Instant::now()),
+                ..own
+            };
+            let read = match ahead.take() {
+                Some(read) => Ok(read),
+                None => self.read(limits).await,
+            };
+            let read = match read {
+                Ok(read) if read.value != expected => return Cas::Mismatch,
+                Ok(read) => read,
+                // Nothing was sent.
+                Err(error) => return Cas::Unknown(error),
+            };
+            let _answered = self.read_back();
+            let limits = Limits {
+                total: deadline.saturating_duration_since(Instant::now()),
+                ..own
+            };
+            let error = match self.tikv.set_read(&self.key, &read, new.as_ref(), limits).await {
+                SetRead::Done => return Cas::Swapped,
+                SetRead::Changed => return Cas::Mismatch,
+                SetRead::Unknown(error) => return Cas::Unknown(error),
+                SetRead::Nothing(error) => error,
+            };
+            let pause = own.attempt / PAUSES;
+            if Instant::now() + pause >= deadline {
+                return Cas::Unknown(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The engines of a TiKV cluster: log, rows and registers below one prefix of its keys. Only this crate talks to TiKV, and no type of the
+//! client leaves it. It must not know etcd, nor other engines.
+//!
+//! It adds what the client lacks: a limit on every call (it has none for a whole one), retries of transient errors (a busy server
+//! is reported at once), several connections, replacement of stuck clients, reloading of certificates, and an exact classification
+//! of failed commits (`error.rs`). Never used: async commit, which loses acknowledged writes with this client, and its heartbeats,
+//! which leave a task behind each transaction.
+//!
+//! There are only three kinds of writes: `insert` of one key, once (slots); `swap` of one key (registers); and `write`, a
+//! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase: they
+//! never leave a lock. An unknown outcome is resolved in three ways: an insert by repeating it, a swap by rolling it back, a fenced
+//! write by reading the fence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use cas_register::TikvRegister;
+pub use log::TikvLog;
+pub use metrics::Metrics;
+pub use options::{Gc, Options, Tls};
+pub use reconnect::ConnectionSupervisor;
+use reconnect::connect_timeout;
+pub use rows::{MAX_VALUE_LEN, TikvRows, TikvSnapshot};
+pub use wipe::{Part, Reclaim};
+
+pub(crate) use error::Error;
+pub(crate) use keys::Keys;
+pub(crate) use pool::Limits;
+pub(crate) use read::{Range, Ts};
+pub(crate) use write::{FencedWrite, Mutation, Written};
+
+mod admin;
+mod cas_register;
+mod error;
+mod gc;
+mod keys;
+mod log;
+mod metrics;
+mod options;
+mod pd;
+mod pool;
+mod read;
+mod reconnect;
+mod regions;
+mod rows;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod wipe;
+mod write;
+
+use engine::cas_register::{Cas, CasRegister as _};
+
+/// The register with the id of the TiKV cluster on which the store was begun.
+const CLUSTER: &str = "cluster";
+
+/// Short calls that take as long as the longest call that is made of a few requests, about: a transaction in two phases.
+const ROUND_TRIPS: u32 = 6;
+
+/// Checks the options of a connection, and the files that they name; no request is sent.
+pub fn check(options: &Options) -> anyhow::Result<()> {
+    options.check().map_err(anyhow::Error::msg)?;
+    pd::Pd::new(options).check()
+}
+
+/// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
+#[derive(Clone)]
+pub struct Tikv {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    keys: Keys,
+    cluster_id: u64,
+    pool: pool::Pool,
+    pd: pd::Pd,
+    regions: regions::Regions,
+}
+
+/// The reason why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The options are invalid: report them to the user.
+    #[error("{0}")]
+    Options(String),
+    /// The store was begun on another cluster: refuse, change nothing.
+    #[error("the store belongs to TiKV cluster {pinned}, but the addresses of PD lead to cluster {found}")]
+    OtherCluster {
+        /// The cluster that the store was begun on.
+        pinned: u64,
+        /// The cluster that was found.
+        found: u64,
+    },
+    /// PD belongs to another cluster than the options name: refuse, change nothing.
+    #[error("--tikv-cluster-id is {wanted}, but the addresses of PD lead to cluster {found}")]
+    UnwantedCluster {
+        /// The cluster that the options name.
+        wanted: u64,
+        /// The cluster that was found.
+        found: u64,
+    },
+    /// Stored bytes are not what was written: refuse.
+    #[error("the register {0:?} holds something else than a cluster id")]
+    Corrupt(&'static str),
+    /// TiKV cannot be reached: try again later.
+    #[error("TiKV cannot be reached")]
+    Unreachable(#[source] anyhow::Error),
+}
+
+impl Tikv {
+    /// Connects, and pins a new store to the cluster. The [`ConnectionSupervisor`] has to run as long as the connection is used.
+    pub async fn connect(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
+        let (tikv, supervisor) = Self::attach(options).await?;
+        tikv.pin().await?;
+        Ok((tikv, supervisor))
+    }
+
+    /// Connects, but neither writes anything nor checks on which cluster the store was begun.
+    pub async fn attach(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
+        options.check().map_err(ConnectError::Options)?;
+        let keys =
+            Keys::new(&options.key_prefix).ok_or_else(|| ConnectError::Options("the key prefix is too long".into()))?;
+        let pd = pd::Pd::new(&options);
+        let reached = pd.reach().await.map_err(ConnectError::Unreachable)?;
+        if let Some(wanted) = options.cluster_id.filter(|wanted| *wanted != reached.cluster_id) {
+            let found = reached.cluster_id;
+            return Err(ConnectError::UnwantedCluster { wanted, found });
+        }
+        let pool = pool::Pool::connect(&options, &reached.endpoints).await;
+        let pool = pool.map_err(ConnectError::Unreachable)?;
+        let shared = Arc::new(Shared {
+            options,
+            keys,
+            cluster_id: reached.cluster_id,
+            pool,
+            pd,
+            regions: regions::Regions::default(),
+        });
+        let supervisor = ConnectionSupervisor::new(shared.clone()).map_err(ConnectError::Unreachable)?;
+        Ok((Tikv { shared }, supervisor))
+    }
+
+    /// Returns the id of the TiKV cluster, which PD chose when the cluster was created.
+    #[must_use]
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.cluster_id
+    }
+
+    /// Returns a register of this store. Its name is part of the format. A request takes as long as a read or an append may.
+    #[must_use]
+    pub fn register(&self, name: &str) -> TikvRegister {
+        TikvRegister::new(self.clone(), self.keys().register(name))
+    }
+
+    /// Returns the same register for an election: a leader loses its lead if it does not renew its record within `renew_deadline`.
+    #[must_use]
+    pub fn election_register(&self, name: &str, renew_deadline: Duration) -> TikvRegister {
+        TikvRegister::reading_ahead(self.clone(), self.keys().register(name), renew_deadline)
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.shared.keys
+    }
+
+    /// Returns the limits of reads and appends at this moment: a cluster that is slow stretches them.
+    fn limits(&self) -> Limits {
+        let Shared { options, pool, .. } = &*self.shared;
+        let total = match pool.has_answered() {
+            true => pool.stretched(options.timeout, ROUND_TRIPS),
+            false => options.timeout * options.patience,
+        };
+        Limits {
+            attempt: (options.rpc_timeout + options.rpc_timeout / 4).min(total),
+            total,
+        }
+    }
+
+    /// Returns the age up to which a snapshot is used.
+    pub(crate) fn snapshot_age(&self) -> Duration {
+        self.shared.options.gc_window / 2
+    }
+
+    /// Stores the cluster's id in the store, or compares it with the stored one. Fails as [`Tikv::check_pin`].
+    pub async fn pin(&self) -> Result<(), ConnectError> {
+        while !self.check_pin().await? {
+            let id = Bytes::copy_from_slice(&self.cluster_id().to_be_bytes());
+            match self.pinned().compare_and_set(None, Some(id)).await {
+                Cas::Swapped | Cas::Mismatch => {} // read it
+                Cas::Unknown(error) => return Err(ConnectError::Unreachable(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if the store exists and belongs to this TiKV cluster. Fails with [`ConnectError::OtherCluster`] if it belongs
+    /// to another one, or if the register cannot be read.
+    pub async fn check_pin(&self) -> Result<bool, ConnectError> {
+        let Some(bytes) = self.pinned().get().await.map_err(ConnectError::Unreachable)? else {
+            return Ok(false);
+        };
+        let found = self.cluster_id();
+        match bytes.as_ref().try_into().map(u64::from_be_bytes) {
+            Ok(pinned) if pinned == found => Ok(true),
+            Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
+            Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
+        }
+    }
+
+    fn pinned(&self) -> TikvRegister {
+        self.register(CLUSTER)
+    }
+}
+
+impl std::fmt::Debug for Tikv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tikv")
+            .field("cluster_id", &self.shared.cluster_id)
+            .field("pd_endpoints", &self.shared.options.pd_endpoints)
+            .finish_non_exhaustive()
+    }
+}

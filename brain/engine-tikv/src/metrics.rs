@@ -1,0 +1,50 @@
+//! Metrics of requests to TiKV.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets};
+
+/// Metrics of requests to TiKV.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// One attempt, in seconds, by `op`.
+    pub requests: HistogramVec,
+    /// Attempts that failed, by `op` and `reason`.
+    pub failures: IntCounterVec,
+    /// Clients that were stuck and were replaced.
+    pub replaced: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    ///
+    /// # Errors
+    /// The registry has some of these names.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let requests = HistogramOpts::new(
+            "kubebrain_tikv_request_duration_seconds",
+            "Durations of requests to TiKV, each attempt for itself.",
+        );
+        let failures = Opts::new(
+            "kubebrain_tikv_request_failures_total",
+            "Requests to TiKV that failed, each attempt for itself.",
+        );
+        let metrics = Self {
+            requests: HistogramVec::new(requests.buckets(exponential_buckets(0.0005, 2.0, 16)?), &["op"])?,
+            failures: IntCounterVec::new(failures, &["op", "reason"])?,
+            replaced: IntCounter::new(
+                "kubebrain_tikv_clients_replaced_total",
+                "Clients of TiKV that were replaced.",
+            )?,
+        };
+        registry.register(Box::new(metrics.requests.clone()))?;
+        registry.register(Box::new(metrics.failures.clone()))?;
+        registry.register(Box::new(metrics.replaced.clone()))?;
+        Ok(metrics)
+    }
+}
+
+impl Default for Metrics {
+    /// Creates metrics that are not exported.
+    fn default() -> Self {
+        Self::register(&Registry::new()).expect("an empty registry takes them")
+    }
+}

@@ -1,0 +1,267 @@
+//! Rows in TiKV: transactions behind a fence, snapshots at timestamps.
+//!
+//! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so every
+//!   pending change of an older writer fails as a whole. Its new value proves the result of a change of unknown outcome.
+//! - **Fence shards**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
+//!   is read once, and each writes a fence shard of its own; a writer's first change writes all of them: one that was begun before
+//!   it fails.
+//! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
+//! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
+//!   snapshot is compared with half of the window that garbage collection leaves, after every reply.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::snapshot::TikvSnapshot;
+use crate::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
+use engine::rows::{Change, Rows, RowsError, Step, check_lengths};
+
+/// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer, or to a change that takes very long. The transaction of such
+/// a lock is ended. If it was alive after all, its writer repeats it.
+macro_rules! settled {
+    ($tikv:expr, $at:expr, $read:expr) => {
+        match $read.await {
+            Err($crate::Error::Locked(_)) => {
+                let (from, to) = $tikv.keys().whole();
+                match $tikv.end_transactions($at, &from, &to).await {
+                    Ok(()) => $read.await,
+                    Err(error) => Err(error),
+                }
+            }
+            outcome => outcome,
+        }
+    };
+}
+
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+/// Timeout of one attempt at a small change. It is short, because a new leader waits for its first change and a connection may
+/// hang.
+const WRITE: Duration = Duration::from_secs(4);
+
+/// A large change is sent in many pieces: each so many bytes extend the timeout by a second.
+const BYTES_PER_SECOND: usize = 256 << 10;
+
+/// Attempts at a change that hangs.
+const ATTEMPTS: u32 = 3;
+
+/// Bytes of keys and values that the client sends in one piece, and bytes of a change beside its rows: the fence, or a fence shard.
+const PIECE: usize = 16 << 10;
+const BESIDE: usize = 512;
+
+/// Transactions of a `apply_parallel` in flight at once: a commit takes a few round trips, so they run in parallel.
+const FENCE_SHARDS: u8 = 16;
+
+/// The longest value of a row, in bytes: TiKV takes raft entries of 8 MiB.
+pub const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
+
+/// Rows in TiKV. Clones share them.
+#[derive(Debug, Clone)]
+pub struct TikvRows {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tikv: Tikv,
+    /// Bytes of key and value of a row, about.
+    average: AtomicUsize,
+    /// The fence as this process wrote it last. A write that finds another fence takes the fence shards along with it.
+    fence: Mutex<Option<Bytes>>,
+}
+
+impl TikvRows {
+    /// The rows behind a connection's prefix.
+    #[must_use]
+    pub fn new(tikv: Tikv) -> TikvRows {
+        let shared = Shared {
+            tikv,
+            average: AtomicUsize::new(512),
+            fence: Mutex::new(None),
+        };
+        TikvRows {
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl Rows for TikvRows {
+    type Snapshot = TikvSnapshot;
+
+    async fn snapshot(&self) -> Result<TikvSnapshot, RowsError> {
+        TikvSnapshot::now(self.shared.clone()).await
+    }
+
+    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
+        let tikv = &self.shared.tikv;
+        let now = tikv.timestamp().await.map_err(failed)?;
+        let fence = tikv.keys().fence();
+        settled!(tikv, now, tikv.get(now, &fence)).map_err(failed)
+    }
+
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+        check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
+        let shared = &self.shared;
+        let keys = shared.tikv.keys();
+        let mut mutations = shared.mutations(&changes);
+        if !shared.is_own(expected.as_ref()) {
+            mutations.extend((0..FENCE_SHARDS).map(|shard| Mutation::Put(keys.fence_shard(shard), fence.clone())));
+        }
+        let key = keys.fence();
+        let behind = FencedWrite {
+            fence: &key,
+            expected: expected.as_ref(),
+            primary: &key,
+            new: &fence,
+        };
+        shared.write(behind, &mutations).await?;
+        shared.set_own(Some(fence));
+        shared.observe_changes(&changes);
+        Ok(())
+    }
+
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+        for step in &steps {
+            check_lengths(step, self.max_key_len(), self.max_value_len())?;
+        }
+        // One fence shard has one transaction at a time.
+        for at_once in steps.chunks(FENCE_SHARDS.into()) {
+            self.shared.write_in_lanes(&fence, at_once).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_over(&self) -> Result<(), RowsError> {
+        self.shared.set_own(None);
+        let tikv = &self.shared.tikv;
+        let now = tikv.timestamp().await.map_err(failed)?;
+        let (from, to) = tikv.keys().whole();
+        tikv.end_transactions(now, &from, &to).await.map_err(failed)
+    }
+
+    async fn sync(&self) -> Result<(), RowsError> {
+        Ok(()) // what is committed is durable
+    }
+
+    fn renew_after(&self) -> Option<Duration> {
+        Some((self.shared.tikv.snapshot_age() / 5).min(Duration::from_secs(60)))
+    }
+
+    fn step(&self) -> Step {
+        // A batch that fits into one piece of the client, and lies in one region, is committed in one phase. For a larger one,
+        // the client copies the whole batch for each piece and sends all keys along.
+        let prefix = self.shared.tikv.keys().row(&[]).len();
+        let rows = (PIECE / 4 / prefix).min(128);
+        Step {
+            rows,
+            bytes: PIECE - rows * prefix - BESIDE,
+            at_once: FENCE_SHARDS.into(),
+        }
+    }
+
+    fn max_key_len(&self) -> usize {
+        self.shared.tikv.keys().max_row_len()
+    }
+
+    fn max_value_len(&self) -> usize {
+        MAX_VALUE_LEN
+    }
+
+    fn size(&self) -> Option<u64> {
+        None // other members write them, too
+    }
+}
+
+impl Shared {
+    fn mutations(&self, changes: &[Change]) -> Vec<Mutation> {
+        let keys = self.tikv.keys();
+        let mutation = |change: &Change| match change {
+            Change::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
+            Change::Delete(key) => Mutation::Delete(keys.row(key)),
+        };
+        changes.iter().map(mutation).collect()
+    }
+
+    async fn write(&self, behind: FencedWrite<'_>, mutations: &[Mutation]) -> Result<(), RowsError> {
+        outcome(self.tikv.write(behind, mutations, limits(mutations)).await)
+    }
+
+    /// Writes steps at once, each in a fence shard of its own.
+    async fn write_in_lanes(&self, fence: &Bytes, steps: &[Vec<Change>]) -> Result<(), RowsError> {
+        let keys = self.tikv.keys();
+        let shards: Vec<Bytes> = (0..FENCE_SHARDS).map(|shard| keys.fence_shard(shard)).collect();
+        let key = keys.fence();
+        let writes: Vec<_> = steps
+            .iter()
+            .zip(&shards)
+            .map(|(step, shard)| {
+                let behind = FencedWrite {
+                    fence: &key,
+                    expected: Some(fence),
+                    primary: shard,
+                    new: fence,
+                };
+                (behind, self.mutations(step))
+            })
+            .collect();
+        outcome(self.tikv.write_all(&writes, limits).await)?;
+        steps.iter().for_each(|step| self.observe_changes(step));
+        Ok(())
+    }
+
+    fn is_own(&self, fence: Option<&Bytes>) -> bool {
+        let own = self.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        own.is_some() && own.as_ref() == fence
+    }
+
+    fn set_own(&self, fence: Option<Bytes>) {
+        *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = fence;
+    }
+
+    /// Learns from changes how long rows are.
+    fn observe_changes(&self, changes: &[Change]) {
+        let puts = changes.iter().filter(|change| matches!(change, Change::Put(..)));
+        let (puts, bytes) = puts.fold((0, 0), |(puts, bytes), put| (puts + 1, bytes + put.len()));
+        if let Some(mean) = bytes.checked_div(puts) {
+            self.observe(mean);
+        }
+    }
+
+    /// Learns from the mean length of some rows.
+    fn observe(&self, mean: usize) {
+        let old = self.average.load(Ordering::Relaxed);
+        self.average.store((old / 2 + mean / 2).max(1), Ordering::Relaxed);
+    }
+}
+
+/// Time limits of a change.
+fn limits(mutations: &[Mutation]) -> Limits {
+    let bytes: usize = mutations.iter().map(Mutation::len).sum();
+    let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
+    Limits {
+        attempt,
+        total: ATTEMPTS * attempt,
+    }
+}
+
+fn outcome(written: Result<Written, Error>) -> Result<(), RowsError> {
+    match written {
+        Ok(Written::Done) => Ok(()),
+        Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
+        Err(Error::Full(error)) => Err(RowsError::Full(error)),
+        Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
+        Err(error) => Err(RowsError::Unknown(error.into())),
+    }
+}
+
+fn failed(error: Error) -> RowsError {
+    match error {
+        Error::Full(error) => RowsError::Full(error),
+        error => RowsError::Unavailable(error.into()),
+    }
+}

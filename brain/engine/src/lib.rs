@@ -1,0 +1,8 @@
+//! What is below a store: a log whose slots are written once, rows that are the log materialised, and a register that is compared and set.
+//! Their laws, which every engine keeps, and engines in memory for tests.
+//!
+//! It must not know a real engine, nor anything of etcd.
+
+pub mod cas_register;
+pub mod log;
+pub mod rows;
