@@ -7,10 +7,10 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use brain::mvcc::keys::{index_key, index_range, object_key};
 use bytes::Bytes;
 use engine::rows::{Change, Order, Rows as _, Scan, Snapshot as _};
 use engine_local::fjall::{FjallRows, Options};
+use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 
@@ -103,7 +103,7 @@ async fn main() -> anyhow::Result<()> {
         let objects: Vec<Bytes> = page
             .rows
             .iter()
-            .map(|(row, _)| Ok(object_key(&brain::mvcc::keys::parse_index(row)?, 7)))
+            .map(|(row, _)| Ok(object_key(&mvcc::keys::parse_index(row)?, 7)))
             .collect::<anyhow::Result<_>>()?;
         let found = snapshot.multi_get(&objects).await?;
         listed += found.iter().flatten().count() as u64;

@@ -22,9 +22,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::mvcc::auth::Auth;
-use crate::mvcc::overlay::{Delta, Head};
-use crate::mvcc::record::{Change, Record};
 use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::storage::state::{CORRUPT, NOSPACE, State};
@@ -36,6 +33,9 @@ use engine::log::{Log, Slot};
 use engine::rows::Rows;
 use lease_ends::LeaseEnds;
 use lease_room::LeaseRoom;
+use mvcc::auth::Auth;
+use mvcc::overlay::{Delta, Head};
+use mvcc::record::{Change, Record};
 use permitted_leases::PermittedLeases;
 use runtime::kill_points;
 

@@ -10,10 +10,10 @@ use crate::cluster::forward::LeaderRouter;
 use crate::cluster::members::Members;
 use crate::cluster::membership::{RemoveError, RemoveMember};
 use crate::flags::url::Url;
-use crate::mvcc::auth::Auth;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{AuthError, Caller};
+use mvcc::auth::Auth;
 
 /// The service over the list of members.
 #[derive(Clone)]

@@ -14,8 +14,6 @@ use super::loggable::Change;
 use super::request::Limits;
 use crate::cluster::forward::{self, LeaderRouter, Role};
 use crate::metrics::Metrics;
-use crate::mvcc::auth::Auth;
-use crate::mvcc::view::{View, ViewError};
 use crate::otel::PartSpan;
 use crate::sequencer::command::{Answer, Handle, Request};
 use crate::slow_requests::ApplyLog;
@@ -25,6 +23,8 @@ use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::ResponseHeader;
 use etcd_types::types::{self, AuthError, Caller, Revision};
+use mvcc::auth::Auth;
+use mvcc::view::{View, ViewError};
 
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::ApiContext;
-use crate::mvcc::keys;
-use crate::mvcc::view::View;
 use crate::net::http::{Alarm, Health};
 use crate::storage::state::{CORRUPT, NOSPACE};
 use engine::rows::{Rows, Snapshot as _};
+use mvcc::keys;
+use mvcc::view::View;
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
 pub struct StoreHealth<R: Rows>(pub ApiContext<R>);

@@ -16,8 +16,6 @@ use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
 use crate::metrics::Metrics;
-use crate::mvcc::auth::{Access, Auth};
-use crate::mvcc::lease::MAX_TTL;
 use crate::net::require_leader::{is_required, lost};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
@@ -25,6 +23,8 @@ use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{AuthError, Caller, LeaseId};
+use mvcc::auth::{Access, Auth};
+use mvcc::lease::MAX_TTL;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 

@@ -313,7 +313,7 @@ fn name(f: &mut Formatter<'_>, field: &str, value: i32, name: &str) -> fmt::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::auth::AuthRequest;
+    use mvcc::auth::AuthRequest;
 
     #[test]
     fn texts_are_etcds_and_have_no_values() {

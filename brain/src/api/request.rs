@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 use bytes::Bytes;
 use prost::Message as _;
 
-use crate::mvcc::keys;
-use crate::mvcc::op::{
-    Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
-};
-use crate::mvcc::row::OBJECT_HEADER;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::LeaseId;
+use mvcc::keys;
+use mvcc::op::{
+    Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
+};
+use mvcc::row::OBJECT_HEADER;
 use pb::compare::TargetUnion;
 use pb::request_op::Request;
 

@@ -1,9 +1,9 @@
 //! Results in their wire format.
 
-use crate::mvcc::op::{OpResult, RangeResult, TxnResult};
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{KeyValue, Revision};
+use mvcc::op::{OpResult, RangeResult, TxnResult};
 use pb::response_op::Response;
 
 /// Converts a pair.

@@ -10,9 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::context::ApiContext;
-use crate::mvcc::row_check::check_row;
-use crate::mvcc::view::successor;
 use engine::rows::{Order, Rows, RowsError, Scan, Snapshot as _};
+use mvcc::row_check::check_row;
+use mvcc::view::successor;
 
 /// Rows and bytes that are read at once.
 const PIECE: (usize, usize) = (1_000, 1 << 20);

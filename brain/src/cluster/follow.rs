@@ -19,13 +19,13 @@ use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
 use crate::metrics::PeerMetrics;
-use crate::mvcc::record::Record;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
+use mvcc::record::Record;
 use runtime::tasks::Owned;
 
 /// The interval at which a member without a leader reads the log.

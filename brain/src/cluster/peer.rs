@@ -14,7 +14,6 @@ use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
 use crate::metrics::PeerMetrics;
-use crate::mvcc::row::size_of;
 use crate::net::serve::PeerId;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
@@ -23,6 +22,7 @@ use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::Member;
 use etcd_types::pb::peerpb as pb;
 use etcd_types::types::Prev;
+use mvcc::row::size_of;
 use runtime::clock::since_boot;
 use runtime::log_once::LogOncePerMessage;
 

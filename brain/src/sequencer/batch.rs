@@ -11,17 +11,17 @@ use super::command::{Answer, Begun, Command, Reply, Request, Reread};
 use super::lease_ends::PART;
 use super::lease_room::LeaseRoom;
 use super::permitted_leases::PermittedLeases;
-use crate::mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
-use crate::mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
-use crate::mvcc::fetch::{Extent, Fetched};
-use crate::mvcc::lease::ENDING;
-use crate::mvcc::op::Op;
-use crate::mvcc::overlay::{Delta, Head, Overlay};
-use crate::mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
-use crate::mvcc::view::View;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
 use engine::rows::Rows;
 use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
+use mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
+use mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
+use mvcc::fetch::{Extent, Fetched};
+use mvcc::lease::ENDING;
+use mvcc::op::Op;
+use mvcc::overlay::{Delta, Head, Overlay};
+use mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
+use mvcc::view::View;
 use runtime::budget::Meter;
 
 /// The channel of a waiting client, and its reply.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{fetch, request_timeout};
-use crate::mvcc::auth::{AuthRequest, Digest};
-use crate::mvcc::fetch::{Extent, Fetched};
-use crate::mvcc::op::{Op, OpResult};
 use crate::storage::state::State;
 use engine::rows::Rows;
 use etcd_types::types::{Caller, Error, LeaseId, Revision};
+use mvcc::auth::{AuthRequest, Digest};
+use mvcc::fetch::{Extent, Fetched};
+use mvcc::op::{Op, OpResult};
 use runtime::budget::Meter;
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
@@ -397,7 +397,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::op::TxnOp;
+    use mvcc::op::TxnOp;
 
     #[test]
     fn large_requests_leave_room_to_small_ones() {

@@ -1,13 +1,13 @@
 //! Reads the rows that requests need before they are queued.
 
 use super::command::Request;
-use crate::mvcc::evaluate::{LeasePart, chosen};
-use crate::mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
-use crate::mvcc::op::{Op, TxnOp};
-use crate::mvcc::view::{View, ViewError};
 use crate::storage::state::State;
 use engine::rows::{Rows, RowsError};
 use etcd_types::types::{Error, LeaseId};
+use mvcc::evaluate::{LeasePart, chosen};
+use mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
+use mvcc::op::{Op, TxnOp};
+use mvcc::view::{View, ViewError};
 
 /// Keys of a lease that are looked at before others have their turn.
 const PAGE: usize = 1_000;

@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use super::command::{Command, Request};
 use super::fetch::keys_of_lease;
-use crate::mvcc::evaluate::LeasePart;
-use crate::mvcc::fetch::{FEW_KEYS, Fetched, Share};
 use crate::storage::state::State;
 use engine::rows::Rows;
 use etcd_types::types::{Error, LeaseId};
+use mvcc::evaluate::LeasePart;
+use mvcc::fetch::{FEW_KEYS, Fetched, Share};
 
 /// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places
 /// of others.

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use crate::mvcc::op::Op;
 use etcd_types::types::{Caller, LeaseId};
+use mvcc::op::Op;
 
 /// Leases that are noted at most.
 const MOST: usize = 16_384;
@@ -82,8 +82,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::mvcc::op::{PutOp, TxnOp};
     use etcd_types::types::Identity;
+    use mvcc::op::{PutOp, TxnOp};
 
     fn user(name: &str, revision: u64) -> Caller {
         let name = name.to_owned();

@@ -11,14 +11,14 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::flags::Dump;
-use crate::mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
-use crate::mvcc::keys::{self, RowRange};
-use crate::mvcc::record::{Change, Record};
-use crate::mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
-use crate::mvcc::view::successor;
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
 use engine::rows::{Order, Scan, Snapshot};
+use mvcc::auth::{AUTH_ROW, AuthRow, Role, User};
+use mvcc::keys::{self, RowRange};
+use mvcc::record::{Change, Record};
+use mvcc::row::{LeaseRow, Manifest, decode_index, decode_object};
+use mvcc::view::successor;
 
 /// Rows per read.
 const PAGE_ROWS: usize = 1_000;

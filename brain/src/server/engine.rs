@@ -9,11 +9,11 @@ use crate::cluster::members::Members;
 use crate::cluster::membership::RemoveMember;
 use crate::cluster::peers::Peers;
 use crate::flags::{Config, Quota, Storage};
-use crate::mvcc::row::OBJECT_HEADER;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Server;
 use election::Config as ElectionConfig;
 use engine_local::fjall;
+use mvcc::row::OBJECT_HEADER;
 use tokio::sync::watch;
 
 /// A storage engine that is open, and the parts that come with it.

@@ -26,7 +26,6 @@ use crate::cluster::peers::name_of;
 use crate::cluster::self_hosted_lease::SelfHostedLease;
 use crate::flags::{AutoCompaction, CompactionPace, Config};
 use crate::metrics::Metrics;
-use crate::mvcc::fetch::Fetches;
 use crate::net::http;
 use crate::net::serve::{Open, Server, Services};
 use crate::otel::Tracing;
@@ -49,6 +48,7 @@ use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Elect
 use engine::cas_register::CasRegister;
 use engine::log::Log;
 use engine::rows::Rows;
+use mvcc::fetch::Fetches;
 use runtime::log_once::LogOncePerMessage;
 use runtime::memory;
 use runtime::tasks::Tasks;

@@ -31,8 +31,6 @@ use crate::flags;
 use crate::flags::url::Url;
 use crate::flags::{Config, Quota, Storage};
 use crate::metrics::Metrics;
-use crate::mvcc::evaluate::MAX_ANSWER;
-use crate::mvcc::key_index::Phase;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Services;
 use crate::slow_requests::RpcLog;
@@ -47,6 +45,8 @@ use etcd_types::pb::healthpb::health_server::HealthServer;
 use etcd_types::pb::peerpb::peer_server::PeerServer;
 use etcd_types::pb::v3electionpb::election_server::ElectionServer;
 use etcd_types::pb::v3lockpb::lock_server::LockServer;
+use mvcc::evaluate::MAX_ANSWER;
+use mvcc::key_index::Phase;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Tasks;
 

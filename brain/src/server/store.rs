@@ -9,8 +9,6 @@ use anyhow::Context;
 use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
 use crate::metrics::{DiskMetrics, Metrics};
-use crate::mvcc::fetch::Fetches;
-use crate::mvcc::keys;
 use crate::sequencer::command::Handle;
 use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::storage::commit_feed::CommitFeed;
@@ -20,6 +18,8 @@ use crate::storage::state::State;
 use crate::watch::{self, Hub};
 use engine::log::{Log, LogWrite, Unanswered};
 use engine::rows::Rows;
+use mvcc::fetch::Fetches;
+use mvcc::keys;
 
 /// The options of a store.
 #[derive(Debug, Clone)]

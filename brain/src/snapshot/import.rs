@@ -9,15 +9,15 @@ use prost::Message as _;
 
 use super::restore::{Batch, LEASES, RestoreOptions, RevisionChanges, Target};
 use super::{SnapshotFile, schema, users};
-use crate::mvcc::auth::{RoleChange, UserChange, longest_value};
-use crate::mvcc::lease::MAX_TTL;
-use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
-use crate::mvcc::row::{Manifest, Meta};
-use crate::mvcc::view::{KeyVersion, Versions, View};
 use engine::log::Log;
 use engine::rows::{Rows, Snapshot};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
+use mvcc::auth::{RoleChange, UserChange, longest_value};
+use mvcc::lease::MAX_TTL;
+use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
+use mvcc::row::{Manifest, Meta};
+use mvcc::view::{KeyVersion, Versions, View};
 
 /// What one revision of the other store did, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]

@@ -21,11 +21,6 @@ use super::users;
 use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool};
 use crate::metrics::Metrics;
-use crate::mvcc::auth::longest_value;
-use crate::mvcc::keys;
-use crate::mvcc::lease::MAX_TTL;
-use crate::mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
-use crate::mvcc::row::{Manifest, OBJECT_HEADER, size_of};
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use bbolt::Reader;
@@ -35,6 +30,11 @@ use engine::log::writer::Writer;
 use engine::rows::Rows;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
+use mvcc::auth::longest_value;
+use mvcc::keys;
+use mvcc::lease::MAX_TTL;
+use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
+use mvcc::row::{Manifest, OBJECT_HEADER, size_of};
 use runtime::tasks::Owned;
 
 /// Bytes and changes of one record.

@@ -17,13 +17,13 @@ use super::schema::{self, LeaseValue, VersionKey};
 use super::sort::{Entry, Sorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
 use super::users;
-use crate::mvcc::auth::AuthChange;
-use crate::mvcc::lease::{ENDING, StoredLease};
-use crate::mvcc::view::{KeyVersion, View};
 use bbolt::Writer;
 use engine::rows::{RowsError, Snapshot};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
+use mvcc::auth::AuthChange;
+use mvcc::lease::{ENDING, StoredLease};
+use mvcc::view::{KeyVersion, View};
 
 /// Bytes that are written to disk at once.
 const BUFFER: usize = 1 << 20;

@@ -8,9 +8,9 @@ use prost::Message;
 
 use super::FileError;
 use super::schema::{self, content};
-use crate::mvcc::auth::{AuthChange, Permission, Role, RoleChange, User, UserChange};
 use bbolt::{Reader, Writer};
 use etcd_types::pb::authpb;
+use mvcc::auth::{AuthChange, Permission, Role, RoleChange, User, UserChange};
 
 /// Bytes of all users, and of all roles: they are read into memory together.
 const MOST_BYTES: usize = 64 << 20;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use crate::mvcc::auth::{Auth, AuthChange, Digest, Tokens};
-use crate::mvcc::record::Token;
+use mvcc::auth::{Auth, AuthChange, Digest, Tokens};
+use mvcc::record::Token;
 
 /// The newest users and roles that are published, and the tokens that this member knows.
 #[derive(Debug, Default)]

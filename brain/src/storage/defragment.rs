@@ -7,10 +7,10 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::mvcc::row::Manifest;
 use crate::storage::state::State;
 use engine::log::Log;
 use engine::rows::{Rows, Snapshot as _};
+use mvcc::row::Manifest;
 
 /// Maximum time to wait for a compaction that is under way: the space of rows that it deletes, or that reads still see, cannot be freed.
 const COMPACTION: Duration = Duration::from_secs(30);

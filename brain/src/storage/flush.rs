@@ -23,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 use super::retry::{Backoff, Interrupted, Transient, retry};
 use crate::flags::CompactionPace;
 use crate::metrics::Metrics;
-use crate::mvcc::record;
-use crate::mvcc::row::{AUTH_FORMAT, Manifest};
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
 use engine::log::{Log, Slot};
 use engine::rows::{Change, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
+use mvcc::record;
+use mvcc::row::{AUTH_FORMAT, Manifest};
 use runtime::kill_points;
 
 mod compaction;
@@ -485,10 +485,10 @@ async fn young<R: Rows>(rows: &R, epoch: Option<u64>, aged: Option<Instant>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::memtable::MemtableSet;
     use crate::storage::replica::Replica;
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
+    use mvcc::memtable::MemtableSet;
 
     #[tokio::test]
     async fn rows_reach_as_far_as_an_older_leaders_flush_did() {

@@ -7,18 +7,18 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::mvcc::apply::{FirstEvents, event_of};
-use crate::mvcc::fetch::Share;
-use crate::mvcc::keys;
-use crate::mvcc::record::{Change, KeyChange, Keys, Record, RecordHead};
-use crate::mvcc::row::decode_object;
-use crate::mvcc::view::View;
 use crate::storage::state::State;
 use crate::watch::{History, HistoryError, PrevKv};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, LogError, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::{Committed, KeyValue, Prev, Revision};
+use mvcc::apply::{FirstEvents, event_of};
+use mvcc::fetch::Share;
+use mvcc::keys;
+use mvcc::record::{Change, KeyChange, Keys, Record, RecordHead};
+use mvcc::row::decode_object;
+use mvcc::view::View;
 
 /// The log of the compacted revision itself is gone.
 #[derive(Debug, thiserror::Error)]
@@ -351,7 +351,7 @@ async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<V
     for (key, revision) in changes {
         match view.memtables.get(key, revision) {
             Some((found, version)) if found == revision => {
-                versions.push(crate::mvcc::view::from_version(key.clone(), revision, version));
+                versions.push(mvcc::view::from_version(key.clone(), revision, version));
             }
             _ => {
                 rows.push((versions.len(), key));
@@ -363,7 +363,7 @@ async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<V
     for (rows, wanted) in rows.chunks(LAST_GETS).zip(wanted.chunks(LAST_GETS)) {
         for ((at, key), row) in rows.iter().zip(view.rows.multi_get(wanted).await?) {
             let object = row.map(|row| decode_object(key, &row)).transpose()?.flatten();
-            versions[*at] = object.map(|(meta, value)| crate::mvcc::view::from_meta((*key).clone(), meta, value));
+            versions[*at] = object.map(|(meta, value)| mvcc::view::from_meta((*key).clone(), meta, value));
         }
     }
     Ok(versions)

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::mvcc::key_index::{KeyIndex, Phase};
-use crate::mvcc::op::Span;
-use crate::mvcc::view::View;
 use crate::storage::state::State;
 use engine::rows::{Rows, RowsError, Snapshot};
+use mvcc::key_index::{KeyIndex, Phase};
+use mvcc::op::Span;
+use mvcc::view::View;
 
 /// Keys that are added at once.
 const PIECE: usize = 2_048;

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::mvcc::apply::{Applier, Effect};
-use crate::mvcc::memtable::{Memtable, MemtableSet};
-use crate::mvcc::record::Record;
-use crate::mvcc::sizes::Sizes;
-use crate::mvcc::view::View;
 use crate::storage::state::State;
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
 use etcd_types::types::{Committed, Prev, Revision};
+use mvcc::apply::{Applier, Effect};
+use mvcc::memtable::{Memtable, MemtableSet};
+use mvcc::record::Record;
+use mvcc::sizes::Sizes;
+use mvcc::view::View;
 use runtime::clock::since_boot;
 
 pub use lead::{Leadership, OpenError};

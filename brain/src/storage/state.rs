@@ -11,14 +11,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::auth::SharedAuth;
-use crate::mvcc::auth::Auth;
-use crate::mvcc::fetch::Fetches;
-use crate::mvcc::lease::{Leases, StoredLease};
-use crate::mvcc::sizes::Sizes;
-use crate::mvcc::view::View;
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::types::{LeaseId, Revision};
+use mvcc::auth::Auth;
+use mvcc::fetch::Fetches;
+use mvcc::lease::{Leases, StoredLease};
+use mvcc::sizes::Sizes;
+use mvcc::view::View;
 
 /// etcd's number of the alarm that stands while there is no space.
 pub const NOSPACE: i32 = 1;

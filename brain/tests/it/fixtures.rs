@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use brain::mvcc::row::{AUTH_FORMAT, FORMAT};
 use etcd_types::pb::authpb;
+use mvcc::row::{AUTH_FORMAT, FORMAT};
 
 use crate::program::Kubebrain;
 use crate::wire::{Request, Response, Target as _, pb};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use brain::mvcc::key_index::Phase;
-use brain::mvcc::op::Span;
 use brain::storage::state::State;
 use bytes::Bytes;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
+use mvcc::key_index::Phase;
+use mvcc::op::Span;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 

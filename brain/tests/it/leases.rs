@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use brain::mvcc::lease::ENDING;
 use brain::sequencer::command::Request as Command;
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
 use etcd_types::types::{Caller, LeaseId};
 use futures::StreamExt as _;
+use mvcc::lease::ENDING;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
 use runtime::clock::since_boot;

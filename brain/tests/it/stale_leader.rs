@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use brain::mvcc::op::{Op, PutOp};
 use brain::sequencer::command::{Answer, Request as Command};
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
@@ -12,6 +11,7 @@ use engine::log::{Fault, Faulty, Log, MemLog, Slot};
 use engine::rows::mem::MemRows;
 use engine::rows::{Order, Rows, Scan, Snapshot};
 use etcd_types::types::{Caller, Committed, Error, LeaseId, Revision};
+use mvcc::op::{Op, PutOp};
 use runtime::budget::Meter;
 use tokio::task::JoinSet;
 

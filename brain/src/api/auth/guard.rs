@@ -14,14 +14,14 @@ use super::simple;
 use super::turns::{Origin, Turns};
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::flags::{AuthOptions, TokenOptions};
-use crate::mvcc::auth::{Access, Auth};
-use crate::mvcc::op::Span;
 use crate::storage::auth::SharedAuth;
 use crate::storage::state::State;
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{AuthError, Caller, Identity};
+use mvcc::auth::{Access, Auth};
+use mvcc::op::Span;
 
 /// The kind of tokens.
 #[derive(Debug)]
@@ -268,11 +268,11 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::auth::{AuthChange, User, UserChange};
-    use crate::mvcc::record::Token;
     use crate::storage::replica::Replica;
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
+    use mvcc::auth::{AuthChange, User, UserChange};
+    use mvcc::record::Token;
     use tokio::sync::watch;
     use tonic::Request;
 

@@ -7,8 +7,8 @@
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
 
-use crate::mvcc::auth::Digest;
 use engine::log::Slot;
+use mvcc::auth::Digest;
 
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 

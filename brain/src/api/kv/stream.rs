@@ -16,11 +16,11 @@ use tonic::Status;
 
 use crate::api::context::{ApiContext, Permit, to_status};
 use crate::api::response::key_value;
-use crate::mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
-use crate::mvcc::view::{View, charge};
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
+use mvcc::op::{RangeOp, SortOrder, SortTarget, Span};
+use mvcc::view::{View, charge};
 use runtime::budget::Meter;
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.

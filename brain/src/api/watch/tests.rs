@@ -20,7 +20,6 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
-use crate::mvcc::row::size_of;
 use crate::watch::Hub;
 use crate::watch::model::ModelHistory;
 use etcd_types::pb::etcdserverpb::watch_client::WatchClient;
@@ -30,6 +29,7 @@ use etcd_types::pb::etcdserverpb::{
 };
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{Committed, Event, EventKind, KeyValue, LeaseId, Revision};
+use mvcc::row::size_of;
 use runtime::budget::Meter;
 
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -12,11 +12,11 @@ use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
 use crate::api::auth::Credentials;
-use crate::mvcc::op::Span;
 use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use etcd_types::types::Revision;
+use mvcc::op::Span;
 use runtime::budget::{Charge, Meter};
 
 /// The number of watchers ended by the server whose ids stay taken until the client cancels them, as etcd's do. If there are more,

@@ -30,8 +30,8 @@ use prost::Message;
 
 use crate::flags::Config;
 use crate::flags::url::Url;
-use crate::mvcc::row::FORMAT as STORED_FORMAT;
 use crate::version;
+use mvcc::row::FORMAT as STORED_FORMAT;
 
 /// The version of the table that this brain reads and writes.
 const FORMAT: u32 = 1;

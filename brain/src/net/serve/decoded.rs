@@ -1,8 +1,8 @@
 //! Estimates the memory of a decoded request from its bytes: an empty operation takes two bytes on the wire and hundreds in memory.
 
-use crate::mvcc::op::{Compare, Op};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
+use mvcc::op::{Compare, Op};
 
 /// Lists grow by doubling, and their elements are checked and copied into lists of operations.
 const OPERATION: usize = 2 * (size_of::<pb::RequestOp>() + size_of::<Op>());

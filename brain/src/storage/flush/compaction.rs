@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
 use super::{Flusher, Transient, own_snapshot, retry};
-use crate::mvcc::keys;
-use crate::mvcc::memtable::Memtable;
-use crate::mvcc::record::{self, Record};
-use crate::mvcc::sizes::{superseded_by, unversioned_in};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
 use engine::rows::{Change, Rows};
 use etcd_types::types::Revision;
+use mvcc::keys;
+use mvcc::memtable::Memtable;
+use mvcc::record::{self, Record};
+use mvcc::sizes::{superseded_by, unversioned_in};
 use runtime::kill_points;
 
 /// Bytes of the log that compaction reads at once.
@@ -305,12 +305,12 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
-    use crate::mvcc::memtable::MemtableSet;
-    use crate::mvcc::row::Manifest;
-    use crate::mvcc::sizes::Sizes;
     use crate::storage::replica::{ImmutableMemtable, Replica};
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
+    use mvcc::memtable::MemtableSet;
+    use mvcc::row::Manifest;
+    use mvcc::sizes::Sizes;
 
     /// Leases alone make no revision that could be compacted.
     #[tokio::test]

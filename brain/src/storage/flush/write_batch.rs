@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::mvcc::keys;
-use crate::mvcc::memtable::{Found, Memtable, Version};
-use crate::mvcc::row::{Meta, encode_index, encode_object, size_of};
 use engine::rows;
 use engine::rows::Change;
 use etcd_types::types::Revision;
+use mvcc::keys;
+use mvcc::memtable::{Found, Memtable, Version};
+use mvcc::row::{Meta, encode_index, encode_object, size_of};
 
 /// Changes that are applied together.
 #[derive(Debug)]

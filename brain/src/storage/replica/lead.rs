@@ -9,12 +9,12 @@ use super::load::read_manifest;
 use super::prior_leases::to_millis;
 use super::tail::Read;
 use super::{FlushResult, Replica};
-use crate::mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
 use engine::log::frame::Candidate;
 use engine::log::reader::Reader;
 use engine::log::writer::{self, Writer};
 use engine::log::{Log, LogError, LogId, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};
+use mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
 
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
 /// leases and users again.

@@ -9,17 +9,17 @@ use tokio::time::Instant;
 
 use super::prior_leases::PriorLeases;
 use super::{OpenError, Replica};
-use crate::mvcc::apply::Applier;
-use crate::mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
-use crate::mvcc::keys;
-use crate::mvcc::lease::Leases;
-use crate::mvcc::memtable::MemtableSet;
-use crate::mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
-use crate::mvcc::view::{View, successor};
 use crate::storage::state::State;
 use engine::log::{Log, LogId, Origin, Slot};
 use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use etcd_types::types::LeaseId;
+use mvcc::apply::Applier;
+use mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
+use mvcc::keys;
+use mvcc::lease::Leases;
+use mvcc::memtable::MemtableSet;
+use mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
+use mvcc::view::{View, successor};
 use runtime::clock::since_boot;
 
 impl<R: Rows> Replica<R> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::mvcc::row::Manifest;
+use mvcc::row::Manifest;
 
 /// A lock that is none: some other one.
 const OTHER: u64 = u64::MAX;

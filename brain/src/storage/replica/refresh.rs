@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::load::read_manifest;
 use super::{OpenError, Replica};
-use crate::mvcc::row::Manifest;
 use engine::log::Slot;
 use engine::rows::{Rows, Snapshot};
+use mvcc::row::Manifest;
 
 /// Pause before a failed read of rows is repeated.
 const RETRY: Duration = Duration::from_secs(2);

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use prost::Message;
 
 use super::{OpenError, Replica};
-use crate::mvcc::record::Record;
 use engine::log::frame::{Barrier, WINDOW};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
+use mvcc::record::Record;
 
 /// Bytes that are read at once: enough to be faster than the writer.
 const CHUNK: usize = 4 << 20;

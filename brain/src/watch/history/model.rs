@@ -118,9 +118,9 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::mvcc::row::size_of;
     use crate::watch::laws::{self, Subject};
     use etcd_types::types::{Event, KeyValue};
+    use mvcc::row::size_of;
 
     struct Store {
         history: ModelHistory,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brain::mvcc::row::Manifest;
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use etcd_types::pb::etcdserverpb as pb;
+use mvcc::row::Manifest;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use prost::Message as _;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{Role, User};
-use crate::mvcc::keys;
+use crate::keys;
 
 /// The name of the row that holds an [`AuthRow`].
 pub const AUTH_ROW: &str = "auth";

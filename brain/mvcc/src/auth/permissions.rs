@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::mvcc::op::Span;
+use crate::op::Span;
 
 /// The kind of access to keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

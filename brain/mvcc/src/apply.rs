@@ -14,10 +14,10 @@ use super::auth::AuthChange;
 use super::record::{Alarm, Change, KeyChange, Keys, Record, Token};
 use super::row::{LeaseRow, size_of};
 use super::sizes::Sizes;
-use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::keys;
-use crate::mvcc::lease::Leases;
-use crate::mvcc::memtable::{Memtable, Version};
+use crate::key_index::KeyIndex;
+use crate::keys;
+use crate::lease::Leases;
+use crate::memtable::{Memtable, Version};
 use etcd_types::types::{Committed, Event, EventKind, KeyValue, LeaseId, Prev, Revision};
 
 /// A change that is none of keys or leases.

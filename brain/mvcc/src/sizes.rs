@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::record::{Change, KeyChange, Record};
 use super::row::{INDEX, OBJECT_HEADER};
-use crate::mvcc::keys;
+use crate::keys;
 
 /// Bytes of a lease row, about.
 const LEASE_ROW: i64 = 16;

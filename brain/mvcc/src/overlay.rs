@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::op::Span;
-use crate::mvcc::key_filter::{KeyFilter, KeyHash};
-use crate::mvcc::lease::{ENDING, Leases};
+use crate::key_filter::{KeyFilter, KeyHash};
+use crate::lease::{ENDING, Leases};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.

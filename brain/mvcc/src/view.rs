@@ -14,8 +14,8 @@ use super::key_index::{Counted, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
 use super::row::{Meta, decode_index, decode_object, size_of};
 use super::select::select;
-use crate::mvcc::keys;
-use crate::mvcc::memtable::{MemtableSet, Version};
+use crate::keys;
+use crate::memtable::{MemtableSet, Version};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::{Error, KeyValue, Revision};
 use runtime::budget::Meter;
@@ -370,13 +370,13 @@ impl<S: Snapshot> View<S> {
 const PAIR_BYTES: usize = 256;
 
 /// The memory of a pair in an answer that is encoded from pairs which are in memory already.
-pub(crate) fn answer_bytes(kv: &KeyValue) -> usize {
+pub fn answer_bytes(kv: &KeyValue) -> usize {
     kv.key.len() + kv.value.len() + PAIR_BYTES
 }
 
 /// Charges an answer for pairs, before `values` that are not in memory are read: they are in memory twice while the answer is
 /// encoded. Returns [`Error::TooManyRequests`] if there is no memory for it.
-pub(crate) fn charge(meter: &Meter, page: &[KeyValue], values: bool) -> Result<(), Error> {
+pub fn charge(meter: &Meter, page: &[KeyValue], values: bool) -> Result<(), Error> {
     Charged::new(ChargedTo::Meter(meter)).keep(page, values)
 }
 
@@ -462,14 +462,14 @@ impl<'a> Charged<'a> {
 }
 
 /// The smallest byte string behind `key`.
-pub(crate) fn successor(key: &Bytes) -> Bytes {
+pub fn successor(key: &Bytes) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
     next.put_u8(0);
     next.freeze()
 }
 
-pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
+pub fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<KeyValue> {
     let value = version.value?;
     Some(KeyValue {
         key,
@@ -482,7 +482,7 @@ pub(crate) fn from_version(key: Bytes, revision: Revision, version: Version) -> 
     })
 }
 
-pub(crate) fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
+pub fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,

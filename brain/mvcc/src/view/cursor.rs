@@ -7,10 +7,10 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use super::{PAGE_BYTES, View, from_meta, from_version, successor};
-use crate::mvcc::keys;
-use crate::mvcc::memtable;
-use crate::mvcc::op::Span;
-use crate::mvcc::row::{decode_index, decode_object};
+use crate::keys;
+use crate::memtable;
+use crate::op::Span;
+use crate::row::{decode_index, decode_object};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::{KeyValue, Revision};
 
@@ -328,10 +328,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::mvcc::count_cache::CountCache;
-    use crate::mvcc::hot_rows::HotRows;
-    use crate::mvcc::memtable::{MemtableSet, Version};
-    use crate::mvcc::row::{Meta, encode_index, encode_object};
+    use crate::count_cache::CountCache;
+    use crate::hot_rows::HotRows;
+    use crate::memtable::{MemtableSet, Version};
+    use crate::row::{Meta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{Change, Rows};
     use etcd_types::types::LeaseId;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{PAGE_BYTES, View, successor};
-use crate::mvcc::keys;
-use crate::mvcc::memtable::{Found, Memtable};
-use crate::mvcc::row::{Meta, decode_object, size_of};
+use crate::keys;
+use crate::memtable::{Found, Memtable};
+use crate::row::{Meta, decode_object, size_of};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::Revision;
 
@@ -220,8 +220,8 @@ fn from_memtable(Found { key, revision, version }: Found) -> KeyVersion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::memtable::{MemtableSet, Version};
-    use crate::mvcc::row::encode_object;
+    use crate::memtable::{MemtableSet, Version};
+    use crate::row::encode_object;
     use engine::rows::mem::MemRows;
     use engine::rows::{Change, Rows as _};
     use etcd_types::types::LeaseId;

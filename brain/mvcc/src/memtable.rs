@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::table::{Found, Memtable, Range, Span, Versions};
-use crate::mvcc::key_filter::KeyHash;
+use crate::key_filter::KeyHash;
 use engine::rows::Order;
 use etcd_types::types::{LeaseId, Revision};
 

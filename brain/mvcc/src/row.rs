@@ -4,7 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::sizes::Sizes;
-use crate::mvcc::keys::KeyError;
+use crate::keys::KeyError;
 use engine::log::{LogId, Origin, Slot};
 use engine::rows::RowsError;
 use etcd_types::types::{LeaseId, Revision};

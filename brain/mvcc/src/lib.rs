@@ -1,4 +1,6 @@
 //! The versions of keys, without clocks, tasks or disk access: evaluation, codec, memtables, views and leases.
+//!
+//! It must not know members, the network or a real engine.
 
 pub mod apply;
 pub mod auth;

@@ -10,7 +10,7 @@ use crossbeam_skiplist::SkipMap;
 use crossbeam_skiplist::map::Entry;
 
 use super::Version;
-use crate::mvcc::key_filter::{KeyFilter, KeyHash};
+use crate::key_filter::{KeyFilter, KeyHash};
 use engine::rows::Order;
 use etcd_types::types::Revision;
 

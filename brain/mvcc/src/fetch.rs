@@ -19,8 +19,8 @@ pub use self::budget::{Budget, FEW_KEYS, Fetches, Share};
 
 use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
-use crate::mvcc::key_filter::KeyHash;
-use crate::mvcc::memtable::MemtableSet;
+use crate::key_filter::KeyHash;
+use crate::memtable::MemtableSet;
 use engine::rows::Snapshot;
 use etcd_types::types::{Error, KeyValue, Prev, Revision};
 
@@ -487,11 +487,11 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::mvcc::count_cache::CountCache;
-    use crate::mvcc::hot_rows::HotRows;
-    use crate::mvcc::keys;
-    use crate::mvcc::op::PutOp;
-    use crate::mvcc::row::{Meta, encode_index, encode_object};
+    use crate::count_cache::CountCache;
+    use crate::hot_rows::HotRows;
+    use crate::keys;
+    use crate::op::PutOp;
+    use crate::row::{Meta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{Change, Rows};
     use etcd_types::types::LeaseId;

@@ -66,7 +66,7 @@ fn damaged(row: &Bytes, what: std::fmt::Arguments<'_>) -> RowsError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mvcc::row::{Meta, encode_index, encode_object};
+    use crate::row::{Meta, encode_index, encode_object};
     use etcd_types::types::LeaseId;
 
     fn meta() -> Meta {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::mvcc::op::SortOrder;
+use crate::op::SortOrder;
 use engine::rows::Rows as _;
 use engine::rows::mem::{MemRows, MemSnapshot};
 use etcd_types::types::LeaseId;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::mvcc::op::{CompareResult, CompareTarget, DeleteOp, RangeOp};
+use crate::op::{CompareResult, CompareTarget, DeleteOp, RangeOp};
 use etcd_types::types::Identity;
 
 fn text(text: &str) -> Bytes {
@@ -357,7 +357,7 @@ fn users_read_about_themselves_and_their_roles() {
 
 #[test]
 fn rows_of_changes_make_the_same_users_and_roles() {
-    use crate::mvcc::keys;
+    use crate::keys;
     let mut auth = Auth::default();
     let mut rows = BTreeMap::new();
     for request in [
