@@ -3,8 +3,6 @@
 //! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
 //! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
 
-pub mod watch;
-
 pub mod storage;
 
 pub mod snapshot;

@@ -12,7 +12,7 @@ use tonic::{Request, Status};
 use super::auth::Credentials;
 use super::kv::{KvService, meter};
 use super::lease::LeaseService;
-use crate::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Step, Subscription};
+use ::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Step, Subscription};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

@@ -12,7 +12,7 @@ use super::concurrency::{
     Client, Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
 };
 use super::response::key_value;
-use crate::watch::{EventFilter, History};
+use ::watch::{EventFilter, History};
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
 use etcd_types::pb::etcdserverpb::{ResponseHeader, TxnResponse};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
 use super::concurrency::{Client, Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
-use crate::watch::History;
+use ::watch::History;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
 use etcd_types::pb::v3lockpb as pb;

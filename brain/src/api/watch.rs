@@ -25,7 +25,7 @@ use self::session::Session;
 use super::auth::{Credentials, Guard};
 use super::kv::meter;
 use crate::net::require_leader::is_required;
-use crate::watch::{History, Hub, Replay};
+use ::watch::{History, Hub, Replay};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_server::{Watch, WatchServer};
 use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};

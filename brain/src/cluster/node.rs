@@ -12,7 +12,7 @@ use crate::sequencer::command::QueueOwner;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::history::LogHistory;
 use crate::storage::replica::Replica;
-use crate::watch::{History as _, HistoryError, Hub, PrevKv};
+use ::watch::{History as _, HistoryError, Hub, PrevKv};
 use engine::log::{LogError, Unanswered};
 
 /// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.

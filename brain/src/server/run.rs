@@ -43,7 +43,7 @@ use crate::slow_requests::ApplyLog;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::defragment::{self, Defragmentations};
 use crate::storage::state::State;
-use crate::watch;
+use ::watch;
 use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Election};
 use engine::cas_register::CasRegister;
 use engine::log::Log;

@@ -37,7 +37,7 @@ use crate::slow_requests::RpcLog;
 use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
-use crate::watch::{History, Hub};
+use ::watch::{History, Hub};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

@@ -15,7 +15,7 @@ use crate::storage::commit_feed::CommitFeed;
 use crate::storage::history::LogHistory;
 use crate::storage::replica::{OpenError, Replica, Tail};
 use crate::storage::state::State;
-use crate::watch::{self, Hub};
+use ::watch::{self, Hub};
 use engine::log::{Log, LogWrite, Unanswered};
 use engine::rows::Rows;
 use mvcc::fetch::Fetches;

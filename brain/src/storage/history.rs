@@ -8,7 +8,7 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::storage::state::State;
-use crate::watch::{History, HistoryError, PrevKv};
+use ::watch::{History, HistoryError, PrevKv};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, LogError, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use ::watch::{self, Replay};
 use brain::api::concurrency::{Cleanup, Concurrency};
 use brain::api::election::ElectionService;
 use brain::api::lease::LeaseService;
 use brain::metrics::Metrics;
 use brain::storage::history::LogHistory;
-use brain::watch::{self, Replay};
 use bytes::Bytes;
 use election::election_server::Election as _;
 use engine::log::MemLog;

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::watch::{self, History, PrevKv};
 use brain::api::auth::Guard;
 use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
@@ -20,7 +21,6 @@ use brain::sequencer::{Options as SequencerOptions, Space};
 use brain::server::store;
 use brain::server::store::NodeHandles;
 use brain::slow_requests::ApplyLog;
-use brain::watch::{self, History, PrevKv};
 use engine::cas_register::mem::MemRegister;
 use engine::log::Log;
 use engine::rows::Rows;

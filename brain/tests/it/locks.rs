@@ -129,7 +129,7 @@ impl Member {
                 lease_bytes: usize::MAX,
                 compaction: CompactionPace::default(),
             },
-            watch: brain::watch::Options::default(),
+            watch: ::watch::Options::default(),
             fetches: Fetches::default(),
             lease: timing.lease_duration,
         };

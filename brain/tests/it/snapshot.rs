@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use ::watch::{History as _, HistoryError, PrevKv};
 use bbolt::Reader;
 use brain::api::kv::KvService;
 use brain::cluster::owner;
 use brain::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
-use brain::watch::{History as _, HistoryError, PrevKv};
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};

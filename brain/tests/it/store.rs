@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brain::watch::{History as _, PrevKv};
+use ::watch::{History as _, PrevKv};
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tonic::Code;
 
-use crate::watch::{EmptyRange, EventFilter, KeyRange, PrevKv};
+use ::watch::{EmptyRange, EventFilter, KeyRange, PrevKv};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::WatchCreateRequest;
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;

@@ -6,7 +6,7 @@ use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
 use super::request::{Form, Refused};
-use crate::watch::{Entry, PrevKv};
+use ::watch::{Entry, PrevKv};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchResponse};
 use etcd_types::pb::mvccpb;

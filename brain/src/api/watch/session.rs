@@ -21,7 +21,7 @@ use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
 use crate::api::auth::Credentials;
 use crate::net::require_leader::lost;
-use crate::watch::{Chunk, History, Inbox};
+use ::watch::{Chunk, History, Inbox};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
 use etcd_types::pb::etcdserverpb::{WatchRequest, WatchResponse};

@@ -20,8 +20,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
 use super::{Options, WatchService};
-use crate::watch::Hub;
-use crate::watch::model::ModelHistory;
+use ::watch::Hub;
+use ::watch::model::ModelHistory;
 use etcd_types::pb::etcdserverpb::watch_client::WatchClient;
 use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
 use etcd_types::pb::etcdserverpb::{
@@ -52,12 +52,12 @@ struct Member {
 type Change<'a> = (&'a str, Option<&'a [u8]>);
 
 impl Member {
-    async fn start(bounds: crate::watch::Options) -> Self {
+    async fn start(bounds: ::watch::Options) -> Self {
         Self::start_with(bounds, Duration::from_secs(600), 1536 << 10).await
     }
 
     async fn start_with(
-        bounds: crate::watch::Options,
+        bounds: ::watch::Options,
         progress_notify_interval: Duration,
         max_request_bytes: usize,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Member {
 
     /// Starts a member that charges all clients to one connection.
     async fn start_metered(
-        bounds: crate::watch::Options,
+        bounds: ::watch::Options,
         progress_notify_interval: Duration,
         max_request_bytes: usize,
         meter: Meter,
@@ -115,7 +115,7 @@ impl Member {
     }
 
     async fn bounded() -> Self {
-        Self::start(crate::watch::Options::default()).await
+        Self::start(::watch::Options::default()).await
     }
 
     /// Commits a revision to history and publishes it to the watchers.
@@ -131,7 +131,7 @@ impl Member {
 
     /// Deletes a key whose value is too large to be read.
     fn delete_unread(&mut self, key: &str) {
-        use crate::watch::History;
+        use ::watch::History;
         let revision = self.history.published() + 1;
         let event = Event {
             prev_kv: None,
@@ -146,7 +146,7 @@ impl Member {
 
     /// Commits a revision to history without publishing it to the watchers.
     fn remember(&mut self, changes: &[Change<'_>]) -> Arc<Committed> {
-        use crate::watch::History;
+        use ::watch::History;
         let revision = self.history.published() + 1;
         let events = changes
             .iter()

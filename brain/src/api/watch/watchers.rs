@@ -12,7 +12,7 @@ use super::Shared;
 use super::request::{Create, Form, Refused};
 use super::response;
 use crate::api::auth::Credentials;
-use crate::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
+use ::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use etcd_types::types::Revision;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::watch::{History, HistoryError, Options, PrevKv, Replay};
+use ::watch::{History, HistoryError, Options, PrevKv, Replay};
 use engine::log::MemLog;
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 

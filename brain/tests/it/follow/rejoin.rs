@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ::watch::{History as _, HistoryError, PrevKv};
 use brain::storage::history::LogHistory;
-use brain::watch::{History as _, HistoryError, PrevKv};
 use engine::log::{Log as _, LogError, MemLog, Slot};
 
 use super::hooked_log::HookedLog;

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::watch::{KeyRange, Options as Bounds};
+use ::watch::{KeyRange, Options as Bounds};
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 
 const KEYS: [&str; 8] = ["a", "a/1", "a/2", "b", "b/1", "b/2", "c", "c/\u{7f}"];
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     async fn create(&mut self) {
-        use crate::watch::History;
+        use ::watch::History;
         let any = |rng: &mut SmallRng, of: &[&'static str]| of[rng.random_range(0..of.len())];
         let mut create = span(any(&mut self.rng, &KEYS), any(&mut self.rng, &ENDS));
         let published = self.history.published();
@@ -185,7 +185,7 @@ impl Reader {
     }
 
     fn check(&mut self, response: &WatchResponse) {
-        use crate::watch::History;
+        use ::watch::History;
         if is_progress(response) {
             self.progress += 1;
             assert_eq!(response.watch_id, -1, "nobody asked for periodic progress");
@@ -283,7 +283,7 @@ async fn round(seed: u64) -> (usize, usize, usize) {
 
 /// Commits one to three revisions, published together, and sometimes compacts.
 fn commit_some(rng: &mut SmallRng, member: &mut Member, truth: &Truth) {
-    use crate::watch::History;
+    use ::watch::History;
     let mut batch = Vec::new();
     for _ in 0..rng.random_range(1..4) {
         let value = vec![rng.random(); rng.random_range(0..200)];

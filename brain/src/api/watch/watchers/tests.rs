@@ -7,16 +7,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::watch::Options;
-use crate::watch::model::ModelHistory;
-use crate::watch::{Hub, Replay};
+use ::watch::model::ModelHistory;
+use ::watch::{Hub, Replay};
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 use runtime::budget::Budget;
 
 fn watchers() -> Watchers<ModelHistory> {
     let hub = Hub::new(
-        crate::watch::Options {
+        ::watch::Options {
             key_bytes: 1 << 10,
-            ..crate::watch::Options::default()
+            ..::watch::Options::default()
         },
         1,
     );

@@ -1,16 +1,18 @@
 //! A history in memory, for tests.
 
+#![allow(clippy::unwrap_used, clippy::new_without_default, reason = "it is for tests")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::{History, HistoryError};
-use crate::watch::PrevKv;
-use crate::watch::mailbox::locked;
-use etcd_types::types::{Committed, EventKind, Revision};
+use crate::PrevKv;
+use crate::mailbox::locked;
+use etcd_types::types::{Committed, Revision};
 
 /// The simplest history that obeys the laws. It also counts reads, and fails as many of them as a test requests.
 #[derive(Debug, Clone)]
-pub(crate) struct ModelHistory(Arc<Mutex<State>>);
+pub struct ModelHistory(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -23,7 +25,7 @@ struct State {
 
 impl ModelHistory {
     /// A fresh store.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             revisions: BTreeMap::new(),
             published: 1,
@@ -34,7 +36,7 @@ impl ModelHistory {
     }
 
     /// Appends the next revision.
-    pub(crate) fn append(&self, committed: &Arc<Committed>) {
+    pub fn append(&self, committed: &Arc<Committed>) {
         let mut state = locked(&self.0);
         assert_eq!(committed.revision, state.published + 1, "revisions are dense");
         state.published = committed.revision;
@@ -42,7 +44,7 @@ impl ModelHistory {
     }
 
     /// Drops revisions older than `revision`.
-    pub(crate) fn compact(&self, revision: Revision) {
+    pub fn compact(&self, revision: Revision) {
         let mut state = locked(&self.0);
         let compacted = revision.max(state.compacted);
         state.compacted = compacted;
@@ -50,12 +52,12 @@ impl ModelHistory {
     }
 
     /// Makes the next `count` reads fail.
-    pub(crate) fn fail(&self, count: usize) {
+    pub fn fail(&self, count: usize) {
         locked(&self.0).failures = count;
     }
 
     /// Returns the number of reads so far.
-    pub(crate) fn reads(&self) -> usize {
+    pub fn reads(&self) -> usize {
         locked(&self.0).reads
     }
 
@@ -114,12 +116,13 @@ impl History for ModelHistory {
     }
 }
 
+#[cfg(test)]
 mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::watch::laws::{self, Subject};
-    use etcd_types::types::{Event, KeyValue};
+    use crate::laws::{self, Subject};
+    use etcd_types::types::{Event, EventKind, KeyValue};
     use mvcc::row::size_of;
 
     struct Store {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::PrevKv;
 use etcd_types::types::{Committed, Revision};
 
-#[cfg(test)]
-pub(crate) mod laws;
-#[cfg(test)]
-pub(crate) mod model;
+#[cfg(any(test, feature = "laws"))]
+pub mod laws;
+#[cfg(any(test, feature = "laws"))]
+pub mod model;
 
 /// The committed revisions of a store, as far back as compaction has left them.
 ///

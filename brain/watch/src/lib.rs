@@ -5,6 +5,8 @@
 //! [history](History) by itself. So no watcher can delay the writer or another watcher, and none loses an event.
 //!
 //! Invariant: once `dispatched` is R, every event at or before R of every open mailbox is in it or was taken from it.
+//!
+//! It must not know how requests arrive, nor where history is kept.
 
 mod dispatch;
 mod history;
@@ -17,9 +19,9 @@ mod ring;
 mod subscription;
 
 pub use self::history::{History, HistoryError};
-#[cfg(test)]
-pub(crate) use self::history::{laws, model};
-pub use self::hub::Hub;
+#[cfg(any(test, feature = "laws"))]
+pub use self::history::{laws, model};
+pub use self::hub::{Gauges, Hub};
 pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
 pub use self::replay::{Chunk, Replay};

@@ -1,13 +1,16 @@
 //! The laws of [`History`], for every implementation.
 
+#![allow(clippy::unwrap_used, reason = "a law that does not hold is a failed test")]
+#![allow(async_fn_in_trait, reason = "the trait is for tests")]
+
 use bytes::Bytes;
 
 use super::{History, HistoryError};
-use crate::watch::PrevKv;
+use crate::PrevKv;
 use etcd_types::types::{Committed, Event, EventKind, Revision};
 
 /// A fresh store at revision 1 that creates history on command; each command returns after publication.
-pub(crate) trait Subject {
+pub trait Subject {
     /// The history to be checked.
     type History: History;
 
@@ -25,7 +28,7 @@ pub(crate) trait Subject {
 }
 
 /// Checks all laws. Every store must be a fresh one.
-pub(crate) async fn check<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
+pub async fn check<S: Subject>(mut fresh: impl AsyncFnMut() -> S) {
     a_fresh_store_has_no_history(fresh().await).await;
     reads_begin_where_asked_and_have_no_gap(written(fresh().await).await).await;
     events_tell_what_was_before(written(fresh().await).await).await;

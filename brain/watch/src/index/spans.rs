@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 
-use crate::watch::range::End;
+use crate::range::End;
 
 /// The position of a node; [`NONE`] is no node.
 type Link = u32;

@@ -19,14 +19,19 @@ const AT_ONCE: usize = 1024;
 
 /// Gauges for the metrics.
 #[derive(Debug, Default)]
-pub(crate) struct Gauges {
-    pub(crate) watchers: AtomicU64,
-    pub(crate) lagging: AtomicU64,
-    pub(crate) streams: AtomicU64,
-    pub(crate) events: AtomicU64,
-    pub(crate) pending: AtomicU64,
+pub struct Gauges {
+    /// Watchers that are open.
+    pub watchers: AtomicU64,
+    /// Those of them that read history, because they are behind the ring.
+    pub lagging: AtomicU64,
+    /// Streams of clients.
+    pub streams: AtomicU64,
+    /// Events that were passed to watchers so far.
+    pub events: AtomicU64,
+    /// Events that wait to be sent.
+    pub pending: AtomicU64,
     /// Watchers that want previous versions.
-    pub(crate) with_prev_kv: Arc<AtomicU64>,
+    pub with_prev_kv: Arc<AtomicU64>,
 }
 
 /// Passes committed revisions from the writer to the watchers. A cheap handle to shared state.
@@ -252,7 +257,9 @@ impl Hub {
         self.shared.gauges.pending.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn gauges(&self) -> &Gauges {
+    /// Returns the counts of watchers and pending events; whoever passes events on keeps them true.
+    #[must_use]
+    pub fn gauges(&self) -> &Gauges {
         &self.shared.gauges
     }
 
