@@ -1,4 +1,4 @@
-//! What every server needs, whatever it serves: tasks that end together, budgets of memory, the clock, limits of the process, log lines that do not
+//! What every server needs, whatever it serves: tasks that end together, a thread for those that must not wait, budgets of memory, the clock, limits of the process, log lines that do not
 //! repeat.
 //!
 //! It must not know anything of etcd, of storage or of the network.
@@ -9,4 +9,5 @@ pub mod kill_points;
 pub mod log_once;
 pub mod memory;
 pub mod open_files;
+pub mod own_thread;
 pub mod tasks;

@@ -22,6 +22,7 @@ use engine::log::{Log as _, LogId, LogObserver, Origin, Slot};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
 use runtime::memory;
+use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
@@ -74,6 +75,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         // The directory's lock excludes all other processes: the record need not outlive this process, nor be visible to others.
         lock: ElectionLock::Storage(StorageLock::new(MemRegister::new(), "data directory")),
         timing: ElectionConfig::lease(ElectionConfig::unique(&config.name)),
+        election_thread: OwnThread::start("election").context("start a thread")?,
         space: DiskSpace::new(dir.path(), quota)?,
         ids,
         storage: StorageInUse {

@@ -14,6 +14,7 @@ use crate::net::serve::Server;
 use election::Config as ElectionConfig;
 use engine_local::fjall;
 use mvcc::row::OBJECT_HEADER;
+use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 /// A storage engine that is open, and the parts that come with it.
@@ -22,6 +23,8 @@ pub(crate) struct OpenEngine<E: Engine> {
     pub(crate) rows: E::Rows,
     pub(crate) lock: ElectionLock<E::Register>,
     pub(crate) timing: ElectionConfig,
+    /// Runs the election, which must renew its lock however many requests there are.
+    pub(crate) election_thread: OwnThread,
     pub(crate) space: E::Space,
     pub(crate) ids: Ids,
     /// Description of the storage, for `/member`.

@@ -51,6 +51,7 @@ use engine::rows::Rows;
 use mvcc::fetch::Fetches;
 use runtime::log_once::LogOncePerMessage;
 use runtime::memory;
+use runtime::own_thread::OwnThread;
 use runtime::tasks::Tasks;
 use tokio::sync::{mpsc, watch as watch_channel};
 use tokio_util::sync::CancellationToken;
@@ -378,6 +379,7 @@ fn start_leadership<E: Engine>(
     let OpenEngine {
         lock,
         timing,
+        election_thread,
         ids,
         members,
         roles,
@@ -386,7 +388,7 @@ fn start_leadership<E: Engine>(
     } = engine;
     // The lock is needed until this member has stopped leading and following; peers are served as long.
     let led = CancellationToken::new();
-    let competing = (lock.clone(), timing.clone());
+    let competing = (lock.clone(), timing.clone(), election_thread);
     let election = compete(config, competing, (metrics, &led, &mut life.tasks))?;
     let cluster = peers.map(|(server, peers)| {
         let duplicate_member =
@@ -440,7 +442,7 @@ fn start_leadership<E: Engine>(
 /// Joins the election until `led`, and serves the leader's name over HTTP if configured.
 fn compete<C: CasRegister>(
     config: &Config,
-    (lock, timing): (ElectionLock<C>, ElectionConfig),
+    (lock, timing, thread): (ElectionLock<C>, ElectionConfig, OwnThread),
     (metrics, led, tasks): (&Metrics, &CancellationToken, &mut Tasks),
 ) -> anyhow::Result<Election> {
     let latency = LockLatency::new(&metrics.server, timing.clone());
@@ -452,7 +454,7 @@ fn compete<C: CasRegister>(
         failures.inc_by(renewing.failed_renewals().saturating_sub(failures.get()));
     });
     let running = elector.run(led.clone());
-    tasks.spawn("election", async move { Ok(running.await?) });
+    tasks.spawn("election", async move { Ok(thread.run(running).await??) });
     if config.leader_http.is_some() {
         let told = Server::bind_leader(config)?;
         let leader = leader_name(config.name.clone(), election.watch());

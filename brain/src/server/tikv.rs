@@ -26,6 +26,7 @@ use engine::cas_register::{Cas, CasRegister as _};
 use engine::log::LogObserver;
 use engine::log::frame::is_barrier;
 use engine_tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvLog, TikvRegister, TikvRows};
+use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
@@ -65,16 +66,19 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let waiting = NotReady::new(Refusal::new(Code::Starting, "TiKV is being connected to"));
     let open = life.open(server, waiting.services(metrics.clone()));
     let request = JoinRequest::new(config);
+    let election_thread = OwnThread::start("election").context("start a thread")?;
     let reached = tokio::select! {
         biased;
         () = life.leave.cancelled() => return life.end().await,
         reached = retry::until_reached(&waiting, async |failures| {
-            reach(config, &options, (&request, &metrics), failures).await
+            reach(config, &options, (&request, &metrics, &election_thread), failures).await
         }) => reached?,
     };
     let Reached {
         tikv,
         supervisor,
+        election_tikv,
+        election_supervisor,
         cluster,
         secret,
         table,
@@ -83,6 +87,10 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let proof = Proof::new(&secret, cluster, member);
     let peers = peers.proving(proof.clone());
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
+    let thread = election_thread.clone();
+    let supervising = election_supervisor.run(life.stop.clone());
+    life.tasks
+        .spawn("TiKV of the election", async move { thread.run(supervising).await? });
     let members = membership::members(&request, &table, &peers);
     let admission = Arc::new(MembersOnly {
         proof,
@@ -108,7 +116,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         life.stop.clone(),
     );
     life.tasks.spawn("garbage collection", collection);
-    let (lock, timing) = lock(config, &tikv).await?;
+    let (lock, timing) = lock(config, &election_tikv).await?;
     let disk = metrics.disk.clone();
     let engine = OpenEngine::<TikvEngine> {
         log: TikvLog::keeping(tikv.clone(), is_barrier)
@@ -116,6 +124,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         rows: TikvRows::new(tikv.clone()),
         lock,
         timing,
+        election_thread,
         space: QuotaSpace(quota(config)),
         ids: Ids { cluster, member },
         storage: StorageInUse {
@@ -173,6 +182,9 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
 struct Reached {
     tikv: Tikv,
     supervisor: ConnectionSupervisor,
+    /// Connections of the election's own, whose tasks are in its thread.
+    election_tikv: Tikv,
+    election_supervisor: ConnectionSupervisor,
     /// The id of the cluster that owns the key prefix.
     cluster: u64,
     /// The secret by which members prove that they belong to the cluster.
@@ -197,13 +209,15 @@ pub(crate) const ONE_ATTEMPT: u32 = 2;
 async fn reach(
     config: &Config,
     options: &TikvOptions,
-    (request, metrics): (&JoinRequest, &Metrics),
+    (request, metrics, election_thread): (&JoinRequest, &Metrics, &OwnThread),
     failures: u32,
 ) -> anyhow::Result<Reached> {
     let mut connection = connection(options, metrics, failures);
     // Two renewals fit into the renew deadline if each is answered in half of it.
     connection.slowest_answer = config.election.renew_deadline / 2;
-    let (tikv, supervisor) = Tikv::attach(connection).await?;
+    let (tikv, supervisor) = Tikv::attach(connection.clone()).await?;
+    let attaching = election_thread.clone().run(Tikv::attach(connection));
+    let (election_tikv, election_supervisor) = attaching.await??;
     // Before anything is written.
     check_first_start(config, &tikv).await?;
     tikv.pin().await?;
@@ -215,6 +229,8 @@ async fn reach(
     Ok(Reached {
         tikv,
         supervisor,
+        election_tikv,
+        election_supervisor,
         cluster,
         secret,
         table,
