@@ -34,16 +34,19 @@ impl LiveBytes {
     }
 
     /// Reads all rows that a view sees, and remembers their bytes: not compressed, and no more than the tables have. Blocks for as long as
-    /// that takes, until `is_over`.
+    /// that takes, until `is_over`. If what it would see is gone, all may be left.
     pub(super) fn read(
         &mut self,
         keyspace: &Keyspace,
         (now, seqno): (Contents, SeqNo),
         is_over: impl Fn() -> bool,
     ) -> Result<u64, RowsError> {
+        let Ok(rows) = caught(|| Ok(keyspace.tree.iter(seqno, None))) else {
+            return Ok(now.bytes);
+        };
         let mut left = 0;
         caught(|| {
-            for row in keyspace.tree.iter(seqno, None) {
+            for row in rows {
                 let (key, value) = row.into_inner()?;
                 left += key.len() as u64 + value.len() as u64 + PER_ROW;
                 if left >= now.bytes || is_over() {

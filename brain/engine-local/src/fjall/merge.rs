@@ -496,13 +496,13 @@ impl Work {
             rows, deleted, bytes, ..
         } = Counts::of(&self.keyspace);
         let now = Contents { rows, deleted, bytes };
-        // Deletions that are in memory only are not merged.
+        // Deletions that are in memory only are not merged, so they are left out unless all views are younger.
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
-        let beyond = newest.map_or(0, |newest| newest + 1);
+        let view = self.live.enter_readable(newest.map_or(0, |newest| newest + 1));
         let mut live_bytes = self.known();
         match live_bytes.known(now) {
             Some(left) => Ok(left),
-            None => live_bytes.read(&self.keyspace, (now, beyond), is_over),
+            None => live_bytes.read(&self.keyspace, (now, view.number), is_over),
         }
     }
 

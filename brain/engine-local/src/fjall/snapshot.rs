@@ -52,6 +52,18 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Enters a view that sees what is below `number`, or as little more as can still be read: what no view sees may be gone.
+    pub(super) fn enter_readable(&self, number: SeqNo) -> Place {
+        let mut counts = self.counts();
+        let oldest = counts.first_key_value().map_or(0, |(oldest, _)| *oldest);
+        let number = number.max(oldest);
+        *counts.entry(number).or_default() += 1;
+        Place {
+            live: self.clone(),
+            number,
+        }
+    }
+
     fn enter(&self, number: SeqNo) -> Place {
         *self.counts().entry(number).or_default() += 1;
         Place {
@@ -62,9 +74,9 @@ impl Live {
 }
 
 /// A view among those that live.
-struct Place {
+pub(super) struct Place {
     live: Live,
-    number: SeqNo,
+    pub(super) number: SeqNo,
 }
 
 impl Drop for Place {

@@ -424,3 +424,30 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
         "{left} and {more} bytes"
     );
 }
+
+/// A compaction writes the fence to have views renewed, and merges, before it looks how much is left.
+#[tokio::test]
+async fn bytes_that_are_left_are_known_though_every_view_is_younger_than_the_tables() {
+    let root = tempfile::tempdir().unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
+    rows.shared.merger.end();
+    for batch in 1..=6 {
+        let changes = match batch {
+            1 | 2 => vec![laws::put(format!("key/{batch}"), random_bytes(batch, 50_000))],
+            _ => Vec::new(),
+        };
+        let last = History::fence(batch).unwrap();
+        rows.apply(History::fence(batch - 1), last, changes).await.unwrap();
+        if batch <= 2 {
+            rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
+        }
+    }
+    rows.shared.compact(super::super::Left::Tables).unwrap();
+    let watermark = rows.shared.live.watermark();
+    let path = rows.shared.keyspace.path().to_owned();
+    let mut versions = rows.shared.keyspace.tree.get_version_history_lock();
+    versions.maintenance(&path, watermark).unwrap();
+    drop(versions);
+    let left = rows.shared.merger.live_bytes().unwrap();
+    assert!((100_000..102_000).contains(&left), "{left} bytes");
+}
