@@ -19,17 +19,23 @@ impl Metrics {
     /// # Errors
     /// The registry has some of these names.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let requests = HistogramOpts::new(
-            "kubebrain_tikv_request_duration_seconds",
-            "Durations of requests to TiKV, each attempt for itself.",
-        );
-        let failures = Opts::new(
-            "kubebrain_tikv_request_failures_total",
-            "Requests to TiKV that failed, each attempt for itself.",
-        );
+        let buckets = exponential_buckets(0.0005, 2.0, 16)?;
         let metrics = Self {
-            requests: HistogramVec::new(requests.buckets(exponential_buckets(0.0005, 2.0, 16)?), &["op"])?,
-            failures: IntCounterVec::new(failures, &["op", "reason"])?,
+            requests: HistogramVec::new(
+                HistogramOpts::new(
+                    "kubebrain_tikv_request_duration_seconds",
+                    "Durations of requests to TiKV, each attempt for itself.",
+                )
+                .buckets(buckets),
+                &["op"],
+            )?,
+            failures: IntCounterVec::new(
+                Opts::new(
+                    "kubebrain_tikv_request_failures_total",
+                    "Requests to TiKV that failed, each attempt for itself.",
+                ),
+                &["op", "reason"],
+            )?,
             replaced: IntCounter::new(
                 "kubebrain_tikv_clients_replaced_total",
                 "Clients of TiKV that were replaced.",

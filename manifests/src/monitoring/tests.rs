@@ -13,11 +13,12 @@ struct Declared {
 const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
 
 /// The sources that declare metrics: of a brain, and of the operator, which leaves out the prefix of most names.
-const BRAIN: [&str; 4] = [
+const BRAIN: [&str; 5] = [
     include_str!("../../../brain/src/metrics/groups.rs"),
     include_str!("../../../brain/src/metrics/grpc.rs"),
     include_str!("../../../brain/src/metrics/peers.rs"),
     include_str!("../../../brain/src/metrics/process.rs"),
+    include_str!("../../../brain/engine-tikv/src/metrics.rs"),
 ];
 const OPERATOR: &str = include_str!("../../../operator/src/metrics.rs");
 
@@ -44,7 +45,9 @@ fn declared() -> BTreeMap<String, Declared> {
                 .any(|prefix| text.starts_with(prefix));
             if is_name {
                 name = Some(text.to_owned());
-                let is_histogram = before.contains("r.histogram");
+                let is_histogram = ["r.histogram", "HistogramOpts"]
+                    .iter()
+                    .any(|made| before.contains(made));
                 let mut labels: BTreeSet<String> = labels.iter().map(|label| (*label).to_owned()).collect();
                 if text == "grpc_server_handled_total" {
                     labels.insert("grpc_code".to_owned());
