@@ -14,11 +14,16 @@ const COPIES: usize = 2;
 /// The memory per byte on the wire of requests without operations, at most: lists of empty strings.
 const FLAT: usize = 32;
 
-/// A depth beyond the decoder's limit.
+/// The depth of groups beyond the decoder's limit.
 const DEPTH: usize = 100;
 
+/// The most txns in one another. The decoder takes 100 levels of messages; a nested txn has two, and its innermost operations have a few
+/// more.
+const NESTED_TXNS: usize = 45;
+
 /// Returns approximately the most memory that a message of an RPC takes in addition to its bytes. Fails with [`Error::TooManyOps`]
-/// for a txn that has more than `max_ops` operations in one of its lists.
+/// for a txn that has more than `max_ops` operations in one of its lists, and with [`Error::RequestTooLarge`] for one with more than
+/// [`NESTED_TXNS`] in one another.
 pub(super) fn decoded_bytes(path: &str, message: &[u8], max_ops: usize) -> Result<usize, Error> {
     let copies = message.len().saturating_mul(COPIES);
     match path {
@@ -44,8 +49,8 @@ struct Counted {
 
 impl Counted {
     fn txn(&mut self, message: &[u8], depth: usize, max_ops: Option<usize>) -> Result<(), Error> {
-        if depth > DEPTH {
-            return Ok(());
+        if depth > NESTED_TXNS {
+            return Err(Error::RequestTooLarge);
         }
         let mut lists = [0_usize; 3];
         for field in Fields(message) {
@@ -213,6 +218,22 @@ mod tests {
         for len in 0..message.len() {
             let _ = decoded_bytes(TXN, &message[..len], 128);
         }
+    }
+
+    #[test]
+    fn more_txns_in_one_another_than_can_be_decoded_are_refused() {
+        use pb::request_op::Request;
+        let around = |request| pb::TxnRequest {
+            success: vec![pb::RequestOp { request: Some(request) }],
+            ..pb::TxnRequest::default()
+        };
+        let put = Request::RequestPut(pb::PutRequest::default());
+        let txns = |depth| (0..depth).fold(around(put.clone()), |txn, _| around(Request::RequestTxn(txn)));
+        let taken = txns(NESTED_TXNS).encode_to_vec();
+        assert!(decoded_bytes(TXN, &taken, 128).is_ok());
+        assert!(pb::TxnRequest::decode(&taken[..]).is_ok());
+        let refused = txns(NESTED_TXNS + 1).encode_to_vec();
+        assert_eq!(decoded_bytes(TXN, &refused, 128), Err(Error::RequestTooLarge));
     }
 
     #[test]
