@@ -17,7 +17,7 @@ use crate::lease::client;
 /// The interval at which the files are read.
 pub(crate) const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The client of a kubeconfig. client-go reads certificates again, too, because whoever issues short-lived ones replaces the files.
+/// The client of a kubeconfig. Like client-go, it reads certificates again: tools that issue short-lived certificates replace the files.
 #[derive(Clone)]
 pub(crate) struct ReloadedClient(Arc<Mutex<Loaded>>);
 

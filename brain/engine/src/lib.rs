@@ -1,4 +1,5 @@
-//! What is below a store: a log whose slots are written once, rows that are the log materialised, and a register that is compared and set.
+//! The storage interfaces below a store: a log whose slots are written once, rows that the log is applied to, and a register with
+//! compare-and-set.
 //! Their laws, which every engine keeps, and engines in memory for tests.
 //!
 //! It must not know a real engine, nor anything of etcd.

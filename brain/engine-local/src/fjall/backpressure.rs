@@ -28,8 +28,8 @@ const TABLES: Duration = Duration::from_secs(120);
 const MOST_TO_COME: u64 = 32 << 20;
 
 impl Shared {
-    /// Waits until fjall takes a batch without holding the thread up, however slow the disk is: reads go on meanwhile.
-    /// Files that merges left over go meanwhile.
+    /// Waits until fjall can take a batch without blocking the thread. Reads continue during the wait.
+    /// Removes files that merges no longer need during the wait.
     pub(super) async fn wait_for_room(
         self: &Arc<Self>,
         mut writer: OwnedMutexGuard<Writer>,
@@ -60,7 +60,7 @@ impl Shared {
         Ok(writer)
     }
 
-    /// Waits until fjall has made tables of full memtables; not for ever, because others fill up meanwhile.
+    /// Waits until fjall has flushed the full memtables. The wait has a limit, because new memtables fill up during it.
     pub(super) async fn wait_for_tables(self: &Arc<Self>) -> Result<(), RowsError> {
         let begin = Instant::now();
         while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < TABLES {
@@ -109,7 +109,7 @@ impl Shared {
         Ok(under_way == 0 || inspect::require_space(&self.dir, self.needed(bytes) + under_way).is_ok())
     }
 
-    /// Bytes that must be free for a batch of so many.
+    /// Returns the bytes that must be free on the medium before a batch of `bytes` is applied.
     pub(super) fn needed(&self, bytes: usize) -> u64 {
         self.options.reserve_bytes + self.tables_to_come() + 2 * bytes as u64
     }
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     /// Bytes that fjall needs to flush its memtables: its thread does not survive a full disk.
-    /// Never so many that rows refuse a batch before writes are refused.
+    /// The result is bounded: clients' writes are refused before the rows refuse a batch.
     fn tables_to_come(&self) -> u64 {
         let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.table_bytes();
         in_memory.min(MOST_TO_COME)

@@ -1,4 +1,4 @@
-//! Removes journals whose rows are in tables, of rows to which nobody writes.
+//! Removes the journals of an idle store once their rows are in tables.
 
 use tokio::sync::OwnedMutexGuard;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A step by which a log stores a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogWrite {
-    /// A write of so many bytes, which is not durable yet, and how long it took.
+    /// A write that is not durable yet: its bytes and its duration.
     Written(usize, Duration),
     /// A sync that made writes durable, or its equivalent if there is no disk, and how long it took.
     Synced(Duration),
