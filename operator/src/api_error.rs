@@ -22,16 +22,19 @@ pub(crate) enum Class {
     Denied,
     /// The object itself is wrong: trying again does not help.
     Invalid,
+    /// The namespace is being deleted: nothing can be made in it, and the cluster is deleted with it. Say nothing.
+    NamespaceTerminating,
     /// Another replica leads: this process ends.
     Fenced,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Conflict,
         Self::Transient,
         Self::Denied,
         Self::Invalid,
+        Self::NamespaceTerminating,
         Self::Fenced,
     ];
 
@@ -40,7 +43,7 @@ impl Class {
             kube::Error::Api(status) => match status.code {
                 409 => Self::Conflict,
                 400 | 422 => Self::Invalid,
-                403 if is_namespace_ending(status) => Self::Transient,
+                403 if is_namespace_terminating(status) => Self::NamespaceTerminating,
                 401 | 403 => Self::Denied,
                 500 if status.message.starts_with(UNTYPED) => Self::Invalid,
                 _ => Self::Transient,
@@ -56,13 +59,13 @@ impl Class {
             Self::Conflict => failures >= 10,
             Self::Transient => failures >= 3,
             Self::Denied | Self::Invalid => true,
-            Self::Fenced => false,
+            Self::NamespaceTerminating | Self::Fenced => false,
         }
     }
 }
 
-/// Returns true if an object was refused because its namespace is being deleted, and soon everything in it.
-fn is_namespace_ending(status: &Status) -> bool {
+/// Returns true if the API server refused an object because its namespace is being deleted, and soon everything in it.
+fn is_namespace_terminating(status: &Status) -> bool {
     let details = status.details.iter();
     details
         .flat_map(|details| &details.causes)
@@ -112,7 +115,7 @@ mod tests {
             "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace", "message": ""}]},
         });
         let ending = kube::Error::Api(Box::new(serde_json::from_value(ending).unwrap()));
-        assert_eq!(Class::of(&ending), Class::Transient);
+        assert_eq!(Class::of(&ending), Class::NamespaceTerminating);
         let untyped = "failed to create typed patch object (brains/dev; apps/v1, Kind=StatefulSet): .spec.template.spec.x: field not declared in schema";
         assert_eq!(Class::of(&answered(500, "", untyped)), Class::Invalid);
         assert_eq!(Class::of(&kube::Error::Service(NotLeading.into())), Class::Fenced);
@@ -141,5 +144,6 @@ mod tests {
         assert!(!Class::Transient.is_told(2) && Class::Transient.is_told(3));
         assert!(!Class::Conflict.is_told(9) && Class::Conflict.is_told(10));
         assert!(Class::Denied.is_told(1) && Class::Invalid.is_told(1) && !Class::Fenced.is_told(100));
+        assert!(!Class::NamespaceTerminating.is_told(100));
     }
 }

@@ -225,12 +225,16 @@ async fn contain<T>(pass: impl Future<Output = Result<T, Error>>) -> Result<T, E
 async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, failures: u32) {
     let words = problem.message();
     let class = problem.class();
-    if matches!(class, Class::Conflict | Class::Fenced) {
-        debug!(error = words, failures, "a pass will be repeated");
-    }
     if !class.is_told(failures) {
-        if class == Class::Transient {
-            info!(error = words, failures, "a pass failed and will be repeated");
+        match class {
+            Class::Transient => info!(error = words, failures, "a pass failed and will be repeated"),
+            Class::NamespaceTerminating if failures == 1 => {
+                info!(
+                    error = words,
+                    "the namespace is being deleted: waiting for the cluster's own deletion"
+                );
+            }
+            _ => debug!(error = words, failures, "a pass will be repeated"),
         }
         return;
     }

@@ -321,6 +321,7 @@ fn kind(class: Class) -> &'static str {
         Class::Transient => "Transient",
         Class::Denied => "Denied",
         Class::Invalid => "Invalid",
+        Class::NamespaceTerminating => "NamespaceTerminating",
         Class::Fenced => "Fenced",
     }
 }

@@ -18,6 +18,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tracing::warn;
 
+use crate::api_error::Class;
 use crate::events::Event;
 use crate::metrics::Outcome;
 use crate::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
@@ -175,13 +176,6 @@ fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
     Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} stay in TiKV: {why}"))
 }
 
-/// Returns true if the API server refuses every new object because the namespace is being deleted.
-fn is_namespace_terminating(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
-}
-
 /// Takes the next step. Objects are read anew: what the stores show may be late.
 async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progress, Error> {
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
@@ -213,7 +207,8 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         .map_err(api("reading the Job of the wipe"))?
     else {
         let made = jobs.create(&PostParams::default(), &wanted).await;
-        if made.as_ref().is_err_and(is_namespace_terminating) {
+        let refused = made.as_ref().err().map(Class::of);
+        if refused == Some(Class::NamespaceTerminating) {
             let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
             warn!(namespace, cluster = name, "{}", event.note);
             // No Event can be made there any more, but one about it.

@@ -336,6 +336,24 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
     assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
 }
 
+/// What the namespace controller has deleted already cannot be made again; the cluster is deleted with the rest.
+#[tokio::test(start_paused = true)]
+async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
+    let api = FakeApi::scripted(|asked| {
+        if !(asked.writes() && asked.path.ends_with("secrets/dev-peer-tls")) {
+            return Reply::Pass;
+        }
+        let (code, mut status) = failure(403, "Forbidden", "it ends");
+        status["details"]["causes"] = json!([{"reason": "NamespaceTerminating", "message": "it ends"}]);
+        Reply::With(code, status)
+    });
+    let rig = Rig::new(bare(api)).await;
+    authority(&rig).await;
+    let problem = reconcile(&rig.context, &rig.cluster(), 50).await.unwrap_err();
+    assert_eq!(problem.class(), Class::NamespaceTerminating);
+    assert_ne!(condition(&stored_status(&rig), "Degraded")["status"], "True");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
     let api = FakeApi::scripted(|asked| if asked.writes() { Reply::Never } else { Reply::Pass });
