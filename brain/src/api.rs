@@ -6,7 +6,6 @@ pub mod cluster;
 pub mod concurrency;
 pub mod context;
 pub mod election;
-pub mod grpc_health;
 pub mod header;
 pub mod health;
 pub mod kv;

@@ -22,7 +22,6 @@ mod number;
 mod read;
 mod snapshot;
 mod table;
-pub mod url;
 #[cfg(test)]
 mod values;
 mod wipe;
@@ -30,10 +29,8 @@ mod yaml;
 
 pub use bootstrap::{Bootstrap, BootstrapError};
 pub use config::{
-    AuthOptions, AutoCompaction, BrowserPolicy, CompactionPace, Config, Dump, Dumped, ElectionLockKind,
-    ElectionOptions, ImportCommand, JwtOptions, Keepalive, LeaseOptions, Limits, LogFormat, LogLevel, LogOptions,
-    LogOutput, LogRotation, Password, Quota, SelfSigned, SignMethod, SnapshotCommand, SocketOptions, SourceOptions,
-    SrvDiscovery, Storage, TikvOptions, TlsOptions, TlsPolicy, TlsVersion, TokenOptions, TracingOptions,
+    AutoCompaction, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand, LeaseOptions, Limits,
+    Quota, SnapshotCommand, Storage, TikvOptions,
 };
 pub use read::features;
 
@@ -106,7 +103,7 @@ pub fn parse(
         }
     }
     if given.get("version").is_some_and(|given| given.value == "true") {
-        return Ok(Asked::Print(crate::version::describe()));
+        return Ok(Asked::Print(etcd_types::version::describe()));
     }
     if reads_file(&given) && reads_variables {
         given = from_file(given, &mut warnings)?;

@@ -6,6 +6,7 @@
 pub(crate) use backlog::{Collected, collecting};
 pub(crate) use copy::{Copied, Orders, copy};
 pub(crate) use source::{Compacted, Source};
+pub use source::{Password, SourceOptions};
 
 mod backlog;
 mod bounded;

@@ -26,7 +26,6 @@ pub mod otel;
 pub mod refusal;
 pub mod slow_requests;
 pub mod telemetry;
-pub mod version;
 
 #[cfg(test)]
 mod fuzzing;

@@ -55,7 +55,6 @@ pub struct Metrics {
     pub network: NetworkMetrics,
     /// Certificates.
     pub tls: TlsMetrics,
-    tikv: OnceLock<engine_tikv::Metrics>,
     open_snapshots: OnceLock<IntGauge>,
 }
 
@@ -285,17 +284,16 @@ impl Metrics {
             grpc: GrpcMetrics::register(&r, extensive),
             network: NetworkMetrics::register(&r),
             tls: TlsMetrics::register(&r),
-            tikv: OnceLock::new(),
             open_snapshots: OnceLock::new(),
             observe: Mutex::default(),
             registry: r.0,
         }
     }
 
-    /// Returns the metrics of requests to TiKV, which are registered by the first call: only if there is a TiKV.
-    pub fn tikv(&self) -> engine_tikv::Metrics {
-        let register = || engine_tikv::Metrics::register(&self.registry).expect("each name is registered once");
-        self.tikv.get_or_init(register).clone()
+    /// Returns the registry, for metrics of a storage engine.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Returns the gauge of snapshots of rows that are open, which is registered by the first call: only if they hold something.
@@ -363,10 +361,10 @@ impl ServerMetrics {
     /// Sets the metrics that identify this member: once, when its id is known.
     pub fn set_identity(&self, member_id: u64) {
         self.identity.with_label_values(&[&format!("{member_id:x}")]).set(1);
-        self.version.with_label_values(&[crate::version::ETCD]).set(1);
-        let cluster = crate::version::CLUSTER
+        self.version.with_label_values(&[etcd_types::version::ETCD]).set(1);
+        let cluster = etcd_types::version::CLUSTER
             .rsplit_once('.')
-            .map_or(crate::version::CLUSTER, |(minor, _)| minor);
+            .map_or(etcd_types::version::CLUSTER, |(minor, _)| minor);
         self.cluster_version.with_label_values(&[cluster]).set(1);
     }
 }

@@ -22,12 +22,24 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
 use tonic::Code;
 use tonic::metadata::MetadataMap;
 
-use crate::flags::TracingOptions;
 use exporter::LoggedExporter;
 use propagation::{Headers, Metadata};
 
 mod exporter;
 mod propagation;
+
+/// The export of spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingOptions {
+    /// The URL of the collector: OTLP over gRPC, without TLS.
+    pub collector: http::Uri,
+    /// The service name, the same for all members.
+    pub service_name: String,
+    /// The id of this member among those of the service.
+    pub instance_id: Option<String>,
+    /// The traced requests in a million, of those that a client has no trace for.
+    pub sampling_rate: u32,
+}
 
 /// The time for which the end of the process waits for spans to be sent.
 const FLUSH: Duration = Duration::from_secs(2);

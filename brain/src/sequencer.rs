@@ -41,7 +41,6 @@ use runtime::kill_points;
 
 use options::MIN_BATCH;
 pub use options::Options;
-pub use request_timeout::{REQUEST_TIMEOUT, request_timeout};
 
 pub mod command;
 
@@ -52,7 +51,6 @@ mod lease_ends;
 mod lease_room;
 mod options;
 mod permitted_leases;
-mod request_timeout;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.

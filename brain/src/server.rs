@@ -13,7 +13,7 @@ mod embedded;
 mod engine;
 mod first_start;
 mod import;
-pub mod not_ready;
+mod ports;
 pub mod process;
 mod refusal_of;
 mod retry;

@@ -9,11 +9,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
 use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder, format};
 
+pub use options::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
 use rotate::RotatingFile;
 use zap::Zap;
 
-use crate::flags::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
-
+mod options;
 mod rotate;
 mod zap;
 

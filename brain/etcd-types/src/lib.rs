@@ -3,7 +3,12 @@
 //! It must not know how anything is stored or served.
 
 pub mod errors;
+mod request_timeout;
 pub mod types;
+pub mod url;
+pub mod version;
+
+pub use request_timeout::{REQUEST_TIMEOUT, request_timeout};
 
 /// The descriptors of all messages: an encoded `FileDescriptorSet`.
 pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -8,8 +8,8 @@ use crate::cluster::forward;
 use crate::cluster::members::Members;
 use crate::net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
 use crate::net::http::{Alarm, Health as _};
-use crate::version;
 use engine::rows::Rows;
+use etcd_types::version;
 use mvcc::row;
 
 /// The timeout of the test reads: storage that answers later counts as not ready.

@@ -25,10 +25,12 @@ use pb::auth_server::Auth;
 
 pub use credentials::Credentials;
 pub use guard::{Authenticator, Guard};
+pub use options::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
 mod credentials;
 mod guard;
 mod jwt;
+mod options;
 mod simple;
 mod turns;
 

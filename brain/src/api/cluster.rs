@@ -9,10 +9,10 @@ use super::auth::{Credentials, Guard};
 use crate::cluster::forward::LeaderRouter;
 use crate::cluster::members::Members;
 use crate::cluster::membership::{RemoveError, RemoveMember};
-use crate::flags::url::Url;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{AuthError, Caller};
+use etcd_types::url::Url;
 use mvcc::auth::Auth;
 
 /// The service over the list of members.

@@ -104,7 +104,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
             .chain(errors);
         Ok(Response::new(pb::StatusResponse {
             header: Some(self.store.header(self.store.state.view().revision)),
-            version: crate::version::ETCD.to_owned(),
+            version: etcd_types::version::ETCD.to_owned(),
             db_size: bytes(total),
             leader,
             raft_index: committed,

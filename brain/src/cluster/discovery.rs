@@ -15,8 +15,16 @@ use hickory_resolver::{ResolverBuilder, TokioResolver};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::flags::SrvDiscovery;
-use crate::flags::url::Url;
+use etcd_types::url::Url;
+
+/// The DNS domain in which members are looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SrvDiscovery {
+    /// The domain of the records.
+    pub domain: String,
+    /// The suffix of the service's name, after a dash; no suffix if empty.
+    pub name: String,
+}
 
 /// The time for which an answer of DNS is cached: a leader that cannot be reached is dialled more often.
 const FRESH: Duration = Duration::from_secs(1);

@@ -11,10 +11,10 @@ use tonic::{Request, Response, Status};
 
 use crate::metrics::PeerMetrics;
 use crate::otel::Tracing;
-use crate::sequencer::{REQUEST_TIMEOUT, request_timeout};
 use engine::log::Slot;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
+use etcd_types::{REQUEST_TIMEOUT, request_timeout};
 use runtime::budget::Meter;
 
 pub use read_index::ReadIndexBatcher;

@@ -14,7 +14,7 @@ use engine::cas_register::{Cas, CasRegister};
 use etcd_types::pb::etcdserverpb as pb;
 
 pub use removal::{Removal, RemoveError, RemoveMember};
-pub use table::{JoinError, JoinRequest, MemberTable};
+pub use table::{ConfiguredMember, JoinError, JoinRequest, MemberTable};
 
 mod removal;
 mod table;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::ToSocketAddrs as _;
 
-use super::url::Url;
+use etcd_types::url::Url;
 
 /// What the flags say about a store that does not exist yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,8 +5,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::bootstrap::Bootstrap;
-use super::url::Url;
+use crate::api::auth::AuthOptions;
+use crate::cluster::discovery::SrvDiscovery;
+use crate::import::SourceOptions;
+use crate::net::http::BrowserPolicy;
+use crate::net::listen::SocketOptions;
+use crate::net::serve::Keepalive;
+use crate::net::tls::{TlsOptions, TlsPolicy};
+use crate::otel::TracingOptions;
 use crate::slow_requests::SlowOptions;
+use crate::storage::flush::CompactionPace;
+use crate::telemetry::LogOptions;
+use etcd_types::url::Url;
 
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,29 +42,6 @@ pub struct ImportCommand {
     pub until_revision: Option<i64>,
     /// Delete a copy that is not complete, and begin again.
     pub restarts: bool,
-}
-
-/// The access to an etcd, as etcdctl's flags give it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceOptions {
-    /// The client URLs, with the schemes http and https.
-    pub endpoints: Vec<Url>,
-    /// Certificates.
-    pub tls: TlsOptions,
-    /// Name and password.
-    pub user: Option<(String, Password)>,
-    /// The timeout of a connection attempt.
-    pub dial_timeout: Duration,
-}
-
-/// A password, which is never logged.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Password(pub String);
-
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Password(..)")
-    }
 }
 
 /// The configuration from the command line and the environment.
@@ -170,15 +157,6 @@ pub enum Storage {
     Tikv(TikvOptions),
 }
 
-/// The DNS domain in which members are looked up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SrvDiscovery {
-    /// The domain of the records.
-    pub domain: String,
-    /// The suffix of the service's name, after a dash; no suffix if empty.
-    pub name: String,
-}
-
 /// The election of a leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectionOptions {
@@ -229,66 +207,6 @@ pub struct TikvOptions {
     pub gc_window: Duration,
 }
 
-/// Certificates of one kind of listener.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsOptions {
-    /// PEM file of the certificate and its chain, and PEM file of its key.
-    pub pair: Option<(PathBuf, PathBuf)>,
-    /// PEM files of the certificate and key presented when dialling, if different.
-    pub dial_pair: Option<(PathBuf, PathBuf)>,
-    /// PEM file of the CAs that must have signed clients' certificates; without it none are required.
-    pub trusted_ca: Option<PathBuf>,
-    /// True if servers are trusted when dialling by the CAs that the system trusts, unless `trusted_ca` names others.
-    pub system_roots: bool,
-    /// PEM or DER file of revoked certificates.
-    pub crl: Option<PathBuf>,
-    /// A certificate needs one of these SAN host names, if there are any.
-    pub allowed_hostnames: Vec<String>,
-    /// A certificate needs one of these common names, if there are any.
-    pub allowed_common_names: Vec<String>,
-    /// The certificate that the member makes itself, and writes into the files of the pair; none if it is given one.
-    pub self_signed: Option<SelfSigned>,
-}
-
-/// A certificate that a member makes for itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SelfSigned {
-    /// Its host names and IPs.
-    pub hosts: Vec<String>,
-    /// The years for which it is valid.
-    pub years: u32,
-}
-
-/// The versions and cipher suites of TLS.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsPolicy {
-    /// Oldest version.
-    pub min: TlsVersion,
-    /// Newest version.
-    pub max: TlsVersion,
-    /// Suites of TLS 1.2 by their Go names; empty means all.
-    pub cipher_suites: Vec<String>,
-}
-
-impl Default for TlsPolicy {
-    fn default() -> Self {
-        Self {
-            min: TlsVersion::Tls12,
-            max: TlsVersion::Tls13,
-            cipher_suites: Vec::new(),
-        }
-    }
-}
-
-/// A version of TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TlsVersion {
-    /// TLS 1.2.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
-}
-
 /// The limits of clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -316,118 +234,6 @@ pub enum Quota {
     Bytes(u64),
 }
 
-/// The pace at which a compaction deletes what it made obsolete.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CompactionPace {
-    /// Most versions of keys that one step deletes; `None`: as many as one write to storage takes.
-    pub batch_limit: Option<usize>,
-    /// The pause between two steps.
-    pub pause: Duration,
-}
-
-/// Pings of idle connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Ping after this time without traffic; `None`: never.
-    pub interval: Option<Duration>,
-    /// Close the connection if a ping is not answered within this time.
-    pub timeout: Duration,
-    /// The least time between pings of a client that has open streams.
-    pub min_time: Duration,
-}
-
-/// Socket options of TCP listeners.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// SO_REUSEPORT.
-    pub reuse_port: bool,
-    /// SO_REUSEADDR.
-    pub reuse_address: bool,
-}
-
-/// The browsers that are answered. An empty list means all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BrowserPolicy {
-    /// Origins that are allowed to read responses.
-    pub cors: Vec<String>,
-    /// Host names accepted in HTTP requests without TLS.
-    pub host_whitelist: Vec<String>,
-}
-
-/// Logs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogOptions {
-    /// Least severe level that is logged.
-    pub level: LogLevel,
-    /// The format of a line.
-    pub format: LogFormat,
-    /// The targets of log lines; never empty.
-    pub outputs: Vec<LogOutput>,
-    /// How the file among the targets is replaced when it is full; `None` if it never is.
-    pub rotation: Option<LogRotation>,
-}
-
-/// The export of spans.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TracingOptions {
-    /// The URL of the collector: OTLP over gRPC, without TLS.
-    pub collector: http::Uri,
-    /// The service name, the same for all members.
-    pub service_name: String,
-    /// The id of this member among those of the service.
-    pub instance_id: Option<String>,
-    /// The traced requests in a million, of those that a client has no trace for.
-    pub sampling_rate: u32,
-}
-
-/// The replacement of a log file that is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogRotation {
-    /// The size of a full file in bytes.
-    pub max_bytes: u64,
-    /// The age at which an old file is removed, if there is one.
-    pub max_age: Option<Duration>,
-    /// The number of old files that are kept; 0 means all.
-    pub max_backups: usize,
-    /// True if the time in their names is local time, else UTC.
-    pub local_time: bool,
-    /// True if they are compressed.
-    pub compress: bool,
-}
-
-/// Severity of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// Each request.
-    Debug,
-    /// Changes of state.
-    Info,
-    /// Unexpected, but the process continues.
-    Warn,
-    /// A human must act.
-    Error,
-}
-
-/// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// One JSON object.
-    Json,
-    /// Text for people.
-    Console,
-}
-
-/// The target of log lines.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogOutput {
-    /// Standard error.
-    Stderr,
-    /// Standard output.
-    Stdout,
-    /// A file, to which lines are appended.
-    File(PathBuf),
-}
-
 /// Automatic compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoCompaction {
@@ -437,112 +243,6 @@ pub enum AutoCompaction {
     Periodic(Duration),
     /// Keeps this many revisions.
     Revision(i64),
-}
-
-/// Authentication of users.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuthOptions {
-    /// The kind of tokens.
-    pub token: TokenOptions,
-    /// Cost of hashed passwords, 4 to 31.
-    pub bcrypt_cost: u32,
-    /// The common name of a client's certificate is its user if it sends no token.
-    pub client_cert_auth: bool,
-}
-
-impl Default for AuthOptions {
-    fn default() -> Self {
-        Self {
-            token: TokenOptions::Simple {
-                ttl: Duration::from_secs(300),
-            },
-            bcrypt_cost: 10,
-            client_cert_auth: false,
-        }
-    }
-}
-
-/// The kind of tokens that users are given for their passwords.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TokenOptions {
-    /// None: passwords are of no use.
-    None,
-    /// Random ones that the members keep.
-    Simple {
-        /// The time after which an unused token expires.
-        ttl: Duration,
-    },
-    /// JSON Web Tokens.
-    Jwt(JwtOptions),
-}
-
-/// Keys of JSON Web Tokens. The files are only named here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JwtOptions {
-    /// The way in which they are signed; always given.
-    pub method: Option<SignMethod>,
-    /// PEM file of the public key.
-    pub public_key: Option<PathBuf>,
-    /// PEM file of the private key, or the secret of an HMAC.
-    pub private_key: Option<PathBuf>,
-    /// The time after which a token expires.
-    pub ttl: Duration,
-}
-
-/// The way in which JSON Web Tokens are signed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of RFC 7518 and RFC 8037")]
-pub enum SignMethod {
-    Hs256,
-    Hs384,
-    Hs512,
-    Rs256,
-    Rs384,
-    Rs512,
-    Ps256,
-    Ps384,
-    Ps512,
-    Es256,
-    Es384,
-    Es512,
-    EdDsa,
-}
-
-impl SignMethod {
-    /// All methods by name.
-    pub const ALL: &[(&str, SignMethod)] = &[
-        ("HS256", SignMethod::Hs256),
-        ("HS384", SignMethod::Hs384),
-        ("HS512", SignMethod::Hs512),
-        ("RS256", SignMethod::Rs256),
-        ("RS384", SignMethod::Rs384),
-        ("RS512", SignMethod::Rs512),
-        ("PS256", SignMethod::Ps256),
-        ("PS384", SignMethod::Ps384),
-        ("PS512", SignMethod::Ps512),
-        ("ES256", SignMethod::Es256),
-        ("ES384", SignMethod::Es384),
-        ("ES512", SignMethod::Es512),
-        ("EdDSA", SignMethod::EdDsa),
-    ];
-
-    /// Returns the method of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(own, _)| *own == name)
-            .map(|(_, method)| *method)
-    }
-
-    /// Returns its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, own)| *own == self)
-            .map_or("", |(name, _)| name)
-    }
 }
 
 /// The part that `kubebrain debug` prints.

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use super::config::{Dump, Dumped, LogLevel};
+use super::config::{Dump, Dumped};
 use super::read::storage::TIKV_STORE;
 use super::{Config, FlagError};
+use crate::telemetry::LogLevel;
 
 /// The subcommand.
 const DEBUG: &str = "debug";

@@ -1,9 +1,8 @@
 //! The configuration file: etcd's YAML, whose keys are names of flags.
 
-use super::number;
 use super::table::{Flag, Kind, Treatment};
 use super::yaml::{self, Node};
-use super::{FlagError, Given};
+use super::{FlagError, Given, number};
 
 /// The flag that names the file.
 pub(super) const CONFIG_FILE: &str = "config-file";

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::config::{ImportCommand, Password, SourceOptions, Storage, TlsOptions};
-use super::duration;
+use super::config::{ImportCommand, Storage};
 use super::read::storage::TIKV_STORE;
 use super::snapshot::{LOG_FLAGS, STORE_FLAGS};
 use super::table::{Flag, Kind};
-use super::url::{Scheme, Url};
-use super::{Config, FlagError};
+use super::{Config, FlagError, duration};
+use crate::import::{Password, SourceOptions};
+use crate::net::tls::TlsOptions;
+use etcd_types::url::{Scheme, Url};
 
 /// The subcommand.
 const IMPORT: &str = "import";

@@ -6,10 +6,13 @@ use std::time::Duration;
 use super::bootstrap::Bootstrap;
 use super::config::*;
 use super::table::Flag;
-use super::url::Url;
-use super::{Given, go_bool};
-use super::{duration, number};
+use super::{Given, duration, go_bool, number};
+use crate::net::http::BrowserPolicy;
+use crate::net::listen::SocketOptions;
+use crate::net::serve::Keepalive;
 use crate::slow_requests::SlowOptions;
+use crate::storage::flush::CompactionPace;
+use etcd_types::url::Url;
 use runtime::memory;
 
 mod auth;

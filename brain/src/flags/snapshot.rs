@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::config::{LogLevel, SnapshotCommand, Storage};
+use super::config::{SnapshotCommand, Storage};
 use super::read::storage::TIKV_STORE;
 use super::table::{Flag, Kind};
 use super::{Config, FlagError};
+use crate::telemetry::LogLevel;
 
 /// The subcommand.
 const SNAPSHOT: &str = "snapshot";

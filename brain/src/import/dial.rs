@@ -11,10 +11,11 @@ use tokio::net::TcpStream;
 use tonic::transport::Endpoint;
 
 use super::bounded::BoundedChannel;
-use crate::flags::url::Url;
-use crate::flags::{SourceOptions, TlsOptions, TlsPolicy};
+use crate::import::SourceOptions;
 use crate::net::serve::Io;
 use crate::net::tls;
+use crate::net::tls::{TlsOptions, TlsPolicy};
+use etcd_types::url::Url;
 
 /// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five
 /// seconds.

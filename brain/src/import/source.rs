@@ -13,11 +13,35 @@ use tracing::{info, warn};
 
 use super::bounded::{BoundedChannel, longest_message};
 use super::dial::dial;
-use crate::flags::SourceOptions;
+use crate::net::tls::TlsOptions;
 use crate::snapshot::{LeaseTime, SnapshotFile, Spool};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
+use etcd_types::url::Url;
+
+/// The access to an etcd, as etcdctl's flags give it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceOptions {
+    /// The client URLs, with the schemes http and https.
+    pub endpoints: Vec<Url>,
+    /// Certificates.
+    pub tls: TlsOptions,
+    /// Name and password.
+    pub user: Option<(String, Password)>,
+    /// The timeout of a connection attempt.
+    pub dial_timeout: Duration,
+}
+
+/// A password, which is never logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(pub String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
 
 /// The time for which the source may be unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);

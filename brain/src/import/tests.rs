@@ -13,8 +13,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::copy::{OpenWatch, next};
 use super::*;
-use crate::flags::url::Url;
-use crate::flags::{SourceOptions, TlsOptions};
+use crate::import::SourceOptions;
+use crate::net::tls::TlsOptions;
 use crate::snapshot::{Importer, RestoreOptions, Revised};
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
@@ -22,6 +22,7 @@ use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
+use etcd_types::url::Url;
 use runtime::tasks::Owned;
 
 /// An etcd that answers what a test says.

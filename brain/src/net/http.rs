@@ -19,11 +19,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
-use crate::sequencer::REQUEST_TIMEOUT;
-use crate::version;
+use etcd_types::{REQUEST_TIMEOUT, version};
 use runtime::log_once::LogOnce;
 
-pub use cors::{Cors, Secure};
+pub use cors::{BrowserPolicy, Cors, Secure};
 
 mod cors;
 mod health;

@@ -9,8 +9,16 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-use crate::flags::SocketOptions;
-use crate::flags::url::Url;
+use etcd_types::url::Url;
+
+/// Socket options of TCP listeners.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// SO_REUSEPORT.
+    pub reuse_port: bool,
+    /// SO_REUSEADDR.
+    pub reuse_address: bool,
+}
 
 /// The backlog of connections that the kernel accepts in advance.
 const BACKLOG: u32 = 4096;

@@ -16,19 +16,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::warn;
 
-use crate::flags::url::Url;
-use crate::flags::{Config, TlsOptions};
 use crate::metrics::Metrics;
 use crate::net::http;
 use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
-use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls};
+use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 use crate::otel::Tracing;
 use crate::slow_requests::RpcLog;
 pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Http1, PortConfig, Refused};
 use connections::Connections;
+use etcd_types::url::Url;
+pub use http2::Keepalive;
+pub use options::{PortLimits, PortOptions};
 use route::{Answers, PortRoutes, Refusals};
 use runtime::budget::Budget;
 use runtime::open_files;
@@ -48,6 +49,7 @@ mod http2;
 mod huffman;
 mod inbound;
 mod linger;
+mod options;
 mod path;
 mod route;
 mod rpc;
@@ -71,7 +73,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The purpose of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+pub enum Purpose {
     /// gRPC and HTTP.
     Both,
     /// gRPC alone.
@@ -101,7 +103,7 @@ pub struct Server {
     peer_tls: Weak<ServerTls>,
     /// The check that a connection has to pass before anything else.
     admission: Option<Arc<dyn Admission>>,
-    config: Config,
+    options: PortOptions,
     /// The time in seconds since 1970, by which certificates of clients expire.
     clock: fn() -> i64,
 }
@@ -181,42 +183,26 @@ impl Services {
 }
 
 impl Server {
-    /// Loads certificates and binds every URL for clients. Connections wait until [`Server::start`]. Must be called inside a
-    /// runtime. Fails if a certificate does not load, or if an address cannot be bound.
-    pub fn bind(config: &Config) -> anyhow::Result<Server> {
-        let client = match config.listen_client_http_urls.is_empty() {
-            true => Purpose::Both,
-            false => Purpose::Grpc,
-        };
-        let urls: Vec<(&Url, Purpose)> = [
-            (&config.listen_client_urls, client),
-            (&config.listen_client_http_urls, Purpose::Http),
-            (&config.listen_metrics_urls, Purpose::Metrics),
-        ]
-        .into_iter()
-        .flat_map(|(urls, purpose)| urls.iter().map(move |url| (url, purpose)))
-        .collect();
-        Self::bind_urls(urls, &config.client_tls, config)
-    }
-
-    fn bind_urls(urls: Vec<(&Url, Purpose)>, tls: &TlsOptions, config: &Config) -> anyhow::Result<Server> {
+    /// Loads certificates and binds every URL. Connections wait until [`Server::start`]. Must be called inside a runtime. Fails if a
+    /// certificate does not load, or if an address cannot be bound.
+    pub fn bind(urls: &[(Url, Purpose)], tls: &TlsOptions, options: PortOptions) -> anyhow::Result<Server> {
         let tls = match urls.iter().any(|(url, _)| url.scheme().is_tls()) {
-            true => Some(Arc::new(ServerTls::load(tls, &config.tls_policy)?)),
+            true => Some(Arc::new(ServerTls::load(tls, &options.tls_policy)?)),
             false => None,
         };
         for suite in tls.iter().flat_map(|tls| tls.skipped_suites()) {
             warn!(suite, "a weak cipher suite is not offered");
         }
         let listeners = urls
-            .into_iter()
-            .map(|(url, purpose)| Ok((Listener::bind(url, config.socket)?, purpose)))
+            .iter()
+            .map(|(url, purpose)| Ok((Listener::bind(url, options.socket)?, *purpose)))
             .collect::<anyhow::Result<_>>()?;
         Ok(Server {
             listeners,
             tls,
             peer_tls: Weak::new(),
             admission: None,
-            config: config.clone(),
+            options,
             clock: tls::now,
         })
     }
@@ -237,22 +223,6 @@ impl Server {
             peer_tls: peers.tls.as_ref().map(Arc::downgrade).unwrap_or_default(),
             ..self
         }
-    }
-
-    /// Loads certificates and binds every URL for peers. Fails as [`Server::bind`].
-    pub fn bind_peers(config: &Config) -> anyhow::Result<Server> {
-        let urls = config
-            .listen_peer_urls
-            .iter()
-            .map(|url| (url, Purpose::Peers))
-            .collect();
-        Self::bind_urls(urls, &config.peer_tls, config)
-    }
-
-    /// Binds the URL on which plain HTTP serves the leader's name, if there is one. Fails as [`Server::bind`].
-    pub fn bind_leader(config: &Config) -> anyhow::Result<Server> {
-        let urls = config.leader_http.iter().map(|url| (url, Purpose::Metrics)).collect();
-        Self::bind_urls(urls, &config.client_tls, config)
     }
 
     /// Returns the listen URLs, with the bound ports.
@@ -283,8 +253,8 @@ impl Server {
         let answers = Arc::new(ArcSwap::from_pointee(services.answers(certificates.clone())));
         let routes = PortRoutes {
             grpc: true,
-            gateway: self.config.grpc_gateway,
-            cors: Some(Cors::new(self.config.browsers.clone())),
+            gateway: self.options.grpc_gateway,
+            cors: Some(Cors::new(self.options.browsers.clone())),
             opened,
             ..self.port_routes(answers.clone(), &metrics)
         };
@@ -311,7 +281,7 @@ impl Server {
 
     /// Returns routes for plain HTTP.
     fn port_routes(&self, answers: Arc<ArcSwap<Answers>>, metrics: &Metrics) -> PortRoutes {
-        let limits = &self.config.limits;
+        let limits = &self.options.limits;
         // Members check requests before they forward them.
         let message = match self.is_for_peers() {
             true => limits.max_inflight_bytes / 2,
@@ -352,7 +322,7 @@ impl Server {
             tasks.spawn("certificates", follow);
         }
         let mut ports = JoinSet::new();
-        let (network, limits) = (&metrics.network, self.config.limits);
+        let (network, limits) = (&metrics.network, self.options.limits);
         let held = match self.is_for_peers() {
             true => &network.held_for_peers,
             false => &network.held,
@@ -362,7 +332,7 @@ impl Server {
         let probes = Budget::new(PROBES_BYTES, network.held_for_probes.clone());
         let probes = Connections::new(PROBES, probes, network.clone());
         let refused = Refused::default();
-        let http2 = http2::Options::new(limits.max_concurrent_streams, self.config.keepalive);
+        let http2 = http2::Options::new(limits.max_concurrent_streams, self.options.keepalive);
         let http1 = http1();
         for (listener, purpose) in self.listeners {
             let mut routes = routes.clone();
@@ -386,7 +356,7 @@ impl Server {
                 },
                 http1: http1.clone(),
                 http2: http2.clone(),
-                ping_min_time: (purpose != Purpose::Peers).then_some(self.config.keepalive.min_time),
+                ping_min_time: (purpose != Purpose::Peers).then_some(self.options.keepalive.min_time),
                 connections: if is_probes { probes.clone() } else { clients.clone() },
                 network: network.clone(),
                 refused: refused.clone(),

@@ -15,13 +15,13 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::flags::{TlsOptions, TlsPolicy};
 use crate::metrics::TlsMetrics;
 pub(crate) use certificate::key_algorithm;
 use certificate::{Validity, time};
 pub use dial::{dial, refusal};
 use files::Files;
 pub(crate) use keys::signing_key;
+pub use options::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
 pub use verifier::{Found, observed};
 
 pub(crate) mod algorithms;
@@ -33,6 +33,7 @@ mod dial;
 mod files;
 mod keys;
 mod names;
+mod options;
 mod pem;
 mod revoked;
 mod self_signed;

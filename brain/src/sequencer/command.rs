@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use super::{fetch, request_timeout};
+use super::fetch;
 use crate::storage::state::State;
 use engine::rows::Rows;
+use etcd_types::request_timeout;
 use etcd_types::types::{Caller, Error, LeaseId, Revision};
 use mvcc::auth::{AuthRequest, Digest};
 use mvcc::fetch::{Extent, Fetched};

@@ -4,9 +4,8 @@ use anyhow::Context as _;
 
 use crate::api::auth::Authenticator;
 use crate::data_dir;
-use crate::flags::{Config, Storage, TlsOptions};
-use crate::metrics::Metrics;
-use crate::net::tls::ServerTls;
+use crate::flags::{Config, Storage};
+use crate::net::tls::{ServerTls, TlsOptions};
 use crate::server::tikv::connection;
 
 /// Fails with the first fault of a file that the flags name, or of the layout of a data directory that exists.
@@ -30,8 +29,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
             if config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()) {
                 certificates(&config.peer_tls, config).context("load the certificates for peers")?;
             }
-            let metrics = Metrics::new(false);
-            engine_tikv::check(&connection(options, &metrics, 0)).context("check the access to TiKV")?;
+            engine_tikv::check(&connection(options, 0)).context("check the access to TiKV")?;
         }
     }
     tracing::info!("the flags and the files that they name are good");

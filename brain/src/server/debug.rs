@@ -4,15 +4,13 @@ use std::io::{self, BufWriter, Write};
 
 use crate::data_dir::{LOG, Look, ROWS};
 use crate::flags::{Config, Dump, Dumped, Storage, TikvOptions};
-use crate::metrics::Metrics;
 use crate::server::dump::{self, Lines};
 use anyhow::Context as _;
 use engine::log::frame::is_barrier;
 use engine::rows::{Rows as _, Snapshot};
 use engine_local::files::StoredLog;
 use engine_local::fjall::StoredRows;
-use engine_tikv::Tikv;
-use engine_tikv::{TikvLog, TikvRows};
+use engine_tikv::{Tikv, TikvLog, TikvRows};
 
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
@@ -64,8 +62,7 @@ async fn tikv<W: Write>(
     life: &mut Lifecycle,
     lines: &mut Lines<W>,
 ) -> anyhow::Result<()> {
-    let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let is_begun = tikv.check_pin().await?;
     anyhow::ensure!(

@@ -11,7 +11,6 @@ use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
-use crate::net::serve::Server;
 use crate::server::services as member;
 use crate::server::store;
 use crate::server::store::DiskSpace;
@@ -26,8 +25,8 @@ use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
-use crate::server::first_start;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
+use crate::server::{first_start, ports};
 
 /// The engine of one member: a log in files and rows of fjall.
 struct EmbeddedEngine;
@@ -46,7 +45,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         () = life.leave.cancelled() => return life.end().await,
         checked = check_first_start(config) => checked?,
     }
-    let server = Server::bind(config)?;
+    let server = ports::bind_clients(config)?;
     let urls: Vec<String> = config.listen_peer_urls.iter().map(ToString::to_string).collect();
     tracing::info!(
         urls = urls.join(","),

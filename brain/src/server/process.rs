@@ -83,8 +83,8 @@ where
     // Signal handlers are installed before the first log line: a reader of that line may rely on an orderly stop.
     let signals = runtime.block_on(async { Signals::listen() })?;
     info!(
-        etcd = crate::version::ETCD,
-        version = crate::version::KUBEBRAIN,
+        etcd = etcd_types::version::ETCD,
+        version = etcd_types::version::KUBEBRAIN,
         name = config.name,
         "starting"
     );

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::net::not_ready::NotReady;
 use crate::refusal::Refusal;
-use crate::server::not_ready::NotReady;
 use crate::storage::retry;
 use engine_tikv::ConnectError;
 

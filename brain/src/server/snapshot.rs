@@ -277,8 +277,7 @@ async fn into_tikv(
     command: &SnapshotCommand,
     life: &mut Lifecycle,
 ) -> anyhow::Result<Restored> {
-    let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let claim = Claim::new(tikv.register(IMPORTER));
     let token = &config.initial_cluster_token;

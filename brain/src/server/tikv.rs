@@ -6,20 +6,18 @@ use crate::cluster::discovery::Discovery;
 use crate::cluster::engine::Engine;
 use crate::cluster::forward::Role;
 use crate::cluster::lock::{ElectionLock, StorageLock};
-use crate::cluster::membership;
-use crate::cluster::membership::{JoinRequest, Removal};
-use crate::cluster::owner;
+use crate::cluster::membership::{ConfiguredMember, JoinRequest, Removal};
 use crate::cluster::owner::{OWNER, OwnerError};
 use crate::cluster::peers::{PeerAddresses, Peers};
 use crate::cluster::proof::{MembersOnly, Proof, SECRET};
+use crate::cluster::{membership, owner};
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
 use crate::metrics::Metrics;
 use crate::net::http::member::StorageInUse;
-use crate::net::serve::Server;
+use crate::net::not_ready::NotReady;
 use crate::refusal::{Code, Refusal};
 use crate::sequencer::Space;
-use crate::server::not_ready::NotReady;
-use crate::server::store;
+use crate::server::{ports, store};
 use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
@@ -30,9 +28,8 @@ use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};
-use crate::server::first_start;
-use crate::server::retry;
 use crate::server::run::{ClientPorts, Lifecycle, serve};
+use crate::server::{first_start, retry};
 
 /// The engine that all members of a cluster share.
 struct TikvEngine;
@@ -44,11 +41,23 @@ impl Engine for TikvEngine {
     type Space = QuotaSpace;
 }
 
+/// Returns this member as flags name it.
+fn configured(config: &Config) -> ConfiguredMember {
+    ConfiguredMember {
+        name: config.name.clone(),
+        initial_cluster: config.initial_cluster.clone(),
+        discovery: config.discovery.clone(),
+        initial_advertise_peer_urls: config.initial_advertise_peer_urls.clone(),
+        advertise_client_urls: config.advertise_client_urls.clone(),
+        joins_existing: config.joins_existing,
+    }
+}
+
 /// Runs one of many members whose store is a TiKV cluster.
 pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
-    let server = Server::bind(config)?;
+    let server = ports::bind_clients(config)?;
     let urls = server.bound()?;
-    let peer_server = Server::bind_peers(config)?;
+    let peer_server = ports::bind_peers(config)?;
     let server = server.telling_of(&peer_server);
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let book = match &config.discovery {
@@ -65,13 +74,14 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     .measured(metrics.network.peers.clone());
     let waiting = NotReady::new(Refusal::new(Code::Starting, "TiKV is being connected to"));
     let open = life.open(server, waiting.services(metrics.clone()));
-    let request = JoinRequest::new(config);
+    let request = JoinRequest::new(&configured(config));
+    let counted = engine_tikv::Metrics::register(metrics.registry()).context("register the metrics of TiKV")?;
     let election_thread = OwnThread::start("election").context("start a thread")?;
     let reached = tokio::select! {
         biased;
         () = life.leave.cancelled() => return life.end().await,
         reached = retry::until_reached(&waiting, async |failures| {
-            reach(config, &options, (&request, &metrics, &election_thread), failures).await
+            reach(config, &options, (&request, &counted, &election_thread), failures).await
         }) => reached?,
     };
     let Reached {
@@ -209,10 +219,11 @@ pub(crate) const ONE_ATTEMPT: u32 = 2;
 async fn reach(
     config: &Config,
     options: &TikvOptions,
-    (request, metrics, election_thread): (&JoinRequest, &Metrics, &OwnThread),
+    (request, metrics, election_thread): (&JoinRequest, &engine_tikv::Metrics, &OwnThread),
     failures: u32,
 ) -> anyhow::Result<Reached> {
-    let mut connection = connection(options, metrics, failures);
+    let mut connection = connection(options, failures);
+    connection.metrics = metrics.clone();
     // Two renewals fit into the renew deadline if each is answered in half of it.
     connection.slowest_answer = config.election.renew_deadline / 2;
     let (tikv, supervisor) = Tikv::attach(connection.clone()).await?;
@@ -265,9 +276,8 @@ fn of_members(error: membership::EnterError) -> anyhow::Error {
 }
 
 /// Returns the options of the connection to TiKV, given the number of attempts so far that were too slow.
-pub(crate) fn connection(options: &TikvOptions, metrics: &Metrics, failures: u32) -> engine_tikv::Options {
+pub(crate) fn connection(options: &TikvOptions, failures: u32) -> engine_tikv::Options {
     let mut connection = engine_tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
-    connection.metrics = metrics.tikv();
     connection.cluster_id = options.cluster_id;
     connection.gc_window = options.gc_window;
     connection.patience = 2u32.pow(failures.min(DOUBLINGS));

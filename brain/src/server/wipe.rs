@@ -6,7 +6,6 @@ use crate::cluster::lock::StorageLock;
 use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::{Config, TikvOptions};
-use crate::metrics::Metrics;
 use anyhow::Context as _;
 use bytes::Bytes;
 use election::Lock as _;
@@ -29,8 +28,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
-    let metrics = Metrics::new(false);
-    let (tikv, supervisor) = Tikv::attach(connection(options, &metrics, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let wiped = tokio::select! {
         biased;

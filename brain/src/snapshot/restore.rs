@@ -17,9 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
-use super::users;
 use super::verify::{verify, verify_users};
-use super::{SnapshotFile, Spool};
+use super::{SnapshotFile, Spool, users};
 use crate::metrics::Metrics;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};

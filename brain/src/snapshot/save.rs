@@ -12,11 +12,10 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::SaveError;
 use super::schema::{self, LeaseValue, VersionKey};
 use super::sort::{Entry, Sorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
-use super::users;
+use super::{SaveError, users};
 use bbolt::Writer;
 use engine::rows::{RowsError, Snapshot};
 use etcd_types::pb::mvccpb;

@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
-use crate::flags::CompactionPace;
 use crate::metrics::Metrics;
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
@@ -37,6 +36,15 @@ mod write_batch;
 
 use compaction::CompactionScan;
 use write_batch::{WriteBatch, fill_batch};
+
+/// The pace at which a compaction deletes what it made obsolete.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CompactionPace {
+    /// Most versions of keys that one step deletes; `None`: as many as one write to storage takes.
+    pub batch_limit: Option<usize>,
+    /// The pause between two steps.
+    pub pause: Duration,
+}
 
 /// Delay before a change that the rows have refused for a while is tried again.
 const REFUSED: Duration = Duration::from_secs(30);

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::api::auth::{AuthService, Authenticator};
+use brain::api::auth::{AuthOptions, AuthService, Authenticator, JwtOptions, SignMethod, TokenOptions};
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
-use brain::flags::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use brain::metrics::Metrics;
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::flags::CompactionPace;
+use brain::storage::flush::CompactionPace;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 //! Versions that a downgrade may have as its target.
 
-use crate::version;
 use etcd_types::errors::Error;
+use etcd_types::version;
 
 /// Major and minor version.
 type Version = (i64, i64);

@@ -115,7 +115,7 @@ fn message(remaining_bytes: u64, blob: Bytes) -> pb::SnapshotResponse {
         header: None,
         remaining_bytes,
         blob,
-        version: crate::version::CLUSTER.to_owned(),
+        version: etcd_types::version::CLUSTER.to_owned(),
     }
 }
 

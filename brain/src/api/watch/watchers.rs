@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Shared;
 use super::request::{Create, Form, Refused};
-use super::response;
+use super::{Shared, response};
 use crate::api::auth::Credentials;
 use ::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 use etcd_types::errors::Error;

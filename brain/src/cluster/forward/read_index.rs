@@ -73,7 +73,7 @@ fn is_busy(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sequencer::REQUEST_TIMEOUT;
+    use etcd_types::REQUEST_TIMEOUT;
 
     #[test]
     fn leader_without_memory_is_asked_again() {

@@ -28,9 +28,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::flags::Config;
-use crate::flags::url::Url;
-use crate::version;
+use crate::cluster::discovery::SrvDiscovery;
+use etcd_types::url::Url;
+use etcd_types::version;
 use mvcc::row::FORMAT as STORED_FORMAT;
 
 /// The version of the table that this brain reads and writes.
@@ -121,26 +121,43 @@ pub enum JoinError {
     Corrupt(String),
 }
 
+/// This member, as flags name it.
+#[derive(Debug, Clone)]
+pub struct ConfiguredMember {
+    /// Its name.
+    pub name: String,
+    /// Peer URLs of all members by name, this one's included.
+    pub initial_cluster: BTreeMap<String, Vec<Url>>,
+    /// The domain whose SRV records name all members, instead of `initial_cluster`.
+    pub discovery: Option<SrvDiscovery>,
+    /// The peer URLs in the member list.
+    pub initial_advertise_peer_urls: Vec<Url>,
+    /// The client URLs in the member list.
+    pub advertise_client_urls: Vec<Url>,
+    /// True if this member joins the cluster even if none of its members is recognised.
+    pub joins_existing: bool,
+}
+
 impl JoinRequest {
     /// Creates the request of this member from its configuration.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new(member: &ConfiguredMember) -> Self {
         let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
-        let domain = config
+        let domain = member
             .discovery
             .as_ref()
             .map(|found| format!("{} {}", found.domain, found.name));
-        let mut cluster = config.initial_cluster.clone();
+        let mut cluster = member.initial_cluster.clone();
         let mut names = cluster.keys().cloned().collect();
         if domain.is_some() {
-            cluster = BTreeMap::from([(config.name.clone(), config.initial_advertise_peer_urls.clone())]);
+            cluster = BTreeMap::from([(member.name.clone(), member.initial_advertise_peer_urls.clone())]);
             names = Vec::new();
         }
         Self {
-            name: config.name.clone(),
+            name: member.name.clone(),
             row: Row {
-                peer_urls: texts(&config.initial_advertise_peer_urls),
-                client_urls: texts(&config.advertise_client_urls),
+                peer_urls: texts(&member.initial_advertise_peer_urls),
+                client_urls: texts(&member.advertise_client_urls),
                 names,
                 version: version::KUBEBRAIN.to_owned(),
                 stored_format: STORED_FORMAT,
@@ -149,7 +166,7 @@ impl JoinRequest {
                 domain: domain.unwrap_or_default(),
             },
             cluster,
-            is_vouched_for: config.joins_existing,
+            is_vouched_for: member.joins_existing,
         }
     }
 

@@ -1,40 +1,34 @@
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::cluster::peers::PeerAddresses;
-use crate::flags::{Asked, parse};
+use crate::net::tls::{TlsOptions, TlsPolicy};
 use engine::cas_register::mem::MemRegister;
+use etcd_types::url::Url;
 
-/// Creates the request of a member from its flags: its name, then the names and hosts of all.
-fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers) {
-    let urls: Vec<(String, String)> = cluster
-        .split_whitespace()
-        .map(|member| {
-            let (name, host) = member.split_once('@').unwrap_or((member, member));
-            (name.to_owned(), format!("http://{host}:2380"))
-        })
-        .collect();
-    let own = urls.iter().find(|(named, _)| named == name).unwrap();
-    let all: Vec<String> = urls.iter().map(|(name, url)| format!("{name}={url}")).collect();
-    let mut args = vec![
-        "--storage=tikv".to_owned(),
-        "--tikv-pd-endpoints=pd:2379".to_owned(),
-        format!("--name={name}"),
-        "--listen-peer-urls=http://127.0.0.1:0".to_owned(),
-        format!("--initial-advertise-peer-urls={}", own.1),
-        format!("--initial-cluster={}", all.join(",")),
-        format!("--advertise-client-urls=http://client-{name}:2379"),
-    ];
-    args.extend(more.iter().map(ToString::to_string));
-    let Ok(Asked::Serve(config, _)) = parse(args.iter().map(Into::into), []) else {
-        panic!("{args:?}")
+/// Creates the request of a member: its name, then the names and hosts of all.
+fn join_request(name: &str, cluster: &str, joins_existing: bool) -> (JoinRequest, Peers) {
+    let urls = cluster.split_whitespace().map(|member| {
+        let (name, host) = member.split_once('@').unwrap_or((member, member));
+        let url = Url::parse(&format!("http://{host}:2380")).unwrap();
+        (name.to_owned(), vec![url])
+    });
+    let initial_cluster: BTreeMap<_, _> = urls.collect();
+    let member = ConfiguredMember {
+        name: name.to_owned(),
+        discovery: None,
+        initial_advertise_peer_urls: initial_cluster[name].clone(),
+        initial_cluster,
+        advertise_client_urls: vec![Url::parse(&format!("http://client-{name}:2379")).unwrap()],
+        joins_existing,
     };
     let peers = Peers::new(
-        PeerAddresses::Fixed(config.initial_cluster.clone()),
-        (config.peer_tls.clone(), config.tls_policy.clone()),
-        config.initial_cluster_token.clone(),
+        PeerAddresses::Fixed(member.initial_cluster.clone()),
+        (TlsOptions::default(), TlsPolicy::default()),
+        "etcd-cluster".to_owned(),
     );
-    (JoinRequest::new(&config), peers)
+    (JoinRequest::new(&member), peers)
 }
 
 /// Starts members one after the other, `name: cluster` each, and checks the names that remain; or the refusal of the last one,
@@ -42,12 +36,12 @@ fn join_request(name: &str, cluster: &str, more: &[&str]) -> (JoinRequest, Peers
 async fn check(starts: &[&str], expected: &str) {
     let register = MemRegister::new();
     for (n, start) in starts.iter().enumerate() {
-        let (start, more) = start
-            .split_once(" --")
-            .map_or((*start, None), |(start, flag)| (start, Some(flag)));
-        let more = more.map(|flag| format!("--{flag}"));
         let (name, cluster) = start.split_once(": ").unwrap();
-        let (request, _) = join_request(name, cluster, &more.iter().map(String::as_str).collect::<Vec<_>>());
+        let (cluster, joins_existing) = match cluster.strip_suffix(" --existing") {
+            Some(cluster) => (cluster, true),
+            None => (cluster, false),
+        };
+        let (request, _) = join_request(name, cluster, joins_existing);
         let before = register.get().await.unwrap();
         if let Err(refused) = enter(&register, &request).await {
             assert_eq!(n + 1, starts.len(), "{start}: {refused}");
@@ -73,11 +67,7 @@ async fn members_of_one_cluster_enter_whatever_happened_to_them() {
     // A member is replaced by one with another name.
     check(&["a: a b", "b: a b", "c: a c", "a: a c"], "a c").await;
     // All addresses change at once.
-    check(
-        &["a: a b", "b: a b", "a: a@x b@y --initial-cluster-state=existing"],
-        "a b",
-    )
-    .await;
+    check(&["a: a b", "b: a b", "a: a@x b@y --existing"], "a b").await;
 }
 
 #[tokio::test]
@@ -103,7 +93,7 @@ async fn a_member_leaves_when_all_others_have_left_it_out() {
 #[tokio::test]
 async fn a_start_without_news_writes_nothing() {
     let register = MemRegister::new();
-    let (request, _) = join_request("a", "a b", &[]);
+    let (request, _) = join_request("a", "a b", false);
     enter(&register, &request).await.unwrap();
     let before = register.get().await.unwrap();
     enter(&register, &request).await.unwrap();
@@ -119,7 +109,7 @@ async fn unreadable_table_is_refused_and_stays() {
             register.compare_and_set(None, Some(bytes.clone())).await,
             Cas::Swapped
         ));
-        let refused = enter(&register, &join_request("a", "a", &[]).0).await.unwrap_err();
+        let refused = enter(&register, &join_request("a", "a", false).0).await.unwrap_err();
         assert!(refused.to_string().contains(reason), "{refused}");
         assert_eq!(register.get().await.unwrap(), Some(bytes));
     }
@@ -128,7 +118,7 @@ async fn unreadable_table_is_refused_and_stays() {
 #[tokio::test(start_paused = true)]
 async fn everybody_is_listed_and_what_others_write_shows() {
     let register = MemRegister::new();
-    let (first, peers) = join_request("a", "a b", &[]);
+    let (first, peers) = join_request("a", "a b", false);
     let table = enter(&register, &first).await.unwrap();
     let known = members(&first, &table, &peers);
     let told = |members: &Members| -> Vec<String> {
@@ -152,8 +142,8 @@ async fn everybody_is_listed_and_what_others_write_shows() {
     let stop = CancellationToken::new();
     let following = follow(register.clone(), (first, peers), known.clone(), stop.clone());
     let others = async {
-        enter(&register, &join_request("b", "a b", &[]).0).await.unwrap();
-        enter(&register, &join_request("c", "a b c", &[]).0).await.unwrap();
+        enter(&register, &join_request("b", "a b", false).0).await.unwrap();
+        enter(&register, &join_request("c", "a b c", false).0).await.unwrap();
         let mut seen = known.watch();
         seen.wait_for(|members| members.len() == 3).await.unwrap();
         stop.cancel();
@@ -177,9 +167,9 @@ async fn names(register: &MemRegister) -> String {
 
 /// Writes the rows of two members; the second one's are named by nobody.
 async fn two(register: &MemRegister) -> (Removal<MemRegister>, JoinRequest) {
-    let (first, peers) = join_request("a", "a", &[]);
+    let (first, peers) = join_request("a", "a", false);
     let table = enter(register, &first).await.unwrap();
-    let other = join_request("b", "a b", &[]).0;
+    let other = join_request("b", "a b", false).0;
     enter(register, &other).await.unwrap();
     let members = members(&first, &table, &peers);
     let removal = Removal {
@@ -211,7 +201,7 @@ async fn removed_member_that_runs_enters_again_once() {
     let (removal, other) = two(&register).await;
     removal.remove(removal.peers.id("b")).await.unwrap();
     let stop = CancellationToken::new();
-    let (_, peers) = join_request("b", "a b", &[]);
+    let (_, peers) = join_request("b", "a b", false);
     let known = members(&other, &MemberTable::default(), &peers);
     let following = follow(register.clone(), (other, peers), known.clone(), stop.clone());
     let looked = async {

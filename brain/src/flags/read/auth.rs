@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::config::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use super::super::duration;
 use super::Values;
+use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
 /// etcd's text for options that it cannot use.
 const INVALID: &str = "auth: invalid auth options";

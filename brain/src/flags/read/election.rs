@@ -5,8 +5,8 @@ use std::time::Duration;
 use election::Config as Timing;
 
 use super::super::config::{ElectionLockKind, ElectionOptions, LeaseOptions, Storage};
-use super::super::url::Url;
 use super::Values;
+use etcd_types::url::Url;
 
 pub(super) fn read(values: &Values<'_>, storage: &Storage) -> Result<ElectionOptions, String> {
     let by_lease = values.one_of("election", &[("storage", false), ("lease", true)])?;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::bootstrap::Bootstrap;
-use super::super::config::{SrvDiscovery, Storage};
-use super::super::url::Url;
+use super::super::config::Storage;
 use super::Values;
+use crate::cluster::discovery::SrvDiscovery;
+use etcd_types::url::Url;
 
 /// Returns the domain in which members are looked up, if there is one. What only the first start must refuse becomes a fault of
 /// `bootstrap`.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::super::config::{Config, SelfSigned, Storage, TlsOptions, TlsPolicy, TlsVersion};
-use super::super::url::Url;
+use super::super::config::{Config, Storage};
 use super::Values;
+use crate::net::tls::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
+use etcd_types::url::Url;
 
 /// The longest validity of a certificate that is made here.
 const MAX_YEARS: u32 = 100;

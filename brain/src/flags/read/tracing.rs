@@ -3,7 +3,7 @@
 use http::Uri;
 
 use super::Values;
-use crate::flags::config::TracingOptions;
+use crate::otel::TracingOptions;
 
 const ADDRESS: &str = "distributed-tracing-address";
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::telemetry::LogRotation;
 
 const ROTATED: &str = "--enable-log-rotation --log-outputs=stderr,/logs/brain.log";
 

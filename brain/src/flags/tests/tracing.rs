@@ -1,4 +1,5 @@
 use super::*;
+use crate::otel::TracingOptions;
 
 const ENABLED: &str = "--enable-distributed-tracing";
 

@@ -12,10 +12,9 @@ use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::debug;
 
-use super::json;
 use super::refused::Refused;
-use super::turns;
 use super::values::Values;
+use super::{json, turns};
 use crate::net::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge};

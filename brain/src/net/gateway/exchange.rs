@@ -17,11 +17,9 @@ use tonic::{Code, Status};
 use tower::BoxError;
 
 use super::body::{self, Requests};
-use super::json;
-use super::metadata;
 use super::methods::Method;
 use super::refused::Refused;
-use super::turns;
+use super::{json, metadata, turns};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded};
 

@@ -7,7 +7,15 @@ use http::header::{
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::plain_error;
-use crate::flags::BrowserPolicy;
+
+/// The browsers that are answered. An empty list means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BrowserPolicy {
+    /// Origins that are allowed to read responses.
+    pub cors: Vec<String>,
+    /// Host names accepted in HTTP requests without TLS.
+    pub host_whitelist: Vec<String>,
+}
 
 /// Marks requests that came over TLS.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use tower::ServiceExt as _;
 
 use super::member::{Certificates, Described};
 use super::*;
-use crate::flags::BrowserPolicy;
+use crate::net::http::BrowserPolicy;
 use crate::refusal::{Code, Refusal};
 
 #[derive(Default)]

@@ -32,11 +32,21 @@ use super::framing::Due;
 use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
-use crate::flags::Keepalive;
 use crate::metrics::NetworkMetrics;
 use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
 use runtime::log_once::LogOnce;
+
+/// Pings of idle connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Ping after this time without traffic; `None`: never.
+    pub interval: Option<Duration>,
+    /// Close the connection if a ping is not answered within this time.
+    pub timeout: Duration,
+    /// The least time between pings of a client that has open streams.
+    pub min_time: Duration,
+}
 
 /// The windows are large enough for a whole request without a round trip.
 const STREAM_WINDOW: u32 = 1024 * 1024;

@@ -22,9 +22,8 @@ use tracing::{Instrument as _, warn};
 
 use super::admission::PeerId;
 use super::connections::Connection;
-use super::head;
-use super::path;
 use super::rpc::{self, Limits, Observed};
+use super::{head, path};
 use crate::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};

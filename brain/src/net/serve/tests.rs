@@ -1,6 +1,5 @@
-use std::fs;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -19,12 +18,11 @@ mod hostile;
 mod spans;
 
 use super::*;
-use crate::api::grpc_health::HealthService;
-use crate::flags::{Asked, parse};
+use crate::net::grpc_health::HealthService;
 use crate::net::http::Alarm;
+use crate::net::not_ready::NotReady;
 use crate::otel::Tracing;
 use crate::refusal::{self, Refusal};
-use crate::server::not_ready::NotReady;
 use etcd_types::pb::healthpb::HealthCheckRequest;
 use etcd_types::pb::healthpb::health_client::HealthClient;
 use etcd_types::pb::healthpb::health_server::HealthServer;
@@ -66,6 +64,32 @@ impl Health for Store {
     }
 }
 
+const PLAIN: &str = "http://127.0.0.1:0";
+const SECURE: &str = "https://127.0.0.1:0";
+
+/// What a server listens on.
+struct Ports {
+    urls: Vec<(Url, Purpose)>,
+    tls: TlsOptions,
+    options: PortOptions,
+}
+
+impl Ports {
+    fn new(urls: &[(&str, Purpose)]) -> Ports {
+        let urls = urls.iter().map(|(url, purpose)| (Url::parse(url).unwrap(), *purpose));
+        Ports {
+            urls: urls.collect(),
+            tls: TlsOptions::default(),
+            options: PortOptions::default(),
+        }
+    }
+
+    fn with_tls(self, files: &Files) -> Ports {
+        let tls = files.options();
+        Ports { tls, ..self }
+    }
+}
+
 /// A server in this process.
 struct Running {
     urls: Vec<String>,
@@ -99,24 +123,20 @@ fn probes() -> Routes {
 }
 
 impl Running {
-    fn start(line: &str, store: Arc<Store>) -> Running {
-        Running::serving(line, store, probes())
+    fn start(ports: Ports, store: Arc<Store>) -> Running {
+        Running::serving(ports, store, probes())
     }
 
-    fn serving(line: &str, store: Arc<Store>, routes: Routes) -> Running {
-        Running::with(line, |metrics| services(store, routes, metrics))
+    fn serving(ports: Ports, store: Arc<Store>, routes: Routes) -> Running {
+        Running::with(ports, |metrics| services(store, routes, metrics))
     }
 
-    fn with(line: &str, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
-        Running::by_clock(line, tls::now, services)
+    fn with(ports: Ports, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+        Running::by_clock(ports, tls::now, services)
     }
 
-    fn by_clock(line: &str, clock: fn() -> i64, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
-        let args = line.split_whitespace().map(Into::into);
-        let Ok(Asked::Serve(config, _)) = parse(args, []) else {
-            panic!("{line}")
-        };
-        let server = Server::bind(&config).unwrap();
+    fn by_clock(ports: Ports, clock: fn() -> i64, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+        let server = Server::bind(&ports.urls, &ports.tls, ports.options).unwrap();
         let server = Server { clock, ..server };
         let urls = server.bound().unwrap();
         let stop = CancellationToken::new();
@@ -136,7 +156,7 @@ impl Running {
     }
 
     fn plain(store: Arc<Store>) -> Running {
-        Running::start("--listen-client-urls http://127.0.0.1:0", store)
+        Running::start(Ports::new(&[(PLAIN, Purpose::Both)]), store)
     }
 
     fn address(&self, index: usize) -> &str {
@@ -305,11 +325,8 @@ async fn requests_beyond_the_grace_period_are_cut_off() {
 async fn clients_that_say_nothing_or_never_finish_are_dropped() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let line = format!(
-        "--listen-client-urls http://127.0.0.1:0,https://127.0.0.1:0 {}",
-        dir.flags()
-    );
-    let server = Running::start(&line, Store::with(1));
+    let ports = Ports::new(&[(PLAIN, Purpose::Both), (SECURE, Purpose::Both)]).with_tls(&dir);
+    let server = Running::start(ports, Store::with(1));
     for (index, said) in [
         (0, &b""[..]),
         (0, b"PRI * HTTP/2.0\r\n"),
@@ -345,14 +362,13 @@ impl Files {
         Files(dir)
     }
 
-    fn flags(&self) -> String {
-        let path = |name| self.0.path().join(name).display().to_string();
-        format!(
-            "--cert-file {} --key-file {} --trusted-ca-file {} --client-cert-auth",
-            path("tls.crt"),
-            path("tls.key"),
-            path("ca.crt")
-        )
+    fn options(&self) -> TlsOptions {
+        let path = |name| self.0.path().join(name);
+        TlsOptions {
+            pair: Some((path("tls.crt"), path("tls.key"))),
+            trusted_ca: Some(path("ca.crt")),
+            ..TlsOptions::default()
+        }
     }
 }
 
@@ -360,11 +376,12 @@ impl Files {
 async fn tls_asks_clients_and_scrapers_for_certificates() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let line = format!(
-        "--listen-client-urls https://127.0.0.1:0 --listen-metrics-urls https://127.0.0.1:0,http://127.0.0.1:0 {}",
-        dir.flags()
-    );
-    let server = Running::start(&line, Store::with(9));
+    let urls = [
+        (SECURE, Purpose::Both),
+        (SECURE, Purpose::Metrics),
+        (PLAIN, Purpose::Metrics),
+    ];
+    let server = Running::start(Ports::new(&urls).with_tls(&dir), Store::with(9));
     let connect = async |index: usize, identity: Option<Identity>| {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&ca.pem))
@@ -404,10 +421,10 @@ async fn tls_asks_clients_and_scrapers_for_certificates() {
 async fn connection_is_closed_when_the_certificate_of_its_client_has_expired() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let line = format!("--listen-client-urls https://127.0.0.1:0 {}", dir.flags());
+    let ports = Ports::new(&[(SECURE, Purpose::Both)]).with_tls(&dir);
     // Handshakes have the clock of this machine; looks at open connections have one that is far ahead.
     let ahead = || i64::MAX - 1;
-    let server = Running::by_clock(&line, ahead, |metrics| services(Store::with(9), probes(), metrics));
+    let server = Running::by_clock(ports, ahead, |metrics| services(Store::with(9), probes(), metrics));
     let leaf = ca.client("apiserver");
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(&ca.pem))
@@ -437,11 +454,9 @@ async fn connection_is_closed_when_the_certificate_of_its_client_has_expired() {
 async fn http_can_have_ports_and_files_of_its_own() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("brain.sock");
-    let line = format!(
-        "--listen-client-urls unix://{} --advertise-client-urls http://127.0.0.1:1 --listen-client-http-urls http://127.0.0.1:0",
-        path.display()
-    );
-    let server = Running::start(&line, Store::with(9));
+    let socket = format!("unix://{}", path.display());
+    let ports = Ports::new(&[(&socket, Purpose::Grpc), (PLAIN, Purpose::Http)]);
+    let server = Running::start(ports, Store::with(9));
     assert!(
         ask(&mut UnixStream::connect(&path).await.unwrap(), "/livez")
             .await
@@ -465,7 +480,7 @@ async fn frame(io: &mut TcpStream) -> (u8, u8, Vec<u8>) {
 #[tokio::test]
 async fn client_that_waits_for_settings_gets_them_when_a_store_answers() {
     let waiting = NotReady::new(Refusal::new(refusal::Code::NoLeader, "no store"));
-    let server = Running::with("--listen-client-urls http://127.0.0.1:0", |metrics| {
+    let server = Running::with(Ports::new(&[(PLAIN, Purpose::Both)]), |metrics| {
         waiting.services(Arc::clone(metrics))
     });
     let mut patient = server.dial().await;
@@ -587,8 +602,8 @@ async fn request_on_a_connection_that_is_opened_while_the_server_stops_is_told_t
 
 #[tokio::test]
 async fn clients_take_no_memory_from_probes() {
-    let line = "--listen-client-urls http://127.0.0.1:0 --listen-metrics-urls http://127.0.0.1:0";
-    let server = Running::start(line, Store::with(0));
+    let ports = Ports::new(&[(PLAIN, Purpose::Both), (PLAIN, Purpose::Metrics)]);
+    let server = Running::start(ports, Store::with(0));
     let mut io = TcpStream::connect(server.address(1)).await.unwrap();
     io.write_all(b"GET /metrics HTTP/1.1\r\nhost: brain\r\n\r\n")
         .await

@@ -15,7 +15,7 @@ use super::keys::signing_key;
 use super::revoked::Revoked;
 use super::verifier::Accepted;
 use super::{TlsError, bad, pair, pem};
-use crate::flags::TlsOptions;
+use crate::net::tls::TlsOptions;
 
 /// The contents of the files. Equal contents mean equal TLS.
 #[derive(Clone, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use tracing::warn;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{TlsError, bad, now};
-use crate::flags::SelfSigned;
+use crate::net::tls::SelfSigned;
 
 /// The file beside a certificate that whoever makes it has locked.
 const LOCK: &str = "lock";

@@ -7,7 +7,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use tempfile::TempDir;
 
 use super::*;
-use crate::flags::{SelfSigned, TlsVersion};
 use testkit::certificates::{Ca, Leaf};
 
 mod forms;

@@ -9,7 +9,6 @@ use crate::cluster::owner;
 use crate::cluster::owner::OWNER;
 use crate::flags::TikvOptions;
 use crate::import::{Copied, Orders, Source, collecting, copy};
-use crate::metrics::Metrics;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
@@ -33,7 +32,7 @@ struct Importing {
 
 /// Connects to TiKV.
 pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyhow::Result<Tikv> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, &Metrics::new(false), ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     Ok(tikv)
 }

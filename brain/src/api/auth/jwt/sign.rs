@@ -12,7 +12,7 @@ use x509_parser::der_parser::der::parse_der_sequence;
 
 use super::hmac_key;
 use super::verify::PublicKey;
-use crate::flags::SignMethod;
+use crate::api::auth::SignMethod;
 use crate::net::tls::signing_key;
 
 /// A private key, or the secret of an HMAC.

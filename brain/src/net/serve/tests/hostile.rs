@@ -68,7 +68,11 @@ async fn watch(State(asked): State<Arc<Asked>>, request: ::http::Request<Body>) 
     std::future::pending().await
 }
 
-fn start(flags: &str) -> (Running, Arc<Asked>) {
+fn start() -> (Running, Arc<Asked>) {
+    start_with(|_| {})
+}
+
+fn start_with(change: impl FnOnce(&mut PortOptions)) -> (Running, Arc<Asked>) {
     let asked = Arc::new(Asked::default());
     let router = Router::new()
         .route("/etcdserverpb.KV/Range", post(range))
@@ -78,8 +82,9 @@ fn start(flags: &str) -> (Running, Arc<Asked>) {
         .route("/etcdserverpb.Watch/Watch", post(watch))
         .route("/etcdserverpb.Lease/LeaseKeepAlive", post(stuck))
         .with_state(asked.clone());
-    let line = format!("--listen-client-urls http://127.0.0.1:0 {flags}");
-    (Running::serving(&line, Store::with(0), Routes::from(router)), asked)
+    let mut ports = Ports::new(&[(PLAIN, Purpose::Both)]);
+    change(&mut ports.options);
+    (Running::serving(ports, Store::with(0), Routes::from(router)), asked)
 }
 
 /// A connection; dropping it ends its task.
@@ -159,7 +164,7 @@ fn is((code, text): (i32, String), expected: (i32, &str)) {
 
 #[tokio::test(start_paused = true)]
 async fn deadline_of_the_client_ends_an_rpc() {
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let begun = client.ask("KV/Put", b"", Some("50m")).await;
     let patience = Duration::from_secs(3600);
@@ -185,14 +190,17 @@ async fn deadline_of_the_client_ends_an_rpc() {
 }
 
 /// A small budget: 5 MiB, of which a connection may use half.
-const SMALL: &str = "--max-request-bytes 65536 --max-inflight-bytes 5242880";
+fn small(options: &mut PortOptions) {
+    options.limits.max_receive_bytes = (64 + 512) << 10;
+    options.limits.max_inflight_bytes = 5 << 20;
+}
 const SMALL_BYTES: i64 = 5_242_880;
 /// The memory of a few connections without any request.
 const OPEN: i64 = 150_000;
 
 #[tokio::test]
 async fn unfinished_requests_hold_no_more_than_the_budget() {
-    let (server, asked) = start(SMALL);
+    let (server, asked) = start_with(small);
     let (mut clients, mut streams) = (Vec::new(), Vec::new());
     let message = framed(&vec![0; 500_000]);
     for _ in 0..3 {
@@ -228,7 +236,7 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
 
 #[tokio::test]
 async fn answers_that_nobody_takes_are_refused_then_reset() {
-    let (server, _) = start(SMALL);
+    let (server, _) = start_with(small);
     let mut greedy = Client::connect(&server, 0).await;
     let mut responses = Vec::new();
     for _ in 0..10 {
@@ -265,7 +273,7 @@ async fn answers_that_nobody_takes_are_refused_then_reset() {
 #[tokio::test]
 async fn answer_is_charged_until_all_of_it_is_taken() {
     const TAKEN: usize = 700_000;
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut client = Client::connect(&server, 65_535).await;
     let mut body = client.ask("KV/Range", b"800000", None).await.await.unwrap().into_body();
     let mut taken = 0;
@@ -290,7 +298,7 @@ async fn answer_is_charged_until_all_of_it_is_taken() {
 
 #[tokio::test]
 async fn many_headers_are_charged() {
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let (mut held, mut open) = (Vec::new(), Vec::new());
     for headers in [0, 400] {
@@ -320,7 +328,7 @@ async fn many_headers_are_charged() {
 
 #[tokio::test]
 async fn write_whose_answer_does_not_fit_has_an_unknown_outcome() {
-    let (server, _) = start(SMALL);
+    let (server, _) = start_with(small);
     let mut client = Client::connect(&server, 0).await;
     let mut responses = Vec::new();
     for _ in 0..4 {
@@ -347,7 +355,7 @@ async fn write_whose_answer_does_not_fit_has_an_unknown_outcome() {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_have_to_come_at_a_rate() {
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let message = framed(&[0; 1000]);
     for method in ["KV/Put", "KV/Txn"] {
         let mut client = Client::connect(&server, 1 << 20).await;
@@ -375,7 +383,7 @@ async fn bodies_have_to_come_at_a_rate() {
 #[tokio::test]
 async fn stream_is_charged_for_its_longest_message() {
     const LONG: usize = 1_000_000;
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let (_response, mut body) = client.begin("Watch/Watch", None).await;
     body.send_data(framed(&[0; LONG]), false).unwrap();
@@ -394,7 +402,7 @@ async fn stream_is_charged_for_its_longest_message() {
 #[tokio::test]
 async fn small_frames_that_nobody_reads_cause_no_goaway() {
     const FRAMES: usize = 20_000;
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let (_response, mut body) = client.begin("Lease/LeaseKeepAlive", None).await;
     for _ in 0..FRAMES {
@@ -409,7 +417,7 @@ async fn small_frames_that_nobody_reads_cause_no_goaway() {
 #[tokio::test]
 async fn many_streams_of_one_connection_are_all_served_and_may_all_be_cancelled() {
     const STREAMS: usize = 20_000;
-    let (server, asked) = start("--max-inflight-bytes 1073741824");
+    let (server, asked) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let mut streams = Vec::new();
     for _ in 0..STREAMS {
@@ -444,7 +452,7 @@ async fn many_streams_of_one_connection_are_all_served_and_may_all_be_cancelled(
 
 #[tokio::test]
 async fn txn_of_empty_operations_is_refused_before_it_is_decoded() {
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let empty: Vec<u8> = [0x12, 0].repeat(500_000);
     let refusal = ended(client.ask("KV/Txn", &empty, None).await).await;
@@ -453,7 +461,10 @@ async fn txn_of_empty_operations_is_refused_before_it_is_decoded() {
     let (server, nested) = {
         drop(client);
         server.end().await;
-        start("--max-txn-ops 1000000 --max-inflight-bytes 33554432")
+        start_with(|options| {
+            options.limits.max_txn_ops = 1_000_000;
+            options.limits.max_inflight_bytes = 32 << 20;
+        })
     };
     let mut client = Client::connect(&server, 1 << 20).await;
     is(ended(client.ask("KV/Txn", &empty, None).await).await, TOO_MANY);
@@ -467,7 +478,7 @@ async fn txn_of_empty_operations_is_refused_before_it_is_decoded() {
 
 #[tokio::test(start_paused = true)]
 async fn client_that_asks_nothing_is_dropped() {
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut client = Client::connect(&server, 1 << 20).await;
     let ended = tokio::time::timeout(Duration::from_secs(3600), client.driver.end()).await;
     assert!(ended.expect("the connection is closed").is_ok());
@@ -480,8 +491,8 @@ async fn client_that_asks_nothing_is_dropped() {
 
 #[tokio::test]
 async fn metrics_port_speaks_http1_alone() {
-    let line = "--listen-client-urls http://127.0.0.1:0 --listen-metrics-urls http://127.0.0.1:0";
-    let server = Running::start(line, Store::with(0));
+    let ports = Ports::new(&[(PLAIN, Purpose::Both), (PLAIN, Purpose::Metrics)]);
+    let server = Running::start(ports, Store::with(0));
     let mut client = TcpStream::connect(server.address(1)).await.unwrap();
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
@@ -502,10 +513,8 @@ async fn gets_in_beside(sent: &[u8]) {
     const OTHERS: i64 = 1_100;
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let server = Running::start(
-        &format!("--listen-client-urls https://127.0.0.1:0 {}", dir.flags()),
-        Store::with(9),
-    );
+    let ports = Ports::new(&[(SECURE, Purpose::Both)]).with_tls(&dir);
+    let server = Running::start(ports, Store::with(9));
     let leaf = ca.client("apiserver");
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(&ca.pem))
@@ -556,7 +565,7 @@ async fn dripped(io: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn json_has_to_come_at_a_rate() {
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut slow = server.dial().await;
     let head = "POST /v3/kv/put HTTP/1.1\r\nhost: brain\r\ncontent-length: 1000\r\nconnection: close\r\n\r\n";
     slow.write_all(format!("{head}{{").as_bytes()).await.unwrap();
@@ -568,7 +577,7 @@ async fn json_has_to_come_at_a_rate() {
 
 #[tokio::test]
 async fn client_that_pings_too_often_is_told_so_unless_it_is_answered_meanwhile() {
-    let (server, _) = start("--grpc-keepalive-min-time=1h");
+    let (server, _) = start_with(|options| options.keepalive.min_time = Duration::from_secs(3600));
     let io = server.dial().await;
     let (send, mut connection) = h2::client::handshake(io).await.unwrap();
     let mut pings = connection.ping_pong().unwrap();
@@ -594,7 +603,7 @@ async fn client_that_pings_too_often_is_told_so_unless_it_is_answered_meanwhile(
 #[tokio::test]
 async fn client_may_ping_for_each_piece_of_a_large_answer() {
     const WINDOW: u32 = 16 << 10;
-    let (server, _) = start("--grpc-keepalive-min-time=1h");
+    let (server, _) = start_with(|options| options.keepalive.min_time = Duration::from_secs(3600));
     let io = server.dial().await;
     let handshake = h2::client::Builder::new().initial_window_size(WINDOW).handshake(io);
     let (send, mut connection) = handshake.await.unwrap();

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::{framed, start};
+use crate::net::serve::tests::hostile::start_with;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -46,7 +47,7 @@ async fn is_closed(server: &Running, reason: &str) -> bool {
 /// Each of them may make the server look at all streams of the connection.
 #[tokio::test]
 async fn settings_without_end_close_the_connection() {
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut io = server.dial().await;
     io.write_all(PREFACE).await.unwrap();
     let window = |bytes: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &bytes.to_be_bytes()].concat());
@@ -69,7 +70,7 @@ async fn settings_without_end_close_the_connection() {
 /// Answers without a body are queued, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_that_nobody_reads_are_charged() {
-    let (server, asked) = start("--max-inflight-bytes=67108864");
+    let (server, asked) = start_with(|options| options.limits.max_inflight_bytes = 64 << 20);
     let mut io = server.dial().await;
     let large = u32::MAX >> 1;
     let window = frame(SETTINGS, 0, 0, &[&[0, 4][..], &large.to_be_bytes()].concat());

@@ -29,7 +29,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn end_of_a_web_socket_is_answered() {
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut io = open(&server).await;
     // Closed for no special reason: 1000.
     io.write_all(&[0x88, 0x82, 0, 0, 0, 0, 3, 0xe8]).await.unwrap();
@@ -41,7 +41,7 @@ async fn end_of_a_web_socket_is_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn web_socket_of_a_client_that_only_pings_stays_open() {
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut io = open(&server).await;
     for _ in 0..3 {
         io.write_all(&[0x89, 0x84, 0, 0, 0, 0, b'p', b'i', b'n', b'g'])
@@ -59,7 +59,7 @@ async fn web_socket_of_a_client_that_only_pings_stays_open() {
 #[tokio::test]
 async fn messages_of_a_web_socket_behind_the_end_of_its_requests_are_thrown_away() {
     const TEXT: u8 = 1;
-    let (server, asked) = start("");
+    let (server, asked) = start();
     let mut io = open(&server).await;
     for text in [r#"{"create_request":{}}"#, "x"] {
         io.write_all(&frame(TEXT, text.as_bytes())).await.unwrap();
@@ -82,7 +82,7 @@ async fn messages_of_a_web_socket_behind_the_end_of_its_requests_are_thrown_away
 
 #[tokio::test(start_paused = true)]
 async fn message_of_a_web_socket_is_charged_and_has_to_come_at_a_rate() {
-    let (server, _) = start("");
+    let (server, _) = start();
     let mut slow = open(&server).await;
     let before = server.metrics.network.held.get();
     // A text of a million bytes, of which half come.
