@@ -1,7 +1,7 @@
 //! `KubeBrainCluster`: a set of brains, servers that every etcd v3 client takes for etcd.
 //!
-//! One module per part of the spec. Rules that the API server can check are CEL rules beside the type they concern;
-//! they run in unit tests too. A default in the schema is part of the contract and never changes: no image, no version.
+//! There is one module per part of the spec. Rules that the API server can check are CEL rules on the type they concern; unit tests run
+//! them, too. A default in the schema is part of the contract and never changes, so no image and no version has one.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ use tuning::{AutoCompaction, LogLevel};
 use update_strategy::UpdateStrategy;
 use workload::Workload;
 
-/// Flags of the brain that follow from other fields of the spec; the operator alone sets them.
+/// Flags of the brain that follow from other fields of the spec. Only the operator sets them.
 pub const OWN_FLAGS: &[&str] = &[
     "name",
     "data-dir",
@@ -93,7 +93,7 @@ pub const OWN_FLAGS: &[&str] = &[
     "version",
 ];
 
-/// Flags of the brain that have a field of their own, and that field.
+/// Flags of the brain that have a field of their own, with that field.
 pub const TYPED_FLAGS: &[(&str, &str)] = &[
     ("quota-backend-bytes", "quota"),
     ("auto-compaction-mode", "autoCompaction.mode"),
@@ -106,7 +106,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     ("tikv-gc-window", "storage.tikv.gc.window"),
 ];
 
-/// What a cluster of brains shall be.
+/// Desired state of a KubeBrain cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "kubebrain.io",
@@ -204,65 +204,65 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
         .field_path(".restartedAt")
 )]
 pub struct KubeBrainClusterSpec {
-    /// Number of brains. 0 suspends the cluster and keeps its data. Embedded storage allows 0 or 1. With workload External it says how
-    /// many pods are expected.
+    /// Number of brains. 0 suspends the cluster and keeps its data. Embedded storage allows 0 or 1. With workload External it is the number
+    /// of pods that the operator expects.
     #[schemars(range(min = 0, max = 64))]
     #[serde(default = "one")]
     pub replicas: i32,
 
-    /// Version of the brain, as MAJOR.MINOR.PATCH. It is the image tag unless `image.digest` is set. Changing it rolls the brains. With
-    /// workload External it is the version that the pods are expected to run: members of another one do not count as updated.
+    /// Version of the brain, as MAJOR.MINOR.PATCH. It is the image tag unless `image.digest` is set. A change replaces the brains in a
+    /// rolling update. With workload External it is the version that the pods are expected to run; members of another version do not count
+    /// as updated.
     #[schemars(regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$"), length(max = 64))]
     pub version: String,
 
-    /// Where the brain's image comes from. Without it the operator's `--default-image` is used.
+    /// Source of the brain's image. Default: the operator's `--default-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
 
-    /// Secrets of this namespace with credentials for the image's repository.
+    /// Secrets in this namespace with credentials for the image's repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub image_pull_secrets: Vec<LocalRef>,
 
-    /// Stops every change to the cluster's objects. Certificates are still renewed, the leader is still labelled and the status
-    /// still reported.
+    /// Stops every change to the cluster's objects. The operator still renews certificates, labels the leader and reports the status.
     #[serde(default)]
     pub paused: bool,
 
-    /// A time such as `2026-11-21T00:00:00Z`. A newer one restarts the brains one by one; an older one than was acted on changes
-    /// nothing, and one that lies more than five minutes ahead is ignored.
+    /// Restarts the brains one by one when set to a newer time, such as `2026-11-21T00:00:00Z`. A time older than the last one acted on
+    /// changes nothing. A time more than five minutes in the future is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub restarted_at: Option<String>,
 
-    /// Who makes the pods that the brains run in.
+    /// Selects who creates the pods that the brains run in.
     #[serde(default)]
     pub workload: Workload,
 
-    /// How the cluster gets its first data. Reserved; it cannot be changed later.
+    /// Source of the cluster's first data. Reserved; it cannot be changed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
 
-    /// Where the data is kept.
+    /// Location of the data.
     pub storage: Storage,
 
     /// Certificates of the brains and of their clients.
     #[serde(default)]
     pub tls: Tls,
 
-    /// How the brains agree on their leader; forbidden with Embedded storage.
+    /// Election of the leader. Forbidden with Embedded storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_election: Option<LeaderElection>,
 
-    /// How a change reaches running brains.
+    /// Pace and limits of a rolling update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 
-    /// The Services in front of the brains.
+    /// Services in front of the brains.
     #[serde(default)]
     pub services: Services,
 
-    /// The PodDisruptionBudget. None is made for fewer than two brains: it would only block drains.
+    /// PodDisruptionBudget of the brains. None is created for fewer than two brains, because it would only block drains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_disruption_budget: Option<DisruptionBudget>,
 
@@ -278,51 +278,52 @@ pub struct KubeBrainClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodSettings>,
 
-    /// A partial PodTemplateSpec, merged over the rendered one last, as a strategic merge patch: lists merge by their keys, a null
-    /// removes a field, the brain's container is `brain`. Any field that the API server knows may be set. What would give the pods
-    /// rights beyond their own is refused unless the operator allows it.
+    /// Partial PodTemplateSpec, merged last over the pod template of the operator as a strategic merge patch: lists merge by their keys,
+    /// null removes a field, and the brain's container is named `brain`. Any field that the API server knows may be set. Fields that would
+    /// give the pods more rights than brains need are refused unless the operator allows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::preserved_object")]
     pub pod_template: Option<serde_json::Value>,
 
-    /// Bytes that the data may occupy before writes are refused with the NOSPACE alarm, such as `8Gi`. A volume of an embedded store
-    /// that is smaller is full before. Default: the brain's.
+    /// Size of the data at which the brains refuse writes with the NOSPACE alarm, such as `8Gi`. The volume of an embedded store runs full
+    /// first if it is smaller. Default: the brain's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quantity>,
 
-    /// What the brains compact by themselves. A kube-apiserver compacts on its own; without it nothing is compacted.
+    /// Compaction by the brains themselves. A kube-apiserver compacts on its own; without one and without this field nothing is compacted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_compaction: Option<AutoCompaction>,
 
-    /// How much the brains log. Default: Info.
+    /// Log level of the brains. Default: Info.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
 
-    /// A Secret with the keys of JSON Web Tokens: `jwt.pub`, and `jwt.key` if the brains sign tokens. They are mounted in
-    /// `/etc/kubebrain/jwt`, where the flag `auth-token` may name them.
+    /// Secret with the keys for JSON Web Tokens: `jwt.pub`, and `jwt.key` if the brains sign tokens. It is mounted at `/etc/kubebrain/jwt`,
+    /// so the flag `auth-token` can name these files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt_secret_ref: Option<LocalRef>,
 
-    /// Further flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Flags that the operator sets, and unknown ones, are refused.
+    /// Additional flags of the brain, without the dashes, such as `max-txn-ops: "1024"`. Unknown flags and flags that the operator sets are
+    /// refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::flags")]
     pub flags: BTreeMap<String, String>,
 }
 
 impl KubeBrainClusterSpec {
-    /// How a change reaches running brains, defaults filled in.
+    /// Returns the update strategy with defaults filled in.
     #[must_use]
     pub fn strategy(&self) -> UpdateStrategy {
         self.update_strategy.clone().unwrap_or_default()
     }
 
-    /// How the brains agree on their leader, defaults filled in.
+    /// Returns the settings of the election with defaults filled in.
     #[must_use]
     pub fn election(&self) -> LeaderElection {
         self.leader_election.clone().unwrap_or_default()
     }
 
-    /// The PodDisruptionBudget, defaults filled in.
+    /// Returns the settings of the PodDisruptionBudget with defaults filled in.
     #[must_use]
     pub fn disruption_budget(&self) -> DisruptionBudget {
         self.pod_disruption_budget.clone().unwrap_or_default()

@@ -1,18 +1,18 @@
 //! Durations as users write them in a resource: `2160h`, `1h30m`, `1500ms`.
 //!
-//! The units are those that CEL's `duration()` takes, so what the API server accepts parses here and nothing else does.
+//! The units are those of CEL's `duration()`: everything that the API server accepts parses here, and nothing else does.
 
 use std::time::Duration;
 
-/// Why a text is no duration.
+/// A text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no duration: write numbers with the units h, m, s or ms, as in 1h30m or 1500ms")]
 pub struct Error {
-    /// The text in question.
+    /// The rejected text.
     pub text: String,
 }
 
-/// Reads a duration of one or more parts, each a whole number with one of the units `h`, `m`, `s`, `ms`.
+/// Parses a duration of one or more parts, each a whole number with one of the units `h`, `m`, `s`, `ms`.
 ///
 /// # Errors
 /// The text is empty, has a part without number or unit, an unknown unit, or a value out of range.

@@ -1,10 +1,10 @@
-//! The brain's flags by name, as its own table has them. `flags.txt` is written by a test of the brain, which fails when it differs.
+//! The brain's flags by name, as in the brain's own table. A test of the brain writes `flags.txt` and fails when it differs.
 
 pub use values::Values;
 
 mod values;
 
-/// Lines of a name, what the brain makes of it, and the values that it takes.
+/// One flag per line: its name, how the brain treats it, and the values it takes.
 const TABLE: &str = include_str!("../flags.txt");
 
 /// A flag of the brain.
@@ -12,16 +12,16 @@ const TABLE: &str = include_str!("../flags.txt");
 pub struct Flag {
     /// Its name, without dashes.
     pub name: &'static str,
-    /// What the brain makes of it.
+    /// How the brain treats it.
     pub treatment: Treatment,
-    /// The values that it takes. What an old name takes is found by its new name.
+    /// The values it takes. For an old name, look them up under the new name.
     pub values: Values,
 }
 
-/// What the brain makes of a flag.
+/// How the brain treats a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treatment {
-    /// It does something, or is accepted without effect.
+    /// It has an effect, or is accepted and ignored.
     Accepted,
     /// The brain does not start with it.
     Refused,
@@ -30,7 +30,7 @@ pub enum Treatment {
 }
 
 impl Flag {
-    /// Returns what is wrong with a value of it, in words; `None` if nothing is known to be.
+    /// Returns what is wrong with a value of this flag, in words; `None` if no fault is known.
     #[must_use]
     pub fn fault(&self, value: &str) -> Option<String> {
         let values = match self.treatment {
@@ -40,7 +40,7 @@ impl Flag {
         values.fault(value)
     }
 
-    /// The name that the brain has for it today.
+    /// Returns the current name of this flag.
     #[must_use]
     pub fn current_name(&self) -> &'static str {
         match self.treatment {
@@ -69,7 +69,7 @@ pub fn all() -> impl Iterator<Item = Flag> {
     })
 }
 
-/// The flag of this name.
+/// Returns the flag of this name.
 #[must_use]
 pub fn named(name: &str) -> Option<Flag> {
     all().find(|flag| flag.name == name)

@@ -1,7 +1,7 @@
 //! The custom resources of KubeBrain: types, defaults and validation.
 //!
-//! No client and no I/O: what a user may write, what the API server refuses, and what the operator answers in the status.
-//! Every field carries a doc comment, because `kubectl explain` shows it.
+//! No client and no I/O: only what a user may write, what the API server refuses, and what the operator reports in the status. Every field
+//! carries a doc comment, because `kubectl explain` shows it.
 
 #![allow(
     unreachable_pub,

@@ -1,21 +1,21 @@
-//! Annotations of a `KubeBrainCluster` that wish for something once: the operator reads them, Argo CD's actions write them.
+//! Annotations of a `KubeBrainCluster` that request a one-time action. The operator reads them; Argo CD's actions write them.
 //!
-//! A wish that was acted on stands in the status, by its text. The same text is no new wish.
+//! The status records the text of a request that was acted on. The same text is not a new request.
 
-/// A time since which all brains shall have been restarted, in RFC 3339. The newest counts.
+/// Requests that every brain be restarted that started before this time, in RFC 3339. The newest time counts.
 pub const RESTART: &str = "kubebrain.io/restart";
 
-/// How far a time in [`RESTART`] may lie ahead, as clocks differ. One that lies further ahead is ignored.
+/// Maximum time by which [`RESTART`] may be in the future, to allow for clock skew. A later time is ignored.
 pub const AHEAD: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// The pod that shall lead, or [`ANY`] for any other than the leader. A text behind an `@`, such as the time, is not read: it makes
-/// one wish differ from the former one.
+/// Requests that this pod become the leader, or with [`ANY`] any pod but the current leader. Text after an `@`, such as the time, is
+/// ignored: it only makes one request differ from the previous one.
 pub const TRANSFER_LEADER: &str = "kubebrain.io/transfer-leader";
 
-/// In [`TRANSFER_LEADER`], a leader of the operator's choice.
+/// Value of [`TRANSFER_LEADER`] that lets the operator choose the leader.
 pub const ANY: &str = "any";
 
-/// Who shall lead by a value of [`TRANSFER_LEADER`].
+/// The next leader according to a value of [`TRANSFER_LEADER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Successor<'a> {
     /// The operator chooses.
@@ -25,7 +25,7 @@ pub enum Successor<'a> {
 }
 
 impl<'a> Successor<'a> {
-    /// Reads a value of [`TRANSFER_LEADER`].
+    /// Parses a value of [`TRANSFER_LEADER`].
     #[must_use]
     pub fn of(wish: &'a str) -> Self {
         match wish.split_once('@').map_or(wish, |(successor, _)| successor) {

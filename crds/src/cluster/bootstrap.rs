@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a cluster gets its first data. Reserved: it has no fields yet, and a cluster begins empty.
+/// Source of a cluster's first data. Reserved: it has no fields yet, and a cluster begins empty.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {}

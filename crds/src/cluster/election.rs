@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// The lock that chooses the leader. It chooses who tries; the storage decides who writes.
+/// The lock that chooses the leader. It only chooses which brain tries to lead; the storage decides which one writes.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -29,52 +29,52 @@ use crate::duration;
         .field_path(".leaseDuration")
 )]
 pub struct LeaderElection {
-    /// Where the lock is kept.
+    /// Location of the lock.
     #[serde(default)]
     pub backend: ElectionBackend,
 
-    /// How long a candidate has to see the lock unchanged before it takes it. Default: 2s, or 15s with Lease.
+    /// Time that a candidate must see the lock unchanged before it takes it. Default: 2s, or 15s with Lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s|ms))+$"), length(max = 32))]
     pub lease_duration: Option<String>,
 
-    /// How long a leader goes on without having renewed the lock. Default: 1500ms, or 10s with Lease.
+    /// Time that a leader continues to lead without renewing the lock. Default: 1500ms, or 10s with Lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s|ms))+$"), length(max = 32))]
     pub renew_deadline: Option<String>,
 
-    /// Time between two looks at the lock. Default: 400ms, or 2s with Lease.
+    /// Time between two reads of the lock. Default: 400ms, or 2s with Lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s|ms))+$"), length(max = 32))]
     pub retry_period: Option<String>,
 }
 
-/// Where the lock is kept.
+/// Location of the lock.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum ElectionBackend {
     /// In the brains' own storage. Works everywhere.
     #[default]
     Storage,
-    /// In a coordination.k8s.io Lease of this Kubernetes cluster; never if these brains store this very cluster.
+    /// In a coordination.k8s.io Lease of this Kubernetes cluster. Not allowed if these brains are the store of this same cluster.
     Lease,
 }
 
-/// The timings of an election, defaults filled in.
+/// The timings of an election with defaults filled in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timings {
-    /// How long a candidate has to see the lock unchanged.
+    /// Time that a candidate must see the lock unchanged before it takes it.
     pub lease_duration: Duration,
-    /// How long a leader goes on without a renewal.
+    /// Time that a leader continues to lead without renewing the lock.
     pub renew_deadline: Duration,
-    /// Time between two looks at the lock.
+    /// Time between two reads of the lock.
     pub retry_period: Duration,
 }
 
 impl LeaderElection {
-    /// The timings in force; what is not set follows the backend.
+    /// Returns the timings in force. Defaults depend on the backend.
     ///
     /// # Errors
-    /// A value is no duration.
+    /// A value is not a duration.
     pub fn timings(&self) -> Result<Timings, duration::Error> {
         let (lease_duration, renew_deadline, retry_period) = match self.backend {
             ElectionBackend::Storage => ("2s", "1500ms", "400ms"),

@@ -1,4 +1,4 @@
-//! Which container image the brains run.
+//! The container image that the brains run.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
         .field_path(".repository")
 )]
 pub struct Image {
-    /// Repository without tag or digest. The tag is `version`. Without it the repository of the operator's `--default-image` is used.
+    /// Repository without tag or digest. The tag is `version`. Default: the repository of the operator's `--default-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 255),
@@ -27,7 +27,7 @@ pub struct Image {
     #[schemars(length(max = 136), regex(pattern = r"^sha(256:[0-9a-f]{64}|512:[0-9a-f]{128})$"))]
     pub digest: Option<String>,
 
-    /// When the kubelet pulls the image. Kubernetes decides by the tag if this is not set.
+    /// When the kubelet pulls the image. If not set, Kubernetes decides by the tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<PullPolicy>,
 }
@@ -35,15 +35,15 @@ pub struct Image {
 /// When an image is pulled.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum PullPolicy {
-    /// At every start of a container.
+    /// Pulls at every start of a container.
     Always,
-    /// Only if the node has none of that name.
+    /// Pulls only if the node has no image of that name.
     IfNotPresent,
-    /// Never; the node has to have it.
+    /// Never pulls; the node must already have the image.
     Never,
 }
 
-/// An object of the same namespace, by name.
+/// Reference to an object in the same namespace by name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalRef {
@@ -52,7 +52,7 @@ pub struct LocalRef {
     pub name: String,
 }
 
-/// One key of a Secret or ConfigMap of the same namespace.
+/// Reference to one key of a Secret or ConfigMap in the same namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRef {
@@ -60,7 +60,7 @@ pub struct KeyRef {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// Key in the object's data.
+    /// Key in the object's data. Default: `ca.crt`.
     #[serde(default = "ca_crt")]
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
@@ -70,7 +70,7 @@ fn ca_crt() -> String {
     "ca.crt".to_owned()
 }
 
-/// An object of another API of the same namespace, by group, kind and name.
+/// Reference to an object of another API in the same namespace, by group, kind and name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {

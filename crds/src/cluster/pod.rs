@@ -1,4 +1,4 @@
-//! Settings of the pods, and what every object of the cluster inherits.
+//! Settings of the pods, and metadata that every object of the cluster inherits.
 
 use std::collections::BTreeMap;
 
@@ -22,29 +22,29 @@ use super::schema;
         .field_path(".annotations")
 )]
 pub struct InheritedMetadata {
-    /// Labels; those of the operator are not among them. Keys with a domain are refused unless they are known to be harmless, or the
-    /// operator allows them.
+    /// Labels for every object; they cannot replace the operator's own. Keys with a domain are refused unless they are known to be harmless
+    /// or the operator allows them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::texts")]
     pub labels: BTreeMap<String, String>,
 
-    /// Annotations, by the same rule; the ServiceAccount gets none of them.
+    /// Annotations for every object except the ServiceAccount. The same rule applies to their keys.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::texts")]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Who chooses the user and the groups that brains run as.
+/// Selects who chooses the user and the groups that the brains run as.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum RunAs {
-    /// The operator: those of the image, which is 65532.
+    /// The operator sets the user and the group of the image, 65532.
     #[default]
     Image,
-    /// Kubernetes: nothing is set, so that an OpenShift chooses from the range of the namespace. Never root.
+    /// The operator sets nothing, so that OpenShift chooses from the range of the namespace. Never root.
     Platform,
 }
 
-/// Resources, placement and other settings of the pods. Whatever is missing here goes into `podTemplate`.
+/// Resources, placement and other settings of the pods. Use `podTemplate` for fields that are missing here.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSettings {
@@ -52,15 +52,15 @@ pub struct PodSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 
-    /// Labels that a node has to have.
+    /// Node labels that the pods require.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
 
-    /// Taints of nodes that the pods tolerate.
+    /// Node taints that the pods tolerate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
 
-    /// How the pods spread over zones and nodes. A constraint without selector gets that of the brains.
+    /// Spread of the pods over zones and nodes. A constraint without a selector gets the selector of the brains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
 
@@ -69,17 +69,17 @@ pub struct PodSettings {
     #[schemars(length(max = 253))]
     pub priority_class_name: Option<String>,
 
-    /// Who chooses the user and the groups that brains run as. Default: Image. On OpenShift: Platform.
+    /// Selects who chooses the user and the groups that the brains run as. Default: Image. On OpenShift, set Platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
 
-    /// An existing ServiceAccount, instead of one made for the cluster. Any but the cluster's own, which has its name, only if the
-    /// operator allows it.
+    /// Existing ServiceAccount to use instead of creating one for the cluster. Names other than the cluster's own ServiceAccount, which has
+    /// the name of the cluster, are refused unless the operator allows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub service_account_name: Option<String>,
 
-    /// How long a brain may take to hand over and stop, in seconds. Default: 60.
+    /// Seconds that a brain may take to hand over leadership and stop. Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub termination_grace_period_seconds: Option<i64>,

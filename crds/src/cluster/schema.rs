@@ -1,4 +1,4 @@
-//! Schema fragments that the derive cannot express: list types, and objects kept as they were written.
+//! Schema fragments that the derive cannot express: list types, and objects whose unknown fields are preserved.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::status::{CertificateStatus, MemberStatus};
 use crate::flags::{self, Treatment};
 
-/// A list whose entries are told apart by `key`, so that server-side apply merges it instead of replacing it.
+/// A list whose entries are identified by `key`, so that server-side apply merges it instead of replacing it.
 fn map_list<T: JsonSchema>(generator: &mut SchemaGenerator, key: &str, max_items: u32) -> Schema {
     let mut schema = generator.subschema_for::<Vec<T>>();
     schema.insert("x-kubernetes-list-type".into(), "map".into());

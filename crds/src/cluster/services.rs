@@ -6,20 +6,20 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The Services in front of the brains. The headless one, which names each member, always exists.
+/// Services in front of the brains. The headless Service, which gives each member a DNS name, always exists.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Services {
-    /// `<name>-client`: every ready brain.
+    /// Service `<name>-client` in front of every ready brain.
     #[serde(default)]
     pub client: ClientService,
 
-    /// `<name>-leader`: the leader alone; without endpoints while there is none.
+    /// Service `<name>-leader` in front of the leader alone. It has no endpoints while there is no leader.
     #[serde(default)]
     pub leader: Toggle,
 }
 
-/// The Service of every ready brain.
+/// Service in front of every ready brain.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -32,37 +32,37 @@ pub struct ClientService {
     #[serde(default, rename = "type")]
     pub type_: ServiceType,
 
-    /// Annotations of this Service alone, such as those of a load balancer.
+    /// Annotations of this Service alone, such as those for a load balancer.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 
-    /// Preference among the endpoints, such as `PreferClose`; the values are Kubernetes'.
+    /// Preference among the endpoints, such as `PreferClose`. The values are those of Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub traffic_distribution: Option<String>,
 
-    /// Class of the load balancer; only with type LoadBalancer. It cannot be changed later.
+    /// Class of the load balancer. Only with type LoadBalancer. It cannot be changed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub load_balancer_class: Option<String>,
 
-    /// IP families of the Services. Kubernetes decides if this is not set.
+    /// IP families of the client, leader and headless Services. Default: chosen by Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip_family_policy: Option<IpFamilyPolicy>,
 }
 
-/// IP families of the Service, and of those that name each member and the leader. Kubernetes decides if it is not set.
+/// IP families of the client, leader and headless Services. Kubernetes chooses if it is not set.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum IpFamilyPolicy {
     /// One family.
     SingleStack,
-    /// Both, where the Kubernetes cluster has both.
+    /// Both families if the Kubernetes cluster has both.
     PreferDualStack,
-    /// Both, or none.
+    /// Both families; fails if the Kubernetes cluster does not have both.
     RequireDualStack,
 }
 
-/// How a Service is reached.
+/// How clients reach a Service.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum ServiceType {
     /// From inside the Kubernetes cluster.
@@ -74,15 +74,15 @@ pub enum ServiceType {
     LoadBalancer,
 }
 
-/// The PodDisruptionBudget of the brains.
+/// PodDisruptionBudget of the brains.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DisruptionBudget {
-    /// Whether it is wanted.
+    /// Enables the PodDisruptionBudget.
     #[serde(default = "yes")]
     pub enabled: bool,
 
-    /// How many ready brains an eviction may leave missing. Default: 1.
+    /// Maximum number of brains that may be missing after an eviction. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_unavailable: Option<i32>,
@@ -97,11 +97,11 @@ impl Default for DisruptionBudget {
     }
 }
 
-/// Something that can be switched off.
+/// An object that is created unless it is switched off.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Toggle {
-    /// Whether it is wanted.
+    /// Enables this Service.
     #[serde(default = "yes")]
     pub enabled: bool,
 }
@@ -120,24 +120,24 @@ impl Default for Toggle {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Monitoring {
-    /// A PodMonitor of the Prometheus operator; nothing is made while its CRD is not installed.
+    /// PodMonitor for the Prometheus operator. None is created while its CRD is not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_monitor: Option<PodMonitor>,
 }
 
-/// A PodMonitor of the Prometheus operator.
+/// PodMonitor for the Prometheus operator.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMonitor {
-    /// Whether it is wanted.
+    /// Enables the PodMonitor.
     #[serde(default)]
     pub enabled: bool,
 
-    /// Labels by which a Prometheus selects it.
+    /// Labels by which a Prometheus selects the PodMonitor.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 
-    /// Time between two scrapes, such as `30s`; Prometheus' default if not set.
+    /// Time between two scrapes, such as `30s`. Default: the one of Prometheus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s|ms))+$"), length(max = 32))]
     pub interval: Option<String>,

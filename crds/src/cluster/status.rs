@@ -1,7 +1,7 @@
-//! The status that the operator writes: conditions first, then what it saw.
+//! The status that the operator writes: conditions first, then what it observed.
 //!
-//! Every field is optional, because a serde default would become a default of the schema. Numbers that change all the
-//! time, such as revisions, are metrics and not here.
+//! Every field is optional, because a serde default would become a default of the schema. Numbers that change constantly, such as
+//! revisions, are metrics and not part of the status.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use super::image::LocalRef;
 use super::schema;
 
-/// What the operator saw when it last looked.
+/// Last observed state of the cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeBrainClusterStatus {
-    /// The `metadata.generation` that this status speaks of.
+    /// The `metadata.generation` that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Pods that exist.
+    /// Number of pods that exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 
-    /// Pods that are ready.
+    /// Number of pods that are ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
 
-    /// Pods that are as the spec wants them.
+    /// Number of pods that match the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
 
@@ -35,61 +35,61 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 
-    /// The version that all members run; the former one until the last has changed.
+    /// Version that all members run. During an update it is the former version until the last member has changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 
-    /// The image that the pods are told to run.
+    /// Image that the pods are configured to run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 
-    /// The image that all members ran last, and the part of the spec that chose it. While that part stays, another default image of the
-    /// operator does not change it, unless by its version.
+    /// Last image that all members ran, and the part of the spec that chose it. While that part is unchanged, another default image of the
+    /// operator replaces it only if its version is higher.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_image: Option<PinnedImage>,
 
-    /// The number of members that the StatefulSet was last told to have. A pause, or a spec that cannot be acted on, keeps it.
+    /// Number of members last set in the StatefulSet. It is kept while the cluster is paused or its spec cannot be applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_replicas: Option<i32>,
 
-    /// Revision of the pod template that all members ran last.
+    /// Revision of the pod template that all members last ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
 
-    /// Revision of the pod template that the spec wants.
+    /// Revision of the pod template that the spec results in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
 
-    /// The leader; absent while none is known.
+    /// Current leader; absent while none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<LeaderStatus>,
 
-    /// The members, by pod.
+    /// Members by pod name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::members")]
     pub members: Option<Vec<MemberStatus>>,
 
-    /// Where clients reach the brains, and what they need for it.
+    /// Addresses and credentials for clients of the brains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<Connection>,
 
-    /// The change in flight; absent when there is none.
+    /// Change in progress; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
 
-    /// The installation of the operator that looks after the cluster: namespace and name of its Lease.
+    /// Operator installation that manages the cluster: namespace and name of its Lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 
-    /// The newest `restartedAt` or `kubebrain.io/restart` that was acted on; older ones are ignored.
+    /// Newest `restartedAt` or `kubebrain.io/restart` that was acted on. Older ones are ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_handled_restart: Option<String>,
 
-    /// The newest value of the annotation `kubebrain.io/transfer-leader` that was acted on.
+    /// Newest value of the annotation `kubebrain.io/transfer-leader` that was acted on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_handled_transfer: Option<String>,
 
-    /// The storage below the brains.
+    /// Storage of the brains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageStatus>,
 
@@ -98,7 +98,7 @@ pub struct KubeBrainClusterStatus {
     #[schemars(schema_with = "schema::certificates")]
     pub certificates: Option<Vec<CertificateStatus>>,
 
-    /// The certificate authority of the cluster.
+    /// Certificate authority of the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<CaStatus>,
 
@@ -106,43 +106,44 @@ pub struct KubeBrainClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator_version: Option<String>,
 
-    /// Ready, Available, Progressing, Degraded, CertificatesReady, StorageReady; and Stalled when only a change of the spec helps.
+    /// Conditions Ready, Available, Progressing, Degraded, CertificatesReady and StorageReady; also Stalled if only a change of the spec
+    /// helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Option<Vec<Condition>>,
 }
 
-/// An image that all members ran, and what chose it.
+/// Image that all members ran, and the part of the spec that chose it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedImage {
     /// The image.
     pub image: String,
 
-    /// `spec.version` that it was chosen for.
+    /// `spec.version` when the image was chosen.
     pub version: String,
 
-    /// `spec.image.repository` at that time.
+    /// `spec.image.repository` when the image was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
 
-    /// `spec.image.digest` at that time.
+    /// `spec.image.digest` when the image was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 
-/// The leader of the brains.
+/// Leader of the brains.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaderStatus {
-    /// Name of its pod.
+    /// Name of the leader's pod.
     pub member: String,
 
-    /// Its epoch; it rises with every change of leader.
+    /// Epoch of the leader. It increases with every change of leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<i64>,
 
-    /// When the operator first saw this leader in this epoch.
+    /// Time when the operator first saw this leader in this epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }
@@ -151,61 +152,61 @@ pub struct LeaderStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberStatus {
-    /// Name of its pod.
+    /// Name of the member's pod.
     pub name: String,
 
-    /// Its id, in hexadecimal digits.
+    /// Id of the member, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "memberID")]
     pub member_id: Option<String>,
 
-    /// What it does for the others.
+    /// Role of the member.
     pub role: MemberRole,
 
-    /// Whether its pod is ready.
+    /// True if the member's pod is ready.
     pub ready: bool,
 
-    /// Node that it runs on.
+    /// Node that the member runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 
-    /// Zone of that node, as `topology.kubernetes.io/zone` of its pod says.
+    /// Zone of that node, from the label `topology.kubernetes.io/zone` of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
 
-    /// The version it says it runs.
+    /// Version that the member reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 
-    /// Revision of the pod template it was made from.
+    /// Revision of the pod template that the pod was created from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
 
-    /// What is wrong with it, if anything.
+    /// Problem of the member, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What a member does for the others.
+/// Role of a member.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum MemberRole {
-    /// It takes the writes.
+    /// Accepts writes.
     Leader,
-    /// It serves reads and watches, and forwards writes.
+    /// Serves reads and watches, and forwards writes to the leader.
     Follower,
-    /// It did not answer.
+    /// Did not answer.
     Unknown,
 }
 
-/// What a client needs to reach the brains.
+/// Addresses and credentials for clients of the brains.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
-    /// Addresses, by what answers there.
+    /// Addresses of the client Service, the leader Service and the members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Endpoints>,
 
-    /// ConfigMap or Secret key with the certificates to trust; absent without TLS.
+    /// ConfigMap or Secret key with the CA certificates to trust; absent without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_bundle_ref: Option<BundleRef>,
 
@@ -214,7 +215,7 @@ pub struct Connection {
     pub client_secret_ref: Option<LocalRef>,
 }
 
-/// One key of a ConfigMap or Secret of the same namespace.
+/// Reference to one key of a ConfigMap or Secret in the same namespace.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BundleRef {
@@ -229,7 +230,7 @@ pub struct BundleRef {
     pub key: String,
 }
 
-/// Kinds of objects that hold certificates to trust.
+/// Kinds of objects that hold CA certificates.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum BundleKind {
     /// A ConfigMap that the operator writes.
@@ -243,20 +244,20 @@ pub enum BundleKind {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoints {
-    /// URL of every ready brain.
+    /// URL of the Service in front of every ready brain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
 
-    /// URL of the leader.
+    /// URL of the Service in front of the leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
 
-    /// URL of each member; what a kube-apiserver wants in `--etcd-servers`.
+    /// URL of each member, for `--etcd-servers` of a kube-apiserver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<String>>,
 }
 
-/// The storage below the brains.
+/// Storage of the brains.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StorageStatus {
@@ -269,19 +270,19 @@ pub struct StorageStatus {
     #[serde(rename = "clusterID")]
     pub cluster_id: Option<String>,
 
-    /// Id of the cluster in the store, in hexadecimal digits, once it served. No brain begins an empty one then, and an embedded one serves
-    /// no other.
+    /// Id of the cluster in the store, in hexadecimal digits, recorded once the store served. From then on no brain starts with an empty
+    /// store, and an embedded brain serves no other store.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "storeID")]
     pub store_id: Option<String>,
 
-    /// The value of the annotation `kubebrain.io/accept-store` that was acted on. Until the annotation is removed or changed, it does
-    /// not give that store up again.
+    /// Last value of the annotation `kubebrain.io/accept-store` that was acted on. The same store is not given up again until the
+    /// annotation is removed or changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "acceptedStoreID")]
     pub accepted_store_id: Option<String>,
 
-    /// Prefix of every key in TiKV, pinned when the cluster was made.
+    /// Prefix of every key in TiKV, pinned when the cluster was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_prefix: Option<String>,
 
@@ -289,7 +290,7 @@ pub struct StorageStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Quantity>,
 
-    /// Placement drivers of TiKV.
+    /// Addresses of TiKV's placement drivers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pd_endpoints: Option<Vec<String>>,
 }
@@ -298,41 +299,41 @@ pub struct StorageStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CertificateStatus {
-    /// The Secret that holds it.
+    /// Secret that holds the certificate.
     pub secret_name: String,
 
-    /// When it ends.
+    /// Time when the certificate expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
 
-    /// When it will be renewed.
+    /// Time when the certificate will be renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewal_time: Option<Time>,
 
-    /// Generation of the key that signed it.
+    /// Generation of the key that signed the certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_generation: Option<i32>,
 }
 
-/// The certificate authority of the cluster.
+/// Certificate authority of the cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CaStatus {
     /// Generation of the key that signs.
     pub generation: i32,
 
-    /// Phase of a key replacement: Stable if there is none, Publishing, Issuing or Retiring.
+    /// Phase of a key replacement: Stable if there is none, else Publishing, Issuing or Retiring.
     pub phase: String,
 
-    /// Since when it is in this phase.
+    /// Time when this phase began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
-    /// When the certificate of the authority that signs ends.
+    /// Time when the certificate of the signing authority expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
 
-    /// SHA-256 of the published bundle, as the members report what they trust.
+    /// SHA-256 of the published CA bundle. Members report the SHA-256 of the bundle they trust in the same form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
 
@@ -340,23 +341,23 @@ pub struct CaStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
 
-    /// The key that signs next; only in phase Publishing.
+    /// Key that will sign next. Only in phase Publishing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<NextCa>,
 }
 
-/// The key of a certificate authority that does not sign yet.
+/// Key of a certificate authority that does not sign yet.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NextCa {
-    /// Its generation.
+    /// Generation of this key.
     pub generation: i32,
 
     /// SHA-256 of the public key.
     pub fingerprint: String,
 }
 
-/// A change of the brains that is in flight.
+/// Change of the brains in progress.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
@@ -364,39 +365,40 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
 
-    /// Kind of the change, which goes on until every member serves; absent if only the leader changes.
+    /// Kind of the change, which continues until every member serves; absent if only the leader changes.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<RolloutType>,
 
-    /// When that began; the progress deadline counts from the newest progress.
+    /// Time when the change began. The progress deadline counts from the latest progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
 
-    /// When a member was last replaced or became ready.
+    /// Time when a member was last replaced or became ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_progress_at: Option<Time>,
 
-    /// What is done now, such as `ReplaceFollower` or `HandOver`.
+    /// Current step, such as `ReplaceFollower` or `HandOver`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 
-    /// What the next step waits for, in words.
+    /// Condition that the next step waits for, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
 
-    /// Trials of the new template that were ended from outside. After three of them the operator reports TrialFailed at the next one.
+    /// Number of trials of the new template that were ended from outside. After three of them the operator reports TrialFailed at the next
+    /// one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trial_losses: Option<i32>,
 
-    /// The planned hand-over of leadership that is under way.
+    /// Planned hand-over of leadership in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,
 }
 
-/// Kind of the change, which goes on until every member serves; absent if only the leader changes.
+/// Kind of the change, which continues until every member serves; absent if only the leader changes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 pub enum RolloutType {
-    /// The members are made for the first time.
+    /// Members are created for the first time.
     Creating,
     /// Members are replaced by ones of the newest template.
     RollingUpdate,
@@ -404,19 +406,19 @@ pub enum RolloutType {
     Scaling,
 }
 
-/// A planned hand-over of leadership.
+/// Planned hand-over of leadership.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HandOver {
     /// Pod of the leader that hands over.
     pub from: String,
 
-    /// Pod of the member that shall lead.
+    /// Pod of the member that will lead.
     pub to: String,
 
     /// Epoch of the leader that hands over.
     pub epoch: i64,
 
-    /// When it was asked for first.
+    /// Time of the first request.
     pub since: Time,
 }

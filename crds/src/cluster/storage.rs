@@ -1,4 +1,4 @@
-//! The storage of the data: on the brain's own volume, or in TiKV.
+//! Storage of the data: on the brain's own volume, or in TiKV.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::image::{KeyRef, LocalRef, ObjectRef};
 
-/// The engine below the brains; exactly the part named by `type` is set.
+/// Storage engine of the brains. Exactly the part that `type` names is set.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -22,12 +22,12 @@ pub struct Storage {
     #[serde(rename = "type")]
     pub type_: StorageType,
 
-    /// Settings of TiKV; only with type TiKV.
+    /// Settings of TiKV. Only with type TiKV.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tikv: Option<Tikv>,
 
-    /// Settings of the embedded store; required with type Embedded, but forbidden with workload External: whoever makes the pods makes
-    /// their volume.
+    /// Settings of the embedded store. Required with type Embedded, but forbidden with workload External, where the owner of the pods
+    /// provides their volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedded: Option<Embedded>,
 }
@@ -35,13 +35,13 @@ pub struct Storage {
 /// Kinds of storage.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum StorageType {
-    /// A TiKV cluster; any number of brains without state of their own.
+    /// A TiKV cluster, for any number of brains without state of their own.
     TiKV,
-    /// Files on the brain's own volume; a single brain.
+    /// Files on the brain's own volume, for a single brain.
     Embedded,
 }
 
-/// How the brains reach TiKV.
+/// Connection of the brains to TiKV.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -60,42 +60,43 @@ pub enum StorageType {
         .field_path(".pdEndpoints")
 )]
 pub struct Tikv {
-    /// A cluster of the TiDB operator in this namespace, whose placement drivers are taken from its status.
+    /// Cluster of the TiDB operator in this namespace. The addresses of its placement drivers are taken from its status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_ref: Option<ObjectRef>,
 
-    /// Addresses of the placement drivers, instead of `clusterRef`.
+    /// Addresses of the placement drivers (PD), instead of `clusterRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
     pub pd_endpoints: Option<Vec<String>>,
 
-    /// Prefix of every key in TiKV; no two clusters on one TiKV may share it. Default: `<namespace>/<name>`. It cannot be changed
+    /// Prefix of every key in TiKV. Two clusters on the same TiKV must not share it. Default: `<namespace>/<name>`. It cannot be changed
     /// later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub key_prefix: Option<String>,
 
-    /// Id of the TiKV cluster, in decimal digits as PD says it. Brains refuse another one. Without it the first one seen is pinned
-    /// in the status.
+    /// Id of the TiKV cluster, in decimal digits as PD reports it. Brains refuse a cluster with another id. If not set, the first id seen
+    /// is pinned in the status.
     #[serde(default, rename = "clusterID", skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]{1,20}$"), length(max = 20))]
     pub cluster_id: Option<String>,
 
-    /// Who lets TiKV forget old versions.
+    /// Garbage collection of old versions in TiKV.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc: Option<TikvGc>,
 
-    /// What happens to the keys below the prefix when the cluster is deleted. With Delete the Job `<name>-wipe` deletes them when no
-    /// brain runs any more, and the resource goes last; the annotation `kubebrain.io/skip-wipe: "true"` lets it go without.
+    /// Policy for the keys below the prefix when the cluster is deleted. With Delete the Job `<name>-wipe` deletes them after the last brain
+    /// has stopped, and this resource is removed last. The annotation `kubebrain.io/skip-wipe: "true"` removes it without deleting the
+    /// keys.
     #[serde(default)]
     pub when_deleted: Retention,
 
-    /// Certificates for the way to TiKV. Without them the connection is plain.
+    /// Certificates for the connection to TiKV. Without them the connection is plain text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TikvTls>,
 }
 
-/// Who lets a TiKV cluster forget old versions.
+/// Garbage collection of old versions in a TiKV cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -104,43 +105,43 @@ pub struct Tikv {
         .message("storage.tikv.gc.interval and window go with owner Brain: nobody else reads them")
 )]
 pub struct TikvGc {
-    /// Who moves the safe point.
+    /// Selects who advances the GC safe point.
     #[serde(default)]
     pub owner: GcOwner,
 
-    /// How often the leader collects; only with owner Brain. Default: 10m.
+    /// Time between two garbage collections by the leader. Only with owner Brain. Default: 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
     pub interval: Option<String>,
 
-    /// How old a version gets before it is taken; only with owner Brain. Default: 10m.
+    /// Age at which a version may be garbage-collected. Only with owner Brain. Default: 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^([0-9]+(h|m|s))+$"), length(max = 32))]
     pub window: Option<String>,
 }
 
-/// Who moves the safe point of a TiKV cluster's garbage collection.
+/// Selects who advances the GC safe point of a TiKV cluster.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum GcOwner {
-    /// Somebody else, such as a TiDB of the same cluster.
+    /// Another system, such as a TiDB on the same TiKV cluster.
     #[default]
     External,
-    /// The brain that leads. Only for a TiKV cluster that nobody else uses, or whose users register service safe points.
+    /// The leading brain. Only for a TiKV cluster that has no other users, or whose other users register service safe points.
     Brain,
 }
 
-/// Certificates for the way to TiKV.
+/// Certificates for the connection to TiKV.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TikvTls {
-    /// The certificate authority of TiKV and its placement drivers.
+    /// Certificate authority of TiKV and its placement drivers.
     pub ca_secret_ref: KeyRef,
 
-    /// A Secret of type kubernetes.io/tls with the client certificate that the brains present: TiKV knows mutual TLS only.
+    /// Secret of type kubernetes.io/tls with the client certificate of the brains. It is required because TiKV supports only mutual TLS.
     pub client_secret_ref: LocalRef,
 }
 
-/// The volume of an embedded store.
+/// Volume of an embedded store.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -160,15 +161,15 @@ pub struct TikvTls {
         .field_path(".size")
 )]
 pub struct Embedded {
-    /// Size of the volume, such as `10Gi`. A volume can only grow, and only if its storage class allows expansion; a smaller size
-    /// than the volume has changes nothing.
+    /// Size of the volume, such as `10Gi`. A volume can only grow, and only if its storage class allows expansion. A size smaller than that
+    /// of the existing volume changes nothing.
     pub size: Quantity,
 
-    /// Access mode of the volume. ReadWriteOnce for drivers that do not know ReadWriteOncePod. It cannot be changed later.
+    /// Access mode of the volume. Set ReadWriteOnce for drivers that do not support ReadWriteOncePod. It cannot be changed later.
     #[serde(default)]
     pub access_mode: AccessMode,
 
-    /// Storage class of the volume; the namespace's default if not set. It cannot be changed later.
+    /// Storage class of the volume. Default: the default storage class. It cannot be changed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub storage_class_name: Option<String>,
@@ -178,7 +179,7 @@ pub struct Embedded {
     #[schemars(length(max = 253))]
     pub volume_attributes_class_name: Option<String>,
 
-    /// What happens to the volume when the cluster is deleted. Scaling to 0 always keeps it.
+    /// Policy for the volume when the cluster is deleted. Scaling to 0 always keeps the volume.
     #[serde(default)]
     pub when_deleted: Retention,
 }
@@ -186,19 +187,19 @@ pub struct Embedded {
 /// Access modes of a volume.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum AccessMode {
-    /// One pod of the whole Kubernetes cluster.
+    /// Usable by one pod of the whole Kubernetes cluster.
     #[default]
     ReadWriteOncePod,
-    /// The pods of one node.
+    /// Usable by the pods of one node.
     ReadWriteOnce,
 }
 
-/// What happens to data whose owner is gone.
+/// Policy for data whose owner is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Retention {
-    /// It stays until somebody deletes it.
+    /// Keeps the data until a user deletes it.
     #[default]
     Retain,
-    /// It is deleted too.
+    /// Deletes the data, too.
     Delete,
 }

@@ -29,7 +29,7 @@ fn tikv() -> Value {
     })
 }
 
-/// `base` with `value` put at `path`; null removes.
+/// Returns `base` with `value` at `path`; null removes the field.
 fn with(mut base: Value, path: &str, value: Value) -> Value {
     let (parent, field) = path.rsplit_once('/').unwrap();
     let mut at = &mut base;
@@ -49,7 +49,7 @@ fn read(value: Value) -> KubeBrainCluster {
     serde_json::from_value(value).unwrap()
 }
 
-/// What the rules say about a new object: empty if they accept it.
+/// Returns the errors of the rules for a new object: empty if they accept it.
 fn judged(value: Value) -> String {
     read(value)
         .validate_cel()
@@ -58,7 +58,7 @@ fn judged(value: Value) -> String {
         .unwrap_or_default()
 }
 
-/// What the rules say about a change from one object to another.
+/// Returns the errors of the rules for a change from one object to another.
 fn judged_change(old: Value, new: Value) -> String {
     let errors = read(new).validate_cel_update(&read(old)).err();
     errors.map(|errors| format!("{errors:?}")).unwrap_or_default()
@@ -78,7 +78,7 @@ fn accepted(value: Value) {
     assert_eq!(judged(value.clone()), "", "{value} should be accepted");
 }
 
-/// The manifests of `bad-manifests.json` and their refusals: also what the end-to-end tests hold against a real API server.
+/// The manifests of `bad-manifests.json` and their refusals. The end-to-end tests check them against a real API server.
 #[test]
 fn bad_manifests_are_refused() {
     let file: Value = serde_json::from_str(include_str!("../../bad-manifests.json")).unwrap();
@@ -98,7 +98,7 @@ fn bad_manifests_are_refused() {
     }
     let mut count = 0;
     for bad in file["manifests"].as_array().unwrap() {
-        // What the schema refuses only the API server knows.
+        // These rules cannot check refusals by the schema; only the API server can.
         if bad["schema"] == true {
             continue;
         }
@@ -317,7 +317,7 @@ fn every_field_is_explained() {
     assert_eq!(mute, Vec::<String>::new());
 }
 
-/// Paths of fields without description. Entries of lists and maps need none: their field has one.
+/// Returns the paths of fields without a description. Entries of lists and maps need none: their field has one.
 fn unexplained(schema: &Value, path: &str, mute: &mut Vec<String>) {
     if !schema["description"].is_string() && !path.ends_with("[]") {
         mute.push(path.to_owned());

@@ -1,4 +1,4 @@
-//! Certificates: who makes them, how long they last, which names they carry.
+//! Certificates: who issues them, how long they are valid, which names they carry.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -49,85 +49,84 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
     .message("tls.caGeneration may be raised only one step at a time")
 )]
 pub struct Tls {
-    /// Who makes the certificates. It cannot be changed later: with mode Operator, name an authority of cert-manager in `caSecretRef`
-    /// to have it sign.
+    /// Selects who issues the certificates. It cannot be changed later. To use an authority of cert-manager, keep mode Operator and name
+    /// the authority's Secret in `caSecretRef`.
     #[serde(default)]
     pub mode: TlsMode,
 
-    /// How long a certificate is valid, from one minute to a year, in h, m and s. Default: 2160h.
+    /// Validity of a certificate, from one minute to a year, in h, m and s. Default: 2160h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub validity: Option<String>,
 
-    /// How long before its end a certificate is renewed. Default: 720h, or a third of a validity of 720h and less.
+    /// Time before its end at which a certificate is renewed. Default: 720h, or a third of the validity if that is 720h or less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub renew_before: Option<String>,
 
-    /// Further DNS names and IP addresses of the server certificate, such as those of a load balancer.
+    /// Additional DNS names and IP addresses for the server certificate, such as those of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::names")]
     pub server_alt_names: Vec<String>,
 
-    /// Generation of the certificate authority's key. Raised by one, the key is replaced in phases; lower values are ignored.
-    /// Default: 1.
+    /// Generation of the certificate authority's key. Raising it by one replaces the key in phases. Lower values are ignored. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub ca_generation: Option<i32>,
 
-    /// Whether the phases of a key replacement follow each other by themselves. Default: Manual.
+    /// Selects how a key replacement advances from one phase to the next. Default: Manual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_advance: Option<Advance>,
 
-    /// A Secret with your own authority, which signs instead of one made by the operator: certificate and key are in `ca.crt` and
-    /// `ca.key`, or in `tls.crt` and `tls.key`, as in a Secret of cert-manager.
+    /// Secret with your own certificate authority, which signs instead of one created by the operator. Certificate and key are in `ca.crt`
+    /// and `ca.key`, or in `tls.crt` and `tls.key` as in a Secret of cert-manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<LocalRef>,
 
-    /// The given Secrets; only with mode Secret.
+    /// Secrets that you provide. Only with mode Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<TlsSecrets>,
 }
 
-/// Who makes the certificates.
+/// Selects who issues the certificates.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum TlsMode {
     /// The operator, with a certificate authority for this cluster alone or with yours.
     #[default]
     Operator,
-    /// Somebody else, such as cert-manager; the Secrets are named in `secrets`.
+    /// Another issuer, such as cert-manager. Name the Secrets in `secrets`.
     Secret,
-    /// Nobody: brains and clients speak plain HTTP/2. Whoever reaches the port reads and writes everything.
+    /// No certificates: brains and clients speak plain HTTP/2. Anyone who can reach the port can read and write everything.
     Disabled,
 }
 
-/// How a replacement of the certificate authority's key goes on.
+/// How a replacement of the certificate authority's key advances from phase to phase.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Advance {
-    /// Somebody confirms each phase by the annotation `kubebrain.io/ca-advance`, whose value is the phase to enter and the
-    /// generation of the key, such as `Issuing@2`: a kube-apiserver reads its CA file only when it starts.
+    /// A user confirms each phase with the annotation `kubebrain.io/ca-advance`. Its value is the phase to enter and the generation of the
+    /// key, such as `Issuing@2`. Use this for a kube-apiserver, which reads its CA file only when it starts.
     #[default]
     Manual,
-    /// By itself, when all members report the bundle and it has been published for a while.
+    /// The operator advances when all members report the new bundle and it has been published for a while.
     Auto,
 }
 
-/// Secrets made by somebody else.
+/// Secrets that the operator uses but does not create.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsSecrets {
-    /// The certificates that brains and clients trust.
+    /// CA certificates that brains and clients trust.
     pub ca_bundle: KeyRef,
     /// Certificate and key of the client port.
     pub server: LocalRef,
-    /// Certificate and key of the peer port; its common name is `kubebrain-peer`.
+    /// Certificate and key of the peer port. The common name is `kubebrain-peer`.
     pub peer: LocalRef,
-    /// Certificate and key with which the operator asks the brains.
+    /// Client certificate and key with which the operator connects to the brains.
     pub operator_client: LocalRef,
 }
 
 impl Tls {
-    /// Validity and time of renewal before the end, as texts of [`crate::duration`]; what is not set has its default.
+    /// Returns the validity and the time of renewal before the end, with defaults filled in, as texts for [`crate::duration`].
     #[must_use]
     pub fn durations(&self) -> (String, String) {
         let validity = self.validity.clone().unwrap_or_else(|| DEFAULT_VALIDITY.to_owned());
@@ -142,7 +141,7 @@ impl Tls {
         (validity, before)
     }
 
-    /// Generation of the authority's key that is wanted.
+    /// Returns the wanted generation of the authority's key.
     #[must_use]
     pub fn generation(&self) -> i32 {
         self.ca_generation.unwrap_or(1)

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the brains compact by themselves. A kube-apiserver compacts on its own every five minutes.
+/// Compaction by the brains themselves. A kube-apiserver compacts on its own every five minutes.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -17,40 +17,40 @@ use serde::{Deserialize, Serialize};
         .field_path(".retention")
 )]
 pub struct AutoCompaction {
-    /// What `retention` counts.
+    /// Unit of `retention`: time with Periodic, revisions with Revision.
     #[serde(default)]
     pub mode: CompactionMode,
 
-    /// What is kept: a duration such as `1h` with mode Periodic, a number of revisions with mode Revision.
+    /// History to keep: a duration such as `1h` with mode Periodic, a number of revisions with mode Revision.
     #[schemars(regex(pattern = r"^([0-9]+|([0-9]+(h|m|s))+)$"), length(max = 32))]
     pub retention: String,
 }
 
-/// What the retention of automatic compaction counts.
+/// Unit of the retention of automatic compaction.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum CompactionMode {
-    /// Time.
+    /// Keeps the revisions of a period of time.
     #[default]
     Periodic,
-    /// Revisions.
+    /// Keeps a number of revisions.
     Revision,
 }
 
-/// How much the brains log.
+/// Log level of the brains.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum LogLevel {
-    /// Everything.
+    /// Logs everything.
     Debug,
-    /// What an operator of the cluster wants to read.
+    /// Logs events of interest to an operator of the cluster.
     Info,
-    /// What may become a problem.
+    /// Logs conditions that may become a problem.
     Warn,
-    /// What failed.
+    /// Logs failures only.
     Error,
 }
 
 impl LogLevel {
-    /// The value of the brain's `--log-level`.
+    /// Returns the value for the brain's `--log-level`.
     #[must_use]
     pub fn flag(self) -> &'static str {
         match self {

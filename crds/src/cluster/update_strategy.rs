@@ -1,50 +1,50 @@
-//! The way in which a change reaches running brains.
+//! How a change reaches running brains.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How long a planned hand-over may take if the spec does not say.
+/// Maximum time of a planned hand-over if the spec does not set one.
 const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The pace and the limits of a rolling update.
+/// Pace and limits of a rolling update.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// Who replaces outdated pods.
+    /// Selects who replaces outdated pods.
     #[serde(default, rename = "type")]
     pub type_: UpdateStrategyType,
 
-    /// How many brains may be missing at once while pods are replaced.
+    /// Maximum number of brains that may be missing while pods are replaced.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub max_unavailable: i32,
 
-    /// How long a new pod has to be ready before the next one is replaced, in seconds.
+    /// Seconds that a new pod must be ready before the next one is replaced.
     #[serde(default = "ten")]
     #[schemars(range(min = 0, max = 3600))]
     pub min_ready_seconds: i32,
 
-    /// How long a planned hand-over of leadership may take before the leader is replaced anyway, in seconds. Default: 30. Forbidden
-    /// with Embedded storage.
+    /// Seconds that a planned hand-over of leadership may take before the leader is replaced anyway. Default: 30. Forbidden with Embedded
+    /// storage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub leader_transfer_timeout_seconds: Option<i32>,
 
-    /// How long a change may take before it is reported as failed, in seconds.
+    /// Seconds that a change may take before it is reported as failed.
     #[serde(default = "six_hundred")]
     #[schemars(range(min = 1, max = 86400))]
     pub progress_deadline_seconds: i32,
 }
 
-/// Who replaces outdated pods.
+/// Selects who replaces outdated pods.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum UpdateStrategyType {
-    /// The operator, one after the other, the leader last.
+    /// The operator replaces pods one after the other, the leader last.
     #[default]
     LeaderLast,
-    /// Whoever deletes them.
+    /// The operator waits for a user to delete the pods.
     OnDelete,
 }
 
@@ -61,7 +61,7 @@ fn six_hundred() -> i32 {
 }
 
 impl UpdateStrategy {
-    /// How long a planned hand-over may take.
+    /// Returns the maximum time of a planned hand-over.
     #[must_use]
     pub fn leader_transfer_timeout(&self) -> Duration {
         let seconds = self.leader_transfer_timeout_seconds.map(u64::try_from);

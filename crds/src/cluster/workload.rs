@@ -1,11 +1,11 @@
-//! Who makes the pods that the brains run in.
+//! Selects who creates the pods that the brains run in.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who makes the pods that the brains run in. It cannot be changed later.
+/// Selects who creates the pods that the brains run in. It cannot be changed later.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -24,7 +24,7 @@ pub struct Workload {
     #[serde(default, rename = "type")]
     pub type_: WorkloadType,
 
-    /// Selects the pods that hold a brain, in this namespace; only with type External.
+    /// Selects the pods that run a brain, in this namespace. Only with type External.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 }
@@ -32,10 +32,10 @@ pub struct Workload {
 /// Kinds of workload.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum WorkloadType {
-    /// The operator makes a StatefulSet and replaces its pods one by one, the leader last.
+    /// The operator creates a StatefulSet and replaces its pods one by one, the leader last.
     #[default]
     StatefulSet,
-    /// Somebody else makes the pods, such as a Deployment with a kube-apiserver and the brain beside it. The operator gives
-    /// certificates, the headless Service, labels and status, and replaces nothing.
+    /// The user creates the pods, such as a Deployment with a kube-apiserver and the brain beside it. The operator provides certificates,
+    /// the headless Service, labels and the status, and replaces no pods.
     External,
 }

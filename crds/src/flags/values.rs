@@ -1,6 +1,6 @@
 //! The values that a flag of the brain takes.
 
-/// Units of Go's durations in nanoseconds. `ms` stands before its prefix `m`.
+/// Units of Go's durations in nanoseconds. `ms` comes before its prefix `m`.
 const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -12,23 +12,23 @@ const UNITS: [(&str, u128); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// The values that a flag takes, as far as its bounds alone tell.
+/// The values that a flag takes, as far as its bounds define them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// Any text, or what only the brain can judge.
+    /// Any text, including values that only the brain can check.
     Text,
-    /// A boolean of Go.
+    /// A boolean as Go parses it.
     Bool,
-    /// A whole number, with its bounds.
+    /// A whole number within these bounds.
     Number(i128, i128),
-    /// A duration of Go, with its bounds in nanoseconds.
+    /// A duration as Go parses it, within these bounds in nanoseconds.
     Duration(u128, u128),
-    /// One of these words, which `|` separates.
+    /// One of these words, separated by `|`.
     OneOf(&'static str),
 }
 
 impl Values {
-    /// Reads the words that the table has.
+    /// Parses the words of a table line that describe the values.
     pub(super) fn read(words: &[&'static str]) -> Option<Self> {
         Some(match words {
             [] | ["text"] => Self::Text,
@@ -40,7 +40,7 @@ impl Values {
         })
     }
 
-    /// Returns what is wrong with a value, in words; `None` if nothing is known to be.
+    /// Returns what is wrong with a value, in words; `None` if no fault is known.
     #[must_use]
     pub fn fault(self, value: &str) -> Option<String> {
         match self {
@@ -72,8 +72,8 @@ impl Values {
     }
 }
 
-/// A whole number as Go's flags read it: in base 16, 8 or 2 behind `0x`, `0o` or `0`, and `0b`, with underscores between digits; `None` if it is
-/// none.
+/// Parses a whole number as Go's flags do: base 16 after `0x`, base 8 after `0o` or `0`, base 2 after `0b`, with underscores between
+/// digits. Returns `None` if the text is not a number.
 fn whole(text: &str) -> Option<i128> {
     let (sign, text) = match text.strip_prefix('-') {
         Some(text) => (-1, text),
@@ -96,7 +96,7 @@ fn whole(text: &str) -> Option<i128> {
     Some(sign * number)
 }
 
-/// A duration of Go without a sign below zero; `None` if it is none.
+/// Parses a duration as Go does, but without negative ones. Returns `None` if the text is not a duration.
 fn nanoseconds(text: &str) -> Option<u128> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
