@@ -1,5 +1,5 @@
-//! Opt-in ValidatingAdmissionPolicies: what the operator made is written by it and by Kubernetes' own controllers alone, and no
-//! cluster gets pods with rights over a node.
+//! Opt-in ValidatingAdmissionPolicies. Only the operator and Kubernetes' own controllers may write the operator's objects, and no cluster
+//! gets pods with rights over a node.
 
 use serde_json::{Value, json};
 
@@ -12,10 +12,10 @@ struct Policy {
     validations: Vec<(String, &'static str)>,
 }
 
-/// Objects with the operator's label.
+/// Returns the policy for objects with the operator's label.
 pub(crate) fn children(install: &Install) -> Vec<Value> {
     let account = format!("system:serviceaccount:{}:{}", install.namespace, install.name);
-    // Controllers use accounts of kube-system, or the controller manager's own name; nodes write what they run.
+    // Controllers use accounts of kube-system or the controller manager's own name; nodes write the pods they run.
     let writer = format!(
         "request.userInfo.username in ['{account}', 'system:kube-controller-manager', 'system:kube-scheduler'] || \
          request.userInfo.username.startsWith('system:serviceaccount:kube-system:') || \
@@ -24,7 +24,7 @@ pub(crate) fn children(install: &Install) -> Vec<Value> {
     let policy = Policy {
         part: "children",
         constraints: json!({
-            // Of pods, deletion stays allowed: whoever deletes one gets a new one.
+            // Pods may still be deleted: they are recreated.
             "resourceRules": [
                 resources("", "v1", &["CREATE", "UPDATE"], &["pods"]),
                 resources("", "v1", &["CREATE", "UPDATE", "DELETE"], &["configmaps", "secrets", "serviceaccounts", "services"]),
@@ -43,7 +43,7 @@ pub(crate) fn children(install: &Install) -> Vec<Value> {
     policy.objects(install)
 }
 
-/// KubeBrainClusters whose pods would have rights over a node, or another account's.
+/// Returns the policy against KubeBrainClusters whose pods would have rights over a node, or those of another account.
 pub(crate) fn pod_templates(install: &Install) -> Vec<Value> {
     let policy = Policy {
         part: "pod-templates",

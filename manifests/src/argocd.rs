@@ -1,5 +1,5 @@
-//! Health, actions and tests of a KubeBrainCluster for Argo CD, in the layout of its own `resource_customizations` and as a patch of its
-//! configuration; and an app of apps.
+//! Health, actions and tests of a KubeBrainCluster for Argo CD, both in the layout of its own `resource_customizations` and as a patch of
+//! its configuration; and an app of apps.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ mod cases;
 #[cfg(test)]
 mod tests;
 
-/// Judges a KubeBrainCluster.
+/// Computes the health of a KubeBrainCluster.
 const HEALTH: &str = include_str!("argocd/health.lua");
-/// Judges an Application.
+/// Computes the health of an Application.
 const APPLICATION_HEALTH: &str = include_str!("argocd/application-health.lua");
-/// Lists the actions that an object has now.
+/// Lists the actions available for an object.
 const DISCOVERY: &str = include_str!("argocd/actions/discovery.lua");
 /// The actions by name.
 const ACTIONS: [(&str, &str); 4] = [
@@ -27,10 +27,10 @@ const ACTIONS: [(&str, &str); 4] = [
     ("transfer-leader", include_str!("argocd/actions/transfer-leader.lua")),
 ];
 
-/// Every file by its path below the output.
+/// Returns every file by its path below the output directory.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let directory = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
@@ -62,7 +62,7 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// For `kubectl --namespace argocd patch configmap argocd-cm --patch-file …`.
+/// Returns the patch for `kubectl --namespace argocd patch configmap argocd-cm --patch-file …`.
 fn patch() -> anyhow::Result<String> {
     let definitions: Vec<Value> = ACTIONS
         .iter()

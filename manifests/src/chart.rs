@@ -12,13 +12,13 @@ use crate::{admission, deployment, monitoring, network, rbac};
 pub(crate) mod template;
 mod values;
 
-/// The chart's directory below the output.
+/// The chart's directory below the output directory.
 const DIRECTORY: &str = "helm/kubebrain-operator";
 
-/// Every file of the chart.
+/// Returns every file of the chart.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn files(crd: &Value) -> anyhow::Result<BTreeMap<String, String>> {
     let install = Install::chart();
     let schema = serde_json::to_string_pretty(&values::schema()).context("serialise the schema")? + "\n";
@@ -96,7 +96,7 @@ fn about() -> Value {
     })
 }
 
-/// The definition. It is upgraded with the release, and stays when that is uninstalled: with it all clusters would go.
+/// Returns the CRD. A release upgrades it, but an uninstall keeps it, because its deletion would delete all clusters.
 fn definition(crd: &Value) -> anyhow::Result<String> {
     let mut crd = crd.clone();
     crd["metadata"]["annotations"]["helm.sh/resource-policy"] = json!("keep");
@@ -105,7 +105,7 @@ fn definition(crd: &Value) -> anyhow::Result<String> {
     Ok(format!("{{{{- if $.Values.crds.install }}}}\n{text}{{{{- end }}}}\n"))
 }
 
-/// A Role in each watched namespace, or a ClusterRole.
+/// Returns a Role in each watched namespace, or a ClusterRole.
 fn scope(install: &Install) -> anyhow::Result<String> {
     let each = template::documents(&rbac::in_namespace(install, "{{ $namespace }}"))?;
     let all = template::documents(&rbac::cluster_wide(install))?;

@@ -1,4 +1,4 @@
-//! The operator's Deployment: two replicas, of which one leads, under the restricted pod security standard; and its
+//! The operator's Deployment with two replicas, one of them the leader, under the restricted pod security standard; and its
 //! PodDisruptionBudget.
 
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::install::Install;
 /// Port of /healthz, /readyz and /metrics.
 pub(crate) const PORT: i32 = 8080;
 
-/// The Deployment.
+/// Returns the Deployment.
 pub(crate) fn object(install: &Install) -> Value {
     json!({
         "apiVersion": "apps/v1",
@@ -29,7 +29,7 @@ pub(crate) fn object(install: &Install) -> Value {
     })
 }
 
-/// A drain takes one replica at a time. One that is not ready never blocks it.
+/// Returns the PodDisruptionBudget. A drain evicts one replica at a time; a replica that is not ready never blocks it.
 pub(crate) fn disruption_budget(install: &Install) -> Value {
     json!({
         "apiVersion": "policy/v1",
@@ -91,7 +91,7 @@ fn container(install: &Install) -> Value {
 }
 
 fn field(name: &str, path: &str) -> Value {
-    // As the API server completes it: the map is atomic, so that another manager that leaves it out conflicts.
+    // Includes `apiVersion`, which the API server would add: the map is atomic, so another manager that omits it conflicts.
     json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}})
 }
 

@@ -1,25 +1,25 @@
-//! Everything in which one way of installing differs from another: plain YAML has values here, the Helm chart has templates.
+//! The values that differ between ways of installing: plain YAML has constants, the Helm chart has templates.
 
 use serde_json::{Value, json};
 
 use crate::chart::template;
 
-/// Namespace, ServiceAccount, Deployment and roles of the operator go by these names.
+/// Name of the operator's namespace, and of its ServiceAccount, Deployment and roles.
 pub(crate) const NAMESPACE: &str = "kubebrain-system";
 pub(crate) const NAME: &str = "kubebrain-operator";
 
-/// Version of this build; the images carry it as their tag.
+/// Version of this build, which is also the tag of the images.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Repository of the operator's image.
 pub(crate) const IMAGE: &str = "kubebrain.io/kubebrain-operator";
-/// Repository of the brain's image for clusters that name none.
+/// Repository of the brain's image for clusters that do not name one.
 pub(crate) const BRAIN_IMAGE: &str = "kubebrain.io/kubebrain";
 
 /// Time between two scrapes.
 pub(crate) const INTERVAL: &str = "30s";
 
-/// Values that the objects of one installation are made from.
+/// Values from which the objects of one installation are made.
 pub(crate) struct Install {
     /// Name of the operator's objects.
     pub(crate) name: String,
@@ -27,21 +27,21 @@ pub(crate) struct Install {
     pub(crate) namespace: String,
     /// Image of the operator, with tag or digest.
     pub(crate) image: String,
-    /// When it is pulled.
+    /// Pull policy of the operator's image.
     pub(crate) pull_policy: String,
-    /// Repository of brains whose cluster names none.
+    /// Repository of the brain's image for clusters that do not name one.
     pub(crate) brain_image: String,
-    /// Number of operators, of which one leads.
+    /// Number of operator replicas; one of them leads.
     pub(crate) replicas: Value,
     /// CPU and memory of the operator.
     pub(crate) resources: Value,
     /// User, groups and profiles of the operator's pods.
     pub(crate) pod_security_context: Value,
-    /// Arguments after the fixed ones.
+    /// Arguments in addition to the fixed ones.
     pub(crate) arguments: Vec<String>,
-    /// Fields of the pod beside the fixed ones.
+    /// Fields of the pod in addition to the fixed ones.
     pub(crate) pod: Vec<(&'static str, Value)>,
-    /// Ports on which the API server may be reached, for the NetworkPolicy.
+    /// Ports of the API server that the NetworkPolicy allows.
     pub(crate) api_server_ports: Value,
     /// Labels and interval of the PodMonitor, labels of the PrometheusRule.
     pub(crate) monitoring: Monitoring,
@@ -49,16 +49,16 @@ pub(crate) struct Install {
 
 /// Settings by which Prometheus finds the operator.
 pub(crate) struct Monitoring {
-    /// Further labels of the PodMonitor.
+    /// Additional labels of the PodMonitor.
     pub(crate) pod_monitor_labels: Option<String>,
     /// Time between two scrapes.
     pub(crate) interval: String,
-    /// Further labels of the PrometheusRule.
+    /// Additional labels of the PrometheusRule.
     pub(crate) rule_labels: Option<String>,
 }
 
 impl Install {
-    /// Plain YAML, for kubectl and kustomize.
+    /// Returns the values of the plain YAML, for kubectl and kustomize.
     pub(crate) fn plain() -> Self {
         Self {
             name: NAME.to_owned(),
@@ -80,7 +80,7 @@ impl Install {
         }
     }
 
-    /// Templates of the Helm chart.
+    /// Returns the templates of the Helm chart.
     pub(crate) fn chart() -> Self {
         Self {
             name: template::NAME.to_owned(),
@@ -117,7 +117,7 @@ impl Install {
         }
     }
 
-    /// Name and labels, and the namespace unless the object has none.
+    /// Returns the name, the labels and, for a namespaced object, the namespace.
     pub(crate) fn metadata(&self, name: &str, namespace: Option<&str>) -> Value {
         let mut metadata = json!({"name": name, "labels": self.labels()});
         if let Some(namespace) = namespace {
@@ -126,12 +126,12 @@ impl Install {
         metadata
     }
 
-    /// Name of an object that is the operator's `part`.
+    /// Returns the name of the operator's object for `part`.
     pub(crate) fn named(&self, part: &str) -> String {
         format!("{}-{part}", self.name)
     }
 
-    /// Labels of everything that belongs to the operator itself.
+    /// Returns the labels of every object that belongs to the operator itself.
     pub(crate) fn labels(&self) -> Value {
         json!({
             "app.kubernetes.io/name": self.name,
@@ -140,7 +140,7 @@ impl Install {
         })
     }
 
-    /// Labels that select the operator's pods.
+    /// Returns the labels that select the operator's pods.
     pub(crate) fn selector(&self) -> Value {
         json!({"app.kubernetes.io/name": self.name})
     }
@@ -151,7 +151,7 @@ pub(crate) fn resources() -> Value {
     json!({"requests": {"cpu": "10m", "memory": "40Mi"}, "limits": {"memory": "128Mi"}})
 }
 
-/// Security context of the operator's pods: the unprivileged user of the image, by number as the restricted standard wants it.
+/// Security context of the operator's pods. The restricted standard requires the unprivileged user of the image as a number.
 pub(crate) fn pod_security_context() -> Value {
     json!({
         "runAsNonRoot": true,
@@ -161,7 +161,7 @@ pub(crate) fn pod_security_context() -> Value {
     })
 }
 
-/// Ports of API servers, before and behind the Service.
+/// Ports of API servers: the Service's port and the server's own.
 pub(crate) fn api_server_ports() -> [i32; 2] {
     [443, 6443]
 }

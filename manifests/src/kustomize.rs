@@ -1,4 +1,4 @@
-//! Plain YAML and its kustomizations: every namespace, one or several, and what is opt-in as components.
+//! Plain YAML and its kustomizations for all namespaces, one or several, with optional parts as components.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::render::documents;
 use crate::samples::BRAINS;
 use crate::{admission, deployment, monitoring, network, rbac, samples};
 
-/// Every file by its path below the output.
+/// Returns every file by its path below the output directory.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn files(crd: &Value) -> anyhow::Result<BTreeMap<String, String>> {
     let install = Install::plain();
     let mut all = BTreeMap::new();
@@ -71,7 +71,7 @@ pub(crate) fn files(crd: &Value) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(all)
 }
 
-/// The operator's Deployment and PodDisruptionBudget.
+/// Returns the operator's Deployment and PodDisruptionBudget.
 fn operator(install: &Install) -> Vec<Value> {
     vec![deployment::object(install), deployment::disruption_budget(install)]
 }
@@ -94,7 +94,7 @@ fn component() -> Value {
     json!({"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "resources": ["objects.yaml"]})
 }
 
-/// The operator for these namespaces alone.
+/// Returns the patch that limits the operator to these namespaces.
 fn watching(namespaces: &[&str]) -> Value {
     let add = json!([{
         "op": "add",

@@ -1,7 +1,7 @@
-//! Renders everything by which KubeBrain is installed into directories that are committed and never edited by hand.
+//! Renders all install manifests of KubeBrain into directories that are committed and never edited by hand.
 //!
-//! `kubectl apply -k manifests/yaml` and `helm install … manifests/helm/kubebrain-operator` install what this prints; a test fails
-//! when the two differ.
+//! `kubectl apply -k manifests/yaml` and `helm install … manifests/helm/kubebrain-operator` install this output. A test fails when the
+//! committed files differ from it.
 
 use std::path::PathBuf;
 

@@ -12,10 +12,10 @@ use crate::render::HEADER;
 mod brains;
 mod dashboard;
 
-/// Every file for a Prometheus and a Grafana without the Prometheus operator, by its path below the output.
+/// Returns every file for a Prometheus and a Grafana without the Prometheus operator, by its path below the output directory.
 ///
 /// # Errors
-/// One does not serialise.
+/// A file fails to serialise.
 pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let rules = serde_yaml::to_string(&json!({"groups": groups()})).context("serialise the rules")?;
     let dashboard = serde_json::to_string_pretty(&dashboard::dashboard()).context("serialise the dashboard")?;
@@ -25,9 +25,9 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     ]))
 }
 
-/// The PodMonitor.
+/// Returns the PodMonitor.
 pub(crate) fn pod_monitor(install: &Install) -> Value {
-    // The namespace in a metric is that of a cluster, not the operator's.
+    // The namespace label of a metric is that of a cluster, not that of the operator.
     let endpoint = json!({
         "port": "http",
         "path": "/metrics",
@@ -42,7 +42,7 @@ pub(crate) fn pod_monitor(install: &Install) -> Value {
     })
 }
 
-/// The PrometheusRule.
+/// Returns the PrometheusRule.
 pub(crate) fn rule(install: &Install) -> Value {
     json!({
         "apiVersion": "monitoring.coreos.com/v1",
@@ -60,7 +60,7 @@ fn metadata(install: &Install, labels: Option<&str>) -> Value {
     metadata
 }
 
-/// The groups of alerts: on the operator, and on brains.
+/// Returns the groups of alerts on the operator and on brains.
 fn groups() -> [Value; 2] {
     [
         json!({"name": "kubebrain-operator", "rules": operator()}),
@@ -93,7 +93,7 @@ fn operator() -> Vec<Value> {
         ),
         alert(
             "KubeBrainClusterNotReady",
-            // One without members is suspended, and nothing is wrong with it.
+            // A cluster without members is suspended, which is no fault.
             r#"max by (namespace, name) (kubebrain_cluster_condition{type="Ready"}) == 0 unless on (namespace, name) (kubebrain_cluster_spec_replicas == 0 and on (namespace, name) kubebrain_cluster_condition{type="Degraded"} == 0)"#,
             "15m",
             "warning",
@@ -101,7 +101,7 @@ fn operator() -> Vec<Value> {
         ),
         alert(
             "KubeBrainCertificateExpires",
-            // Certificates of a short validity always end within a week: while a renewal lies ahead nothing is wrong.
+            // Certificates of a short validity always expire within a week. That is no fault while their renewal is still ahead.
             "min by (namespace, name, secret) (kubebrain_certificate_expiry_timestamp_seconds) - time() < 7 * 24 * 3600 \
              unless on (namespace, name, secret) kubebrain_certificate_renewal_timestamp_seconds > time()",
             "1h",

@@ -1,14 +1,14 @@
-//! The operator's NetworkPolicy: whoever scrapes it comes in; it goes out to DNS, the API server and the brains.
+//! The operator's NetworkPolicy. Ingress: anything that scrapes its metrics. Egress: DNS, the API server and the brains.
 
 use serde_json::{Value, json};
 
 use crate::deployment::PORT;
 use crate::install::{Install, port};
 
-/// Ports of a brain that the operator asks: clients', and metrics and probes.
+/// Ports of a brain that the operator connects to: the client port, and the port of metrics and probes.
 const BRAIN_PORTS: [i32; 2] = [2379, 2381];
 
-/// The NetworkPolicy. Probes of the kubelet come from the pod's own node, which a NetworkPolicy never cuts off.
+/// Returns the NetworkPolicy. Probes of the kubelet come from the pod's own node, which a NetworkPolicy never blocks.
 pub(crate) fn policy(install: &Install) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",

@@ -1,26 +1,25 @@
-//! The rights of the operator: exactly what it does. And the rights of a namespace's users on clusters.
+//! The rights of the operator, limited to what it does; and the rights of a namespace's users on clusters.
 
 use serde_json::{Value, json};
 
 use crate::install::Install;
 
-/// One row: API group, resources, verbs.
+/// One rule: API group, resources, verbs.
 type Rule = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// In every namespace that has clusters.
+/// Rights in every namespace that has clusters.
 ///
-/// Of Leases, Roles and RoleBindings the operator makes those of `leaderElection.backend: Lease`. It can hand out no right that it
-/// does not have itself, which is why it may update Leases: brains do. It reads no node, executes nothing in a pod and writes no
-/// definition.
+/// The operator creates the Leases, Roles and RoleBindings of `leaderElection.backend: Lease`. It cannot grant a right that it does not
+/// have itself. It may update Leases because the brains do. It reads no nodes, executes nothing in pods and writes no CRDs.
 const RULES: &[Rule] = &[
-    // Only its own finalizer is patched into a cluster.
+    // Only the operator's own finalizer is patched into a cluster.
     (
         "kubebrain.io",
         &["kubebrainclusters"],
         &["get", "list", "watch", "patch"],
     ),
     ("kubebrain.io", &["kubebrainclusters/status"], &["patch"]),
-    // Owner references that block the owner's deletion ask for this.
+    // Owner references that block the owner's deletion require this.
     ("kubebrain.io", &["kubebrainclusters/finalizers"], &["update"]),
     ("", &["configmaps"], &["get", "list", "watch", "create", "patch"]),
     (
@@ -28,7 +27,7 @@ const RULES: &[Rule] = &[
         &["secrets", "services", "serviceaccounts"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // One is made to try a new template.
+    // The operator creates a pod to try a new template.
     ("", &["pods"], &["get", "list", "watch", "create", "patch", "delete"]),
     ("", &["pods/resize"], &["patch"]),
     ("", &["persistentvolumeclaims"], &["get", "list", "watch", "patch"]),
@@ -37,7 +36,7 @@ const RULES: &[Rule] = &[
         &["statefulsets"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // The wipe of a deleted cluster.
+    // Deletes the keys of a deleted cluster.
     ("batch", &["jobs"], &["get", "create", "delete"]),
     (
         "policy",
@@ -54,7 +53,7 @@ const RULES: &[Rule] = &[
         &["roles", "rolebindings"],
         &["get", "list", "watch", "create", "patch", "delete"],
     ),
-    // These two only where somebody else installed their definitions.
+    // These two apply only where other software has installed their CRDs.
     (
         "monitoring.coreos.com",
         &["podmonitors"],
@@ -62,7 +61,7 @@ const RULES: &[Rule] = &[
     ),
     ("core.pingcap.com", &["clusters"], &["get", "list", "watch"]),
     ("events.k8s.io", &["events"], &["create", "patch"]),
-    // A StatefulSet's controller says only there why it cannot make pods. The older API finds them by their object.
+    // Only the events of a StatefulSet's controller say why it cannot create pods. The older events API can select them by their object.
     ("", &["events"], &["list"]),
 ];
 
@@ -73,7 +72,7 @@ const VIEW: &[Rule] = &[(
     &["get", "list", "watch"],
 )];
 
-/// Rights of a user who may edit a namespace. A user who makes a cluster makes pods.
+/// Rights of a user who may edit a namespace. A user who can create a cluster can create pods.
 const EDIT: &[Rule] = &[
     (
         "kubebrain.io",
@@ -87,7 +86,7 @@ const EDIT: &[Rule] = &[
     ),
 ];
 
-/// ServiceAccount, and the right to the Lease by which replicas agree, in the operator's own namespace.
+/// Returns the ServiceAccount, and the right to the Lease of the leader election, in the operator's own namespace.
 pub(crate) fn own(install: &Install) -> Vec<Value> {
     let election = install.named("leader-election");
     let space = install.namespace.as_str();
@@ -102,7 +101,7 @@ pub(crate) fn own(install: &Install) -> Vec<Value> {
     ]
 }
 
-/// For an operator that looks after every namespace.
+/// Returns the rights of an operator that manages every namespace.
 pub(crate) fn cluster_wide(install: &Install) -> Vec<Value> {
     vec![
         role(install, &install.name, None, rules(RULES)),
@@ -110,7 +109,7 @@ pub(crate) fn cluster_wide(install: &Install) -> Vec<Value> {
     ]
 }
 
-/// For an operator that looks after this namespace, and perhaps others.
+/// Returns the rights of an operator that manages this namespace, and possibly others.
 pub(crate) fn in_namespace(install: &Install, namespace: &str) -> Vec<Value> {
     vec![
         role(install, &install.name, Some(namespace), rules(RULES)),
@@ -118,7 +117,7 @@ pub(crate) fn in_namespace(install: &Install, namespace: &str) -> Vec<Value> {
     ]
 }
 
-/// Added by Kubernetes to its own roles view, edit and admin.
+/// Returns the roles that Kubernetes adds to its own roles view, edit and admin.
 pub(crate) fn aggregated(install: &Install) -> Vec<Value> {
     [
         ("view", VIEW, &["view", "edit", "admin"][..]),
@@ -135,12 +134,12 @@ pub(crate) fn aggregated(install: &Install) -> Vec<Value> {
     .collect()
 }
 
-/// Creation cannot be restricted by name.
+/// Returns the rules for the Lease. `create` cannot be restricted by name.
 fn election_rules(install: &Install) -> Vec<Value> {
     let leases = ("coordination.k8s.io", &["leases"][..]);
     let mut named = rule(&(leases.0, leases.1, &["update"]));
     named["resourceNames"] = json!([install.name]);
-    // The operator also reads the Leases of other installations: one that does not change belongs to an installation that is gone.
+    // The operator also reads the Leases of other installations: if a Lease does not change, its installation no longer exists.
     vec![rule(&(leases.0, leases.1, &["create", "get"])), named]
 }
 
@@ -152,7 +151,7 @@ fn rule((group, resources, verbs): &Rule) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
 
-/// A ClusterRole without a namespace.
+/// Returns a Role, or a ClusterRole without a namespace.
 fn role(install: &Install, name: &str, namespace: Option<&str>, rules: Vec<Value>) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -182,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// Kubernetes lets nobody hand out a right that he does not have: the Role of brains that compete for a Lease, as the operator
+    /// Kubernetes lets a subject grant only rights that it has. Compares with the Role of brains that compete for a Lease, as the operator
     /// renders it.
     #[test]
     fn operator_holds_what_it_grants() {

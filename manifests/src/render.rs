@@ -1,4 +1,4 @@
-//! The files, and the YAML in them.
+//! All files, and the YAML in them.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::{argocd, chart, kustomize, monitoring};
 /// First line of every YAML file.
 pub(crate) const HEADER: &str = "# Rendered by `make manifests`; do not edit.\n";
 
-/// Directories that hold nothing but what is rendered.
+/// Directories that hold only rendered files.
 pub(crate) const ROOTS: [&str; 4] = ["argocd", "helm", "monitoring", "yaml"];
 
-/// Every file by its path below the output directory.
+/// Returns every file by its path below the output directory.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     let crd = serde_json::to_value(crds::KubeBrainCluster::crd()).context("serialise the definition")?;
     let mut files = kustomize::files(&crd)?;
@@ -27,10 +27,10 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(files)
 }
 
-/// The objects as one YAML file.
+/// Renders the objects as one YAML file.
 ///
 /// # Errors
-/// One does not serialise.
+/// An object fails to serialise.
 pub(crate) fn documents(objects: &[Value]) -> anyhow::Result<String> {
     let mut text = HEADER.to_owned();
     for (i, object) in objects.iter().enumerate() {

@@ -16,7 +16,7 @@ pub(crate) use cert_manager::tenant_pki;
 /// Namespace of the samples.
 pub(crate) const BRAINS: &str = "brains";
 
-/// Every sample by its name.
+/// Returns every sample by its name.
 pub(crate) fn all() -> Vec<(&'static str, Vec<Value>)> {
     vec![
         ("embedded", embedded()),
@@ -30,7 +30,7 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
-/// A namespace under the restricted pod security standard.
+/// Returns a namespace under the restricted pod security standard.
 pub(crate) fn namespace(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -39,7 +39,7 @@ pub(crate) fn namespace(name: &str) -> Value {
     })
 }
 
-/// A cluster of this version in the samples' namespace.
+/// Returns a cluster of this version in the samples' namespace.
 pub(crate) fn cluster(name: &str, mut spec: Value) -> Value {
     spec["version"] = json!(VERSION);
     json!({
@@ -50,7 +50,7 @@ pub(crate) fn cluster(name: &str, mut spec: Value) -> Value {
     })
 }
 
-/// A single brain on a volume of its own, and its namespace.
+/// Returns a single brain on a volume of its own, and its namespace.
 fn embedded() -> Vec<Value> {
     let spec = json!({
         "replicas": 1,
@@ -61,7 +61,7 @@ fn embedded() -> Vec<Value> {
     vec![namespace(BRAINS), cluster("dev", spec)]
 }
 
-/// Three brains over TiKV.
+/// Returns three brains on TiKV.
 fn tikv() -> Vec<Value> {
     let spec = json!({
         "replicas": 3,
@@ -93,7 +93,7 @@ fn tikv() -> Vec<Value> {
     vec![namespace(BRAINS), cluster("tenant-a", spec)]
 }
 
-/// A Kubernetes control plane whose store is a brain: the Secret `tenant-pki` has what only its owner can make.
+/// Returns a Kubernetes control plane whose store is a brain. The Secret `tenant-pki` holds the keys that only its owner can create.
 fn tenant() -> Vec<Value> {
     vec![
         namespace(BRAINS),
@@ -103,7 +103,7 @@ fn tenant() -> Vec<Value> {
     ]
 }
 
-/// The store of that control plane.
+/// Returns the store of that control plane.
 pub(crate) fn tenant_cluster() -> Value {
     cluster(
         "tenant",

@@ -1,4 +1,4 @@
-//! Selects who creates the pods that the brains run in.
+//! The workload of the brains: a StatefulSet of the operator, or pods that the user creates.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::KubeSchema;

@@ -2,7 +2,7 @@ use cel::{Context, Program, Value as Cel};
 
 use super::*;
 
-/// Messages of the rules that are not kept.
+/// Returns the messages of the rules that are violated.
 fn refusals(policy: &Value, object: &Value, user: &Value) -> Vec<String> {
     let mut context = Context::default();
     context.add_variable("object", cel::to_value(object).unwrap()).unwrap();

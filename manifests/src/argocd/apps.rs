@@ -1,10 +1,10 @@
-//! An app of apps. Its waves: the definition, the operator, what has to be secret, the cluster, and the API server on it.
+//! An app of apps. Its sync waves: the CRD, the operator, the secrets, the cluster, and the API server on it.
 
 use serde_json::{Value, json};
 
 use crate::samples::{self, BRAINS, Pki};
 
-/// To be replaced by the repository that holds this directory.
+/// A placeholder for the repository that holds this directory.
 const REPOSITORY: &str = "https://git.example.org/kubebrain.git";
 
 struct App {
@@ -55,7 +55,7 @@ const APPS: &[App] = &[
     },
 ];
 
-/// Every file by its path below argocd.
+/// Returns every file by its path below argocd.
 pub(super) fn files() -> Vec<(String, Vec<Value>)> {
     let mut secrets = vec![samples::namespace(BRAINS)];
     secrets.extend(samples::tenant_pki("tenant"));

@@ -1,28 +1,28 @@
-//! Objects on which health and actions are tried, by Argo CD's own tests as by ours.
+//! Objects for the tests of health and actions, both Argo CD's own tests and ours.
 
 use serde_json::{Value, json};
 
 /// Expected health of an object.
 pub(super) struct Health {
     name: &'static str,
-    /// Argo CD's word.
+    /// Health status as Argo CD names it.
     pub(super) status: &'static str,
-    /// Message that comes with it.
+    /// Message of the health status.
     pub(super) message: &'static str,
     spec: Value,
-    /// Generation that was seen; the object is at generation 3.
+    /// Observed generation; the object is at generation 3.
     seen: Option<i64>,
     /// Type, status, reason, message.
     conditions: Option<Vec<[&'static str; 4]>>,
 }
 
 impl Health {
-    /// Path of the object, from where health.lua is.
+    /// Returns the path of the object, relative to the directory of health.lua.
     pub(super) fn path(&self) -> String {
         format!("testdata/{}.yaml", self.name)
     }
 
-    /// The case as health_test.yaml has it.
+    /// Returns the case in the format of health_test.yaml.
     pub(super) fn test(&self) -> Value {
         json!({
             "healthStatus": {"status": self.status, "message": self.message},
@@ -30,7 +30,7 @@ impl Health {
         })
     }
 
-    /// The object.
+    /// Returns the object.
     pub(super) fn object(&self) -> Value {
         let mut object = cluster(&self.spec);
         let Some(conditions) = &self.conditions else {
@@ -85,7 +85,7 @@ const SERVING: [&str; 4] = ["Available", "True", "LeaderElected", "tenant-a-1 le
 const FINE: [&str; 4] = ["Degraded", "False", "AsExpected", "No member is missing"];
 const ROLLING: [&str; 4] = ["Progressing", "True", "RollingUpdate", "1 of 3 members is up to date"];
 
-/// All cases.
+/// Returns all cases.
 #[allow(clippy::too_many_lines, reason = "a table")]
 pub(super) fn health() -> Vec<Health> {
     let case = |name, status, message, conditions: &[[&'static str; 4]]| Health {
@@ -154,7 +154,7 @@ pub(super) fn health() -> Vec<Health> {
             ROLLING[3],
             &[SERVING, ROLLING, FINE, ["Ready", "False", "RollingUpdate", ROLLING[3]]],
         ),
-        // A member is always missing in a rolling update; nobody has to be called for it.
+        // A rolling update always has a missing member; this needs no alert.
         case(
             "rolling-with-a-member-missing",
             "Progressing",
@@ -217,7 +217,7 @@ const RUNNING: &str = "testdata/running.yaml";
 const PAUSED: &str = "testdata/paused.yaml";
 const RESUMED: &str = "testdata/resumed.yaml";
 
-/// Objects before and after actions, by path.
+/// Returns the objects before and after actions, by path.
 pub(super) fn action_objects() -> Vec<(&'static str, Value)> {
     vec![
         (RUNNING, cluster(&json!({}))),
@@ -226,7 +226,7 @@ pub(super) fn action_objects() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// action_test.yaml. Actions that write the time have no fixed result, and are tried elsewhere.
+/// Returns action_test.yaml. Actions that write the time have no fixed result; other tests cover them.
 pub(super) fn action_tests() -> Value {
     let found = |path: &str, disabled: [bool; 4]| {
         let names = ["restart", "transfer-leader", "pause", "resume"];

@@ -5,13 +5,13 @@ use serde_json::Map;
 
 use super::*;
 
-/// A Lua as Argo CD's, of version 5.1, in which `obj` is the object.
+/// Runs a script in Lua 5.1, the version of Argo CD, with the object as `obj`.
 fn run<T: mlua::FromLua>(lua: &Lua, script: &str, object: &Value) -> T {
     lua.globals().set("obj", to_lua(lua, object)).unwrap();
     lua.load(script).eval().unwrap()
 }
 
-/// Only what Argo CD's sandbox has too: of the operating system, the time.
+/// Returns a Lua with only what Argo CD's sandbox offers: of the library `os`, only `date` and `time`.
 fn sandbox() -> Lua {
     let lua = Lua::new_with(StdLib::TABLE | StdLib::OS | StdLib::PACKAGE, LuaOptions::default()).unwrap();
     let os: Table = lua.globals().get("os").unwrap();
@@ -164,7 +164,7 @@ fn restart_and_transfer_leader_write_wishes_that_the_operator_reads() {
     restart.parse::<Timestamp>().unwrap();
     let transfer = wish("transfer-leader", TRANSFER_LEADER);
     assert_eq!(Successor::of(&transfer), Successor::Any, "{transfer}");
-    // The time makes it differ from the former wish.
+    // The time makes it differ from the previous request.
     let (_, time) = transfer.split_once('@').unwrap();
     time.parse::<Timestamp>().unwrap();
 }

@@ -1,7 +1,7 @@
-//! Objects whose strings are Helm templates, as the text of a template.
+//! Renders objects whose strings contain Helm templates as the text of a template.
 //!
-//! A string with `{{ … }}` in it is rendered as it is. What is no string has a mark in front, and its whole line, or the line of its
-//! field, is replaced.
+//! A string that contains `{{ … }}` is rendered unchanged. A value that is not a string is written as a string with a mark in front. The
+//! template replaces its whole line, or the line of its field.
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Name of the operator's objects in a release.
 pub(crate) const NAME: &str = r#"{{ include "kubebrain-operator.fullname" $ }}"#;
 
-/// A field in a map whose value names a map to merge into it.
+/// A key whose value is an expression for a map to merge into the surrounding one.
 pub(crate) const MERGED: &str = "zzMERGED";
 
 const SCALAR: &str = "SCALAR ";
@@ -18,17 +18,17 @@ const WITH: &str = "WITH ";
 const EACH: &str = "EACH ";
 const PORTS: &str = "PORTS ";
 
-/// A number or a truth value.
+/// A number or a boolean.
 pub(crate) fn scalar(expression: &str) -> Value {
     Value::String(format!("{SCALAR}{expression}"))
 }
 
-/// A field whose value is anything; without a value the field is left out.
+/// A field with a value of any type; the field is omitted if the value is empty.
 pub(crate) fn block(expression: &str) -> Value {
     Value::String(format!("{BLOCK}{expression}"))
 }
 
-/// An entry of a list that is there if `expression` has a value, which is `.` in its text.
+/// An entry of a list that exists only if `expression` has a value. `text` refers to the value as `.`.
 pub(crate) fn item_with(expression: &str, text: &str) -> String {
     format!("{WITH}{expression} THEN {text}")
 }
@@ -43,10 +43,10 @@ pub(crate) fn each_port(expression: &str) -> String {
     format!("{PORTS}{expression}")
 }
 
-/// The documents as one template.
+/// Renders the documents as one template.
 ///
 /// # Errors
-/// An object does not serialise, or has a mark where it cannot be replaced.
+/// An object fails to serialise, or has a mark in a place where it cannot be replaced.
 pub(crate) fn documents(objects: &[Value]) -> anyhow::Result<String> {
     let mut text = String::new();
     for object in objects {
@@ -67,7 +67,7 @@ fn template(line: &str) -> anyhow::Result<String> {
             "{indent}{{{{- with {expression} }}}}\n{indent}{{{{- toYaml . | nindent {} }}}}\n{indent}{{{{- end }}}}",
             indent.len()
         )),
-        // The first field of an entry cannot be left out without the others.
+        // The first field of an entry cannot be omitted without the others.
         Some((field, value)) if !field.starts_with("- ") => field_of(field, value, &indent),
         _ => None,
     };
@@ -82,7 +82,7 @@ fn template(line: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The templates of Prometheus in a line, as text for Helm.
+/// Escapes the Prometheus templates in a line, so that Helm renders them as text.
 fn escaped(line: &str) -> String {
     let mut parts = line.split("{{ $labels.");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -125,7 +125,7 @@ fn item_of(item: &str, indent: &str) -> Option<String> {
     ))
 }
 
-/// A single-quoted scalar as it reads; anything else as it is.
+/// Removes the quotes of a single-quoted scalar; returns anything else unchanged.
 fn unquoted(scalar: &str) -> &str {
     scalar
         .strip_prefix('\'')

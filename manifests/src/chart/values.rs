@@ -1,4 +1,4 @@
-//! The chart's values: one table, from which values.yaml and values.schema.json are made.
+//! The chart's values: one table that generates values.yaml and values.schema.json.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::install::{BRAIN_IMAGE, IMAGE, INTERVAL, api_server_ports, pod_security_context, resources};
 
-/// One value by its path, with its default, its schema and what it means.
+/// One value: its path, default, schema and meaning.
 struct Field {
     path: &'static str,
     default: Value,
@@ -197,10 +197,10 @@ fn table() -> Vec<Field> {
     ]
 }
 
-/// values.yaml, each value with a comment.
+/// Returns values.yaml, each value with a comment.
 ///
 /// # Errors
-/// A default does not serialise.
+/// A default fails to serialise.
 pub(super) fn defaults() -> anyhow::Result<String> {
     let mut text = String::new();
     let mut open: Vec<&str> = Vec::new();
@@ -222,10 +222,10 @@ pub(super) fn defaults() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// values.schema.json: what `helm install` refuses.
+/// Returns values.schema.json, by which `helm install` refuses values.
 pub(super) fn schema() -> Value {
     let mut root = json!({"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart kubebrain-operator"});
-    // Helm itself adds it.
+    // Helm adds this value itself.
     add(&mut root, &["global"], json!({"type": "object"}));
     for field in table() {
         let mut schema = field.schema;

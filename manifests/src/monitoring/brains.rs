@@ -1,19 +1,19 @@
 //! Alerts on the metrics of brains.
 //!
-//! An alert has the name of etcd's own if it means the same; thresholds and periods are those that etcd's users know. Metrics with
-//! etcd's names count only if they come from a brain, so that an etcd in the same Prometheus raises nothing here.
+//! An alert has the name of etcd's own alert if it means the same; thresholds and periods are those that users of etcd know. Metrics with
+//! etcd's names count only if they come from a brain, so an etcd in the same Prometheus triggers no alert here.
 
 use serde_json::Value;
 
 use super::alert;
 
-/// Selects the targets that are brains: an etcd has no such metric.
+/// Selects the targets that are brains; an etcd does not have this metric.
 const BRAIN: &str = "and on (job, instance) kubebrain_network_connections";
 
-/// Selects the jobs that had a brain within a day: of a job whose brains are all down there are no other series any more.
+/// Selects the jobs that had a brain within the last day. If all brains of a job are down, the job has no other current series.
 const BRAINS_LATELY: &str = "and on (job) max_over_time(kubebrain_network_connections[1d])";
 
-/// The alerts, in the order of their subjects: leader, requests, storage, index of keys, watchers, certificates, TiKV, process.
+/// Returns the alerts, in the order of their subjects: leader, requests, storage, index of keys, watchers, certificates, TiKV, process.
 pub(super) fn alerts() -> Vec<Value> {
     [
         leaders(),

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-/// Panels in a row, of the 24 columns of a dashboard.
+/// Panels per row, which divide the 24 columns of a dashboard.
 const COLUMNS: usize = 3;
 const WIDTH: usize = 24 / COLUMNS;
 const HEIGHT: usize = 7;
 
-/// A graph: its title, the unit of its axis in Grafana's words, and expressions with the text of their legends.
+/// A graph: its title, the unit of its axis as Grafana names it, and expressions with the text of their legends.
 struct Panel(&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 /// Titles of rows, with the panels in each. Every expression selects the cluster of the variable `job`.
@@ -326,7 +326,7 @@ const ROWS: &[(&str, &[Panel])] = &[
     ),
 ];
 
-/// The dashboard, for Grafana's import and its provisioning.
+/// Returns the dashboard, for Grafana's import and provisioning.
 pub(super) fn dashboard() -> Value {
     let (mut panels, mut y) = (Vec::new(), 0);
     for (title, row) in ROWS {

@@ -9,10 +9,10 @@ struct Declared {
     labels: BTreeSet<String>,
 }
 
-/// Labels that Prometheus gives to what it scrapes, and that a histogram has.
+/// Labels that Prometheus adds to scraped series, and the label of histogram buckets.
 const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
 
-/// The sources that declare metrics: of a brain, and of the operator, which leaves out the prefix of most names.
+/// Sources that declare the metrics of the brain and of the operator. The operator's source omits the prefix of most names.
 const BRAIN: [&str; 5] = [
     include_str!("../../../brain/src/metrics/groups.rs"),
     include_str!("../../../brain/src/metrics/grpc.rs"),
@@ -22,17 +22,17 @@ const BRAIN: [&str; 5] = [
 ];
 const OPERATOR: &str = include_str!("../../../operator/src/metrics.rs");
 
-/// The texts between quotes in a source, each with the text before it.
+/// Returns the texts between quotes in a source, each with the text before it.
 fn strings(source: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = source.split('"').collect();
     parts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// The metrics that brains and operators have, by name.
+/// Returns the metrics that brains and operators declare, by name.
 fn declared() -> BTreeMap<String, Declared> {
     let mut all: BTreeMap<String, Declared> = BTreeMap::new();
     for source in BRAIN {
-        // The texts in a declaration are its name, its help and its labels.
+        // The texts in a declaration are the name, the help and the labels of the metric.
         let mut name = None;
         let labels = if source.contains("grpc_server") {
             &["grpc_method", "grpc_service", "grpc_type"][..]
@@ -74,7 +74,7 @@ fn declared() -> BTreeMap<String, Declared> {
     all
 }
 
-/// The metrics in an expression, and the names of labels that it selects or groups by.
+/// Returns the metrics in an expression, and the names of the labels that it selects or groups by.
 fn used(expression: &str) -> (Vec<&str>, Vec<&str>) {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (mut metrics, mut labels, mut at) = (Vec::new(), Vec::new(), 0);
@@ -96,7 +96,7 @@ fn used(expression: &str) -> (Vec<&str>, Vec<&str>) {
             at += rest.find(')').unwrap();
         } else if rest.starts_with(['=', '!']) && rest.contains('"') {
             labels.push(word);
-            // The value of a selector names no metric.
+            // Skip the value of a selector: it names no metric.
             let open = rest.find('"').unwrap() + 1;
             at += open + rest[open..].find('"').unwrap() + 1;
         }

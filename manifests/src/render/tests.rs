@@ -40,7 +40,7 @@ fn no_committed_file_is_left_over() {
     }
 }
 
-/// Every object in the files below `root`, with the file's name.
+/// Returns every object in the files below `root`, with the file's name.
 fn objects(root: &str) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for (name, text) in files().unwrap() {
@@ -53,14 +53,14 @@ fn objects(root: &str) -> Vec<(String, Value)> {
     all
 }
 
-/// Through Kubernetes' own type and back: a misspelt field would be lost on the way.
+/// Converts an object to Kubernetes' own type and back: a misspelt field would get lost.
 #[track_caller]
 fn check<T: DeserializeOwned + Serialize>(name: &str, object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(&serde_json::to_value(typed).unwrap(), object, "{name}");
 }
 
-/// Kinds that are not Kubernetes' own, and have no type here.
+/// Kinds that are not Kubernetes' own and have no type here.
 const FOREIGN: &[&str] = &[
     "Application",
     "Certificate",
@@ -119,7 +119,7 @@ fn every_sample_has_a_cluster_that_obeys_the_rules() {
     }
 }
 
-/// A misspelt field would be lost on the way; defaults are added.
+/// Checks that `whole` contains `part`. A misspelt field would be missing; added defaults are allowed.
 #[track_caller]
 fn assert_contains(whole: &Value, part: &Value, at: &str) {
     match part {

@@ -1,4 +1,4 @@
-//! A kube-apiserver that stores in a cluster of brains.
+//! A kube-apiserver that stores its data in a cluster of brains.
 
 use serde_json::{Value, json};
 
@@ -11,11 +11,11 @@ const PORT: i32 = 6443;
 pub(crate) enum Pki {
     /// From the Secret `tenant-pki` with ca.crt, apiserver.crt, apiserver.key, sa.pub and sa.key.
     Secret,
-    /// From Secrets that cert-manager makes.
+    /// From Secrets that cert-manager creates.
     CertManager,
 }
 
-/// The Deployment of an API server for the cluster `name`, which has one member.
+/// Returns the Deployment of an API server for the cluster `name`, which has one member.
 pub(crate) fn deployment(name: &str, pki: &Pki) -> Value {
     let url = format!("https://{name}-0.{name}-headless.{BRAINS}.svc:2379");
     let pod = pod(container(&url), volumes(name, pki));
@@ -27,7 +27,7 @@ pub(crate) fn deployment(name: &str, pki: &Pki) -> Value {
     )
 }
 
-/// The Service of such an API server.
+/// Returns the Service of such an API server.
 pub(crate) fn service(name: &str) -> Value {
     let app = format!("{name}-apiserver");
     json!({
@@ -38,7 +38,7 @@ pub(crate) fn service(name: &str) -> Value {
     })
 }
 
-/// A Deployment or StatefulSet of such pods. `more` are further fields of its spec.
+/// Returns a Deployment or StatefulSet of such pods. `more` are additional fields of its spec.
 pub(super) fn workload(kind: &str, name: &str, more: &Value, pod: &Value) -> Value {
     let mut spec = more.clone();
     spec["selector"] = json!({"matchLabels": {"app": name}});
@@ -51,7 +51,7 @@ pub(super) fn workload(kind: &str, name: &str, more: &Value, pod: &Value) -> Val
     })
 }
 
-/// The pod without what else runs in it.
+/// Returns the pod with only this container.
 pub(super) fn pod(container: Value, volumes: Vec<Value>) -> Value {
     json!({
         "automountServiceAccountToken": false,
@@ -68,7 +68,7 @@ pub(super) fn pod(container: Value, volumes: Vec<Value>) -> Value {
     })
 }
 
-/// The API server's container; `store` is the URL of its store.
+/// Returns the API server's container; `store` is the URL of its store.
 pub(super) fn container(store: &str) -> Value {
     json!({
         "name": "kube-apiserver",
@@ -89,7 +89,7 @@ pub(super) fn container(store: &str) -> Value {
             "--service-account-key-file=/pki/sa.pub",
             "--service-account-signing-key-file=/pki/sa.key",
             "--endpoint-reconciler-type=none",
-            // until no Service leads to it any more
+            // Wait until no Service routes to it any more.
             "--shutdown-delay-duration=10s",
         ],
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
@@ -106,7 +106,7 @@ pub(super) fn container(store: &str) -> Value {
     })
 }
 
-/// Security context of a container under the restricted pod security standard.
+/// Returns the security context of a container under the restricted pod security standard.
 pub(super) fn restricted() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
@@ -124,7 +124,7 @@ fn probe(path: &str, failures: i32) -> Value {
     })
 }
 
-/// Its own certificates, and what the operator made for clients of the cluster `name`.
+/// Returns the volumes with the API server's own certificates, and with those that the operator issued to clients of the cluster `name`.
 pub(super) fn volumes(name: &str, pki: &Pki) -> Vec<Value> {
     let own = match pki {
         Pki::Secret => json!({"name": "pki", "secret": {"secretName": format!("{name}-pki"), "defaultMode": 0o440}}),

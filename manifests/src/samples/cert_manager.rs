@@ -1,4 +1,4 @@
-//! Certificates by cert-manager, given to a cluster with `tls.mode: Secret`; and those of a tenant's control plane.
+//! Certificates from cert-manager, for a cluster with `tls.mode: Secret` and for a tenant's control plane.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{BRAINS, cluster, namespace};
 
 const CLUSTER: &str = "secure";
 
-/// An authority, a certificate for each use, and the cluster.
+/// Returns an authority, a certificate for each use, and the cluster.
 pub(super) fn objects() -> Vec<Value> {
     let service = |part: &str| {
         let host = format!("{CLUSTER}-{part}.{BRAINS}.svc");
@@ -70,7 +70,7 @@ pub(super) fn objects() -> Vec<Value> {
     all
 }
 
-/// The certificate of the API server of the tenant `name`, and the key that signs its service accounts' tokens.
+/// Returns the certificate of the API server of the tenant `name`, and the key that signs its service account tokens.
 pub(crate) fn tenant_pki(name: &str) -> Vec<Value> {
     let service = format!("{name}-apiserver");
     let hosts = [
@@ -88,7 +88,7 @@ pub(crate) fn tenant_pki(name: &str) -> Vec<Value> {
         &[],
         &["digital signature"],
     );
-    // Tokens outlive a renewal of the certificate, because the key stays.
+    // Tokens remain valid after a renewal of the certificate, because the key stays the same.
     tokens["spec"]["privateKey"] = json!({"algorithm": "RSA", "size": 2048, "rotationPolicy": "Never"});
     let mut all = authority(name);
     all.push(leaf(
@@ -103,7 +103,7 @@ pub(crate) fn tenant_pki(name: &str) -> Vec<Value> {
     all
 }
 
-/// A certificate authority of its own, whose key no pod mounts.
+/// Returns a separate certificate authority whose key no pod mounts.
 fn authority(name: &str) -> Vec<Value> {
     let (first, root) = (format!("{name}-self-signed"), format!("{name}-authority"));
     vec![

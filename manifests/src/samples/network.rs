@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::BRAINS;
 use crate::install::{NAME, NAMESPACE, port};
 
-/// For the cluster `tenant-a` of the sample `tikv`.
+/// Returns the policy for the cluster `tenant-a` of the sample `tikv`.
 pub(super) fn objects() -> Vec<Value> {
     let brains = json!({"podSelector": {"matchLabels": {
         "app.kubernetes.io/component": "brain",

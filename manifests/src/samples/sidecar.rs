@@ -1,4 +1,4 @@
-//! The storage sidecar: a brain in the pod of the API server that it stores. It starts before the API server and stops after it.
+//! The storage sidecar: a brain in the pod of the API server whose data it stores. It starts before the API server and stops after it.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::install::{BRAIN_IMAGE, VERSION};
 
 const TLS: &str = "/etc/kubebrain/tls";
 const DATA: &str = "/var/lib/kubebrain";
-/// Flags with the files that the certificates are in.
+/// Flags for the files of the certificates.
 const FILES: [(&str, &str); 6] = [
     ("cert-file", "server.crt"),
     ("key-file", "server.key"),
@@ -17,14 +17,14 @@ const FILES: [(&str, &str); 6] = [
     ("peer-key-file", "peer.key"),
     ("peer-trusted-ca-file", "ca.crt"),
 ];
-/// Flags that say who is let in.
+/// Flags that control which clients and peers may connect.
 const RULES: [&str; 3] = [
     "--client-cert-auth=true",
     "--peer-client-cert-auth=true",
     "--peer-cert-allowed-cn=kubebrain-peer",
 ];
 
-/// A Deployment of one pod with a volume. The former pod is gone before the next one starts.
+/// Returns a Deployment of one pod with a volume. The former pod must be gone before the next one starts.
 pub(super) fn embedded() -> Vec<Value> {
     let name = "edge";
     let app = format!("{name}-apiserver");
@@ -59,8 +59,8 @@ pub(super) fn embedded() -> Vec<Value> {
     ]
 }
 
-/// Two API servers, each with a member of its own. A StatefulSet, because members reach each other by the names of their pods, which
-/// their certificates have.
+/// Returns two API servers, each with a member of its own. They are a StatefulSet, because members reach each other by the names of their
+/// pods, which are in their certificates.
 pub(super) fn tikv() -> Vec<Value> {
     let name = "hosted";
     let app = format!("{name}-apiserver");
@@ -106,7 +106,7 @@ fn pod(name: &str, own: &[String], mounts: &[Value], volumes: Vec<Value>) -> Val
     pod
 }
 
-/// A native sidecar: an init container that goes on running. The API server starts when its startup probe succeeds.
+/// Returns a native sidecar: an init container that keeps running. The API server starts when its startup probe succeeds.
 fn brain(name: &str, own: &[String], mounts: &[Value]) -> Value {
     let host = format!("$(POD_NAME).{name}-headless.{BRAINS}.svc");
     let mut arguments = vec![
@@ -151,7 +151,7 @@ fn probe(path: &str, period: i32, failures: i32) -> Value {
     })
 }
 
-/// Volume with the certificates that the operator made for the members of the cluster `name`. It changes in place when it is renewed.
+/// Returns the volume with the certificates that the operator issued for the members of the cluster `name`. Renewals update it in place.
 fn certificates(name: &str) -> Value {
     let pair = |part: &str| {
         json!({"secret": {"name": format!("{name}-{part}-tls"), "items": [
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The flags in a list of arguments, with their values. The names are those of the fixtures' cluster.
+    /// Returns the flags in a list of arguments, with their values. The names are those of the fixtures' cluster.
     fn flags(arguments: &Value, name: &str) -> BTreeMap<String, String> {
         let arguments = arguments.as_array().unwrap().iter();
         arguments
@@ -186,7 +186,8 @@ mod tests {
             .collect()
     }
 
-    /// `own` are flags that follow from the spec, whose values differ; the others of `optional` may be absent.
+    /// Compares a sample's flags with those of the operator's fixture. The values of the flags in `own` follow from the spec and may
+    /// differ; flags in `optional` may be absent.
     #[track_caller]
     fn same_flags_as_the_operator((sample, name): (&[Value], &str), fixture: &str, own: &[&str], optional: &[&str]) {
         let brain = sample

@@ -1,4 +1,4 @@
-//! Brains on a TiKV cluster that the TiDB operator (version 2) makes, known by reference.
+//! Brains on a TiKV cluster that the TiDB operator (version 2) creates, named by reference.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{BRAINS, cluster, namespace};
 const TIKV: &str = "tikv-a";
 const TIKV_VERSION: &str = "v8.5.2";
 
-/// PD and TiKV, and the cluster on them.
+/// Returns PD and TiKV, and the cluster on them.
 pub(super) fn objects() -> Vec<Value> {
     let spec = json!({
         "replicas": 3,
@@ -15,7 +15,7 @@ pub(super) fn objects() -> Vec<Value> {
             "type": "TiKV",
             "tikv": {
                 "clusterRef": {"group": "core.pingcap.com", "kind": "Cluster", "name": TIKV},
-                // No TiDB is there to do it.
+                // No TiDB runs here that could advance the safe point.
                 "gc": {"owner": "Brain"},
             },
         },
