@@ -4,27 +4,27 @@ use kube::core::Status;
 
 use crate::transport::NotLeading;
 
-/// Longest text of the API server that goes into a message, in characters. Admission webhooks write what they like.
+/// Maximum length of an API server's text in a message, in characters. Admission webhooks may return texts of any length.
 const TEXT: usize = 512;
 
-/// Start of the API server's message about an applied object with an unknown field, or a field of the wrong type. The API server
-/// answers it with code 500.
+/// Start of the API server's message about an applied object with an unknown field, or a field of the wrong type. The API server answers
+/// with code 500.
 const UNTYPED: &str = "failed to create typed patch object";
 
-/// The reaction of a reconcile to a failed request.
+/// How a reconcile reacts to a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
-    /// Somebody else was faster: look again at once, and say nothing.
+    /// Another writer was faster: retry at once and report nothing.
     Conflict,
-    /// No answer, or one that may be another next time: try again, and say so when it goes on.
+    /// No answer, or an error that may not recur: retry, and report it if it persists.
     Transient,
-    /// The operator lacks the right, or an admission or a quota refuses: report it, and try again.
+    /// The operator lacks the right, or admission or a quota refuses: report it and retry.
     Denied,
-    /// The object itself is wrong: trying again does not help.
+    /// The object itself is invalid: a retry does not help.
     Invalid,
-    /// The namespace is being deleted: nothing can be made in it, and the cluster is deleted with it. Say nothing.
+    /// The namespace is being deleted: nothing can be created in it, and the cluster is deleted with it. Report nothing.
     NamespaceTerminating,
-    /// Another replica leads: this process ends.
+    /// Another replica leads: this process exits.
     Fenced,
 }
 
@@ -53,7 +53,7 @@ impl Class {
         }
     }
 
-    /// Returns true if it is logged after `failures` in a row.
+    /// Returns true if this error is reported after `failures` in a row.
     pub(crate) fn is_told(self, failures: u32) -> bool {
         match self {
             Self::Conflict => failures >= 10,
@@ -64,7 +64,7 @@ impl Class {
     }
 }
 
-/// Returns true if the API server refused an object because its namespace is being deleted, and soon everything in it.
+/// Returns true if the API server refused an object because its namespace, with everything in it, is being deleted.
 fn is_namespace_terminating(status: &Status) -> bool {
     let details = status.details.iter();
     details
@@ -72,7 +72,7 @@ fn is_namespace_terminating(status: &Status) -> bool {
         .any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// The error for people: stable from try to try, so without versions, and not longer than a message may be.
+/// Returns the error for users. The text stays the same across retries, so it has no resource versions, and it fits into a message.
 pub(crate) fn message(error: &kube::Error) -> String {
     let text = match error {
         kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists" => {

@@ -1,7 +1,7 @@
-//! Outcomes of applies. An object that an apply left unchanged is as admission webhooks want it, and has not drifted. A field
-//! that another manager keeps changing is reverted at once the first time, then with growing pauses.
+//! Outcomes of applies. If an apply left an object unchanged, admission webhooks want it that way, and it has not drifted. A field that
+//! another manager keeps changing is reverted at once the first time, then with growing pauses.
 //!
-//! This is kept in memory only: an operator that starts anew applies once more.
+//! These outcomes are kept only in memory: a restarted operator applies once more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,24 +15,24 @@ use tokio::time::Instant;
 use crate::drift;
 use crate::objects::{Key, Object};
 
-/// Bounds of the pause after a field was taken back; it doubles each time.
+/// Bounds of the pause after another manager reverted a field; it doubles each time.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
-/// Entries that nobody looked at for so long are dropped: their cluster is gone.
+/// Entries that were not read for this time are dropped: their cluster no longer exists.
 const FORGET: Duration = Duration::from_secs(3600);
 
 type Digest = [u8; 32];
 
-/// Applies so far. Clones share them.
+/// Outcomes of applies so far. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Applies {
-    /// By namespace and object.
+    /// Entries by namespace and object.
     entries: Arc<Mutex<HashMap<(String, Key), Entry>>>,
 }
 
 struct Entry {
     rendered: Digest,
     unchanged: Option<Digest>,
-    /// Times in a row that the apply was taken back.
+    /// Number of times in a row that the apply was reverted.
     repeated: u32,
     last: Instant,
     looked_at: Instant,
@@ -41,11 +41,11 @@ struct Entry {
 /// Earlier applies of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// The object as it was last applied.
+    /// The object as last applied.
     rendered: Digest,
-    /// The live object that this apply did not change.
+    /// The live object, if this apply did not change it.
     unchanged: Option<Digest>,
-    /// The pause until it is applied again.
+    /// Remaining pause until it is applied again.
     held: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Applies {
         entries.insert(place, entry);
     }
 
-    /// Earlier applies of the objects `keys` of a namespace.
+    /// Returns earlier applies of the objects `keys` of a namespace.
     pub(crate) fn known<'a>(&self, namespace: &str, keys: impl Iterator<Item = &'a Key>) -> BTreeMap<Key, Known> {
         let mut entries = self.lock();
         let known = keys.filter_map(|key| {
@@ -101,7 +101,7 @@ impl Applies {
 }
 
 impl Entry {
-    /// Times in a row that the apply was taken back; 0 again after a long enough pause.
+    /// Number of times in a row that the apply was reverted; 0 again after a long enough pause.
     fn repeated(&self) -> u32 {
         if self.last.elapsed() > 2 * pause(self.repeated) {
             0
@@ -117,7 +117,7 @@ impl Known {
         self.unchanged.is_some() && self.rendered == digest(&object.body) && self.unchanged == content(live)
     }
 
-    /// The pause until `object` is applied again, because another manager keeps changing it; `None` if it may be applied now.
+    /// Returns the pause until `object` is applied again, because another manager keeps changing it; `None` if it may be applied now.
     pub(crate) fn held(&self, object: &Object) -> Option<Duration> {
         (!self.held.is_zero() && self.rendered == digest(&object.body)).then_some(self.held)
     }
@@ -130,7 +130,7 @@ fn pause(repeated: u32) -> Duration {
     }
 }
 
-/// All of an object but its status and what the API server counts.
+/// Returns the digest of an object without its status and without the counters of the API server.
 fn content(live: &DynamicObject) -> Option<Digest> {
     let mut value = serde_json::to_value(live).ok()?;
     value.as_object_mut()?.remove("status");

@@ -27,10 +27,10 @@ use crate::stores::{clusters, list_kept, received};
 pub(crate) mod certificates;
 mod resize;
 
-/// Most pods of a cluster that are read before one of them is deleted.
+/// Maximum number of pods of a cluster that are read before one of them is deleted.
 const PODS: usize = 256;
 
-/// Reason that a step failed.
+/// Reason why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the API server refused it")]
@@ -50,7 +50,7 @@ impl From<kube::Error> for Error {
 }
 
 impl Error {
-    /// The class of the error: it decides how a reconcile reacts.
+    /// Returns the class of the error, which decides how a reconcile reacts.
     pub(crate) fn class(&self) -> Class {
         match self {
             Self::Api(error) => Class::of(error),
@@ -63,7 +63,7 @@ impl Error {
         self.class() == Class::Invalid
     }
 
-    /// The error in the API server's words, if it has any.
+    /// Returns the error in the API server's words, if it has any.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Api(error) => api_error::message(error),
@@ -79,23 +79,23 @@ pub(crate) struct Applied {
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
     /// The authority, if it was written.
     pub(crate) authority: Option<AuthorityView>,
-    /// Claims that the API server does not let grow, and its words. That keeps nothing else from being done.
+    /// Claims that the API server does not let grow, with its message. This does not hold up other steps.
     pub(crate) refused_claims: BTreeMap<String, String>,
-    /// Number of applies that changed nothing: admission puts something else in the place of what is wanted.
+    /// Number of applies that changed nothing, because admission replaces what the operator wants.
     pub(crate) unchanged: usize,
-    /// The API server forbids the pod in which a new template is tried, and its words.
+    /// Message of the API server if it forbids the pod in which a new template is tried.
     pub(crate) refused_trial: Option<String>,
-    /// The API server forbids a pod the resources of the template: which one, and its words.
+    /// Pod that the API server forbids the resources of the template, with its message.
     pub(crate) refused_resize: Option<String>,
     /// A leadership transfer was requested.
     pub(crate) asked: bool,
-    /// It succeeded.
+    /// The leadership transfer succeeded.
     pub(crate) handed_over: bool,
-    /// A pod was not replaced, because something is not as it was planned from.
+    /// A pod was not replaced, because the state differs from the one that the plan was made from.
     pub(crate) stale: bool,
     /// Number of steps that were carried out.
     pub(crate) done: usize,
-    /// The first step that failed, and why. Steps that do not build on it were still tried.
+    /// The first step that failed, and the reason. Steps that do not depend on it were still tried.
     pub(crate) failure: Option<(String, Error)>,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Applier<'a> {
 }
 
 impl Applier<'_> {
-    /// Carries out `steps`. After a failure only those that stand alone go on, unless only monitoring failed.
+    /// Carries out `steps`. After a failure only independent steps continue, unless the failed step only concerns monitoring.
     pub(crate) async fn run(&self, steps: &[Step]) -> Applied {
         let mut applied = Applied::default();
         let mut is_only_monitoring = false;
@@ -152,7 +152,7 @@ impl Applier<'_> {
         applied
     }
 
-    /// Carries out one step, and returns the event worth publishing, if any.
+    /// Carries out one step. Returns the event to publish, if any.
     async fn step(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
         match step {
             Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => {
@@ -160,7 +160,7 @@ impl Applier<'_> {
             }
             Step::Apply { object, uid } => {
                 let version = match uid {
-                    // Their apply sets little or nothing that another one has set: without a conflict it would take it over.
+                    // Their apply sets few or no fields that another manager has set, so it would take the object over without a conflict.
                     None if matches!(object.key.kind, Kind::ServiceAccount | Kind::ConfigMap | Kind::Lease) => {
                         self.create(object).await?
                     }
@@ -220,7 +220,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Makes the pod in which a new template is tried. Rules of the namespace may forbid a small pod that allow the whole one.
+    /// Creates the pod in which a new template is tried. Rules of the namespace may forbid a small pod but allow one of full size.
     async fn begin_trial(&self, small: &Value, whole: &Value, applied: &mut Applied) -> Result<Option<Event>, Error> {
         let is_forbidden = |error: &Error| error.class() == Class::Denied;
         let refusal = match self.create_pod(small).await {
@@ -241,7 +241,7 @@ impl Applier<'_> {
         Event::normal("TrialStarted", "Try", note)
     }
 
-    /// Makes a pod of JSON: its fields may be ill-typed, or none that the operator knows, which the API server finds.
+    /// Creates a pod from JSON. Its fields may have wrong types or be unknown to the operator; the API server reports that.
     async fn create_pod(&self, pod: &Value) -> Result<(), Error> {
         let params = PostParams {
             field_manager: Some(MANAGER.to_owned()),
@@ -254,7 +254,7 @@ impl Applier<'_> {
         Ok(())
     }
 
-    /// Takes fields back that somebody else added. Where admission puts them there again, they stay.
+    /// Removes fields that another manager added. If admission adds them again, they stay.
     async fn take_back(
         &self,
         (object, uid): (&Object, &str),
@@ -279,7 +279,7 @@ impl Applier<'_> {
         ))
     }
 
-    /// Steps on claims and pods, which the StatefulSet made, and on what becomes of them.
+    /// Carries out steps on claims and pods, which the StatefulSet created, and on their leadership.
     async fn step_below(&self, step: &Step) -> Result<Option<Event>, Error> {
         match step {
             Step::ChangeClaim {
@@ -352,7 +352,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Reads StatefulSet and pods from the API server. Returns true if they are those that the plan was made from, and `name` still
+    /// Reads the StatefulSet and the pods from the API server. Returns true if they are those that the plan was made from, and `name` still
     /// does not lead.
     async fn is_as_planned(&self, name: &str) -> Result<bool, Error> {
         let (names, observed) = (&self.desired.names, self.observed);
@@ -371,14 +371,14 @@ impl Applier<'_> {
         if live != observed.pods.iter().map(versions).collect() {
             return Ok(false);
         }
-        // Kubernetes keeps the data of a claim that is being deleted only as long as the pod.
+        // Kubernetes keeps the data of a claim that is being deleted only as long as the pod exists.
         if self.desired.storage.embedded().is_some() {
             let claim = self.claims().get_opt(&format!("data-{name}")).await?;
             if claim.as_ref().is_some_and(is_terminating) {
                 return Ok(false);
             }
         }
-        // One that answered that it does not lead may have been elected since.
+        // A member that answered that it does not lead may have been elected since.
         let pod = observed.pods.iter().find(|pod| pod.name_any() == name);
         let address = pod.and_then(|pod| pod.status.as_ref()?.pod_ip.as_deref());
         let (Some(Ok(answer)), Some(address)) = (observed.probes.get(name), address) else {
@@ -407,7 +407,7 @@ impl Applier<'_> {
         event.about(reference(&Key::new(Kind::Secret, name)))
     }
 
-    /// Steps on the authority and what it signs.
+    /// Carries out steps on the authority and on the certificates it signs.
     async fn step_of_certificates(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
         let (renderer, names) = (self.renderer(), &self.desired.names);
         let at = (names, self.observed.now);
@@ -445,8 +445,8 @@ impl Applier<'_> {
         }
     }
 
-    /// Makes an object that must not exist yet: an apply would take over what somebody else makes meanwhile. What may change
-    /// later is applied afterwards, so that the applying manager alone owns it.
+    /// Creates an object that must not exist yet: an apply would take over an object that another manager creates at the same time. Fields
+    /// that may change later are applied afterwards, so that only the applying manager owns them.
     async fn create(&self, object: &Object) -> Result<Option<String>, Error> {
         let mut body = object.body.clone();
         body["metadata"]["labels"] = json!(self.desired.names.labels());
@@ -462,14 +462,14 @@ impl Applier<'_> {
         self.write(object, made.metadata.uid.as_deref()).await
     }
 
-    /// Applies an object only if nobody wrote it since it was read.
+    /// Applies an object only if it was not written since it was read.
     async fn write_over(&self, object: &Object, live: &Live) -> Result<Option<String>, Error> {
         let mut object = object.clone();
         object.body["metadata"]["resourceVersion"] = json!(live.version);
         self.write(&object, Some(&live.uid)).await
     }
 
-    /// Deletes an authority that was never recorded, unless it was meanwhile.
+    /// Deletes an authority that is not recorded, unless the status has recorded it since.
     async fn discard_authority(&self, live: &Live) -> Result<(), Error> {
         let namespace = &self.desired.names.namespace;
         let clusters: Api<received::Object> =
@@ -491,10 +491,10 @@ impl Applier<'_> {
         gone_is_fine(secrets.delete(&self.desired.names.authority(), &params).await)
     }
 
-    /// Server-side apply. An object that was seen is named by its uid, so that no other one of that name is taken over; one
-    /// that was not seen is written without force, so that one that somebody made meanwhile answers with a conflict.
+    /// Applies an object by server-side apply. An object that was seen is named by its uid, so that no other object of that name is taken
+    /// over. One that was not seen is written without force, so that the write conflicts if another manager has created it since.
     ///
-    /// Returns the resource version of the answer; it is the live one's if nothing changed.
+    /// Returns the resource version of the answer. It is that of the live object if nothing changed.
     async fn write(&self, object: &Object, uid: Option<&str>) -> Result<Option<String>, Error> {
         let api = self.dynamic(object.key.kind);
         let mut object = object.clone();
@@ -504,7 +504,7 @@ impl Applier<'_> {
         }
         let mut params = PatchParams::apply(MANAGER);
         if object.key.kind == Kind::StatefulSet {
-            // Its template has fields that the operator does not know; none is dropped in silence.
+            // The template may have fields that the operator does not know; none may be dropped silently.
             params = params.validation_strict();
         }
         let mut body = object.body;
@@ -519,7 +519,7 @@ impl Applier<'_> {
         Ok(answer.metadata.resource_version)
     }
 
-    /// Asks the leader to hand over. It answers when the other one leads.
+    /// Asks the leader to hand over. The request completes when the other member leads.
     async fn hand_over(&self, (from, address): (&str, &str), (_, target): (&str, u64)) -> Result<(), Error> {
         let identity = observe::identity(self.cluster, self.desired, self.observed).map_err(Error::HandOver)?;
         let host = self.desired.names.member_host(from);
@@ -556,7 +556,7 @@ impl Applier<'_> {
     }
 }
 
-/// Steps that nothing builds on and that build on nothing.
+/// Returns true for steps that no other step depends on and that depend on no other step.
 fn stands_alone(step: &Step) -> bool {
     matches!(
         step,
@@ -568,7 +568,7 @@ fn stands_alone(step: &Step) -> bool {
     )
 }
 
-/// Steps whose failure holds nothing up: brains are not worse off without them.
+/// Returns true for steps whose failure holds up no other step: brains run as well without them.
 fn is_monitoring(step: &Step) -> bool {
     match step {
         Step::Apply { object, .. } => object.key.kind == Kind::PodMonitor,
@@ -633,7 +633,7 @@ mod tests {
     use crate::fake_cluster::FakeCluster;
     use crate::fake_operator::Rig;
 
-    /// Applies an object of this kind, which the API server refuses, and another; returns true if that one was made.
+    /// Applies an object of this kind, which the API server refuses, and then another. Returns true if the second was created.
     async fn goes_on_behind(kind: Kind) -> bool {
         let refused = format!("/{}/dev", kind.resource().plural);
         let api = FakeApi::scripted(move |asked| {

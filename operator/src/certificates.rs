@@ -1,7 +1,7 @@
-//! Certificates: an authority for one cluster, and what it signs.
+//! Certificates: an authority for one cluster, and the certificates it signs.
 //!
-//! Nothing here reads a clock or talks to Kubernetes: the caller passes `now`, and stores what it gets. All keys are ECDSA P-256.
-//! Invariant: an authority that is renewed keeps its key and its name, so everything it ever signed still verifies.
+//! Nothing here reads a clock or talks to Kubernetes: the caller passes `now` and stores the results. All keys are ECDSA P-256. Invariant:
+//! a renewed authority keeps its key and its name, so every certificate it ever signed still verifies.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) use key_form::to_pkcs8;
 pub(crate) use leaf::{Leaf, Request};
 pub(crate) use state::{Change, Phase, State};
 
-/// Clocks of other machines may be this much behind.
+/// Certificates are backdated by this much, because clocks of other machines may be slow.
 pub(crate) const BACKDATE: Duration = Duration::from_secs(300);
 
 /// A certificate and its key, both as PEM.
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Reason that a certificate could not be made or read.
+/// Reason why a certificate could not be created or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the key cannot be used")]

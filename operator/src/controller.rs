@@ -1,4 +1,4 @@
-//! Runs reconciles; isolates failures per cluster.
+//! Runs reconciles and isolates failures per cluster.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -24,27 +24,27 @@ use crate::refusals::Refusals;
 use crate::stores::{self, Feeds, Stores};
 use crate::triggers::Triggers;
 
-/// A pass that takes longer is given up. Shorter than the grace period of the operator's pod.
+/// Timeout of a pass. It is shorter than the grace period of the operator's pod.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
-/// Passes at the same time.
+/// Maximum number of concurrent passes.
 const CONCURRENCY: u16 = 8;
-/// Triggers within this time are one.
+/// Triggers within this time start one pass.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Bounds of the pause after failures in a row; it doubles with each.
+/// Bounds of the pause after failures in a row; it doubles with each failure.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Bounds of the pause after conflicts in a row: the faster writer is usually done.
+/// Bounds of the pause after conflicts in a row. It is short because the faster writer is usually done.
 const CONFLICT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Time after which unfinished first lists are a warning.
+/// Time after which incomplete first lists cause a warning.
 const SLOW: Duration = Duration::from_secs(30);
 
-/// Failures in a row, by cluster. A cluster that is gone is forgotten.
+/// Failures in a row, by cluster. Deleted clusters are forgotten.
 #[derive(Default)]
 struct Failures {
     in_a_row: Mutex<HashMap<ObjectRef<KubeBrainCluster>, u32>>,
 }
 
 impl Failures {
-    /// So far.
+    /// Number of failures so far.
     fn of(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
         self.lock().get(cluster).copied().unwrap_or_default()
     }
@@ -65,7 +65,7 @@ impl Failures {
     }
 }
 
-/// The pause after the n-th failure in a row, before jitter.
+/// Returns the pause after the n-th failure in a row, before jitter.
 fn pause(class: Class, failures: u32) -> Duration {
     let (first, last) = if class == Class::Conflict { CONFLICT } else { BACKOFF };
     first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(last)
@@ -77,17 +77,17 @@ struct Guarded {
     refusals: Refusals,
 }
 
-/// The parts of the passes of one namespace, or of all.
+/// The inputs of the passes of one namespace, or of all.
 pub(crate) struct Scope {
     pub(crate) context: Context,
     pub(crate) triggers: Arc<Triggers>,
     pub(crate) feeds: Feeds,
 }
 
-/// Runs passes until `stop`; those that run then are finished.
+/// Runs passes until `stop`, then finishes the running ones.
 ///
 /// # Errors
-/// The watches ended, which they never do.
+/// The watches ended, which never happens.
 pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result<()> {
     let Scope {
         context,
@@ -105,7 +105,7 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
             failures: Failures::default(),
             refusals: Refusals::default(),
         });
-        // The store is filled by a watch of its own; every cluster in it gets its first pass.
+        // A separate watch fills the store; every cluster in it gets its first pass.
         for cluster in stores.clusters.state() {
             triggers.add(ObjectRef::from_obj(&*cluster));
         }
@@ -131,7 +131,7 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
     }
 }
 
-/// Waits until the stores were filled once; `false` if `stop` came first. Passes before that would see nothing, and make it anew.
+/// Waits until all stores are filled once; `false` if `stop` came first. Earlier passes would see no objects and create them again.
 async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
     let mut filling = std::pin::pin!(stores.filled());
     loop {
@@ -143,7 +143,7 @@ async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
     }
 }
 
-/// Logs what the controller itself stumbled over. A failed pass was logged where it failed.
+/// Logs problems of the controller itself. A failed pass is logged where it fails.
 fn note(problem: &controller::Error<Error, watcher::Error>) {
     match problem {
         controller::Error::ReconcilerFailed(..) => {}
@@ -152,7 +152,7 @@ fn note(problem: &controller::Error<Error, watcher::Error>) {
     }
 }
 
-/// `None` if stopped before the definition was there. A warning comes only after a while: both are often installed together.
+/// Waits for the CRD; `None` if `stop` came first. It warns only after a while, because operator and CRD are often installed together.
 pub(crate) async fn wait_for_definition(
     clusters: &Api<KubeBrainCluster>,
     stop: &CancellationToken,
@@ -174,7 +174,7 @@ pub(crate) async fn wait_for_definition(
     Ok(None)
 }
 
-/// A pass that can neither hang nor take the process down.
+/// Runs a pass so that it can neither hang nor terminate the process.
 #[instrument(name = "reconcile", skip_all, fields(namespace = cluster.namespace(), name = cluster.name_any()))]
 async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
     let object = ObjectRef::from_obj(&*cluster);
@@ -213,7 +213,7 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
     }
 }
 
-/// Runs a pass so that neither its panic nor its patience is anybody else's.
+/// Runs a pass with a timeout, and turns a panic into an error, so that other passes are not affected.
 async fn contain<T>(pass: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match tokio::time::timeout(RECONCILE_TIMEOUT, AssertUnwindSafe(pass).catch_unwind()).await {
         Ok(Ok(ended)) => ended,
@@ -250,7 +250,7 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
                 error = unwritten.message(),
                 "the failure could not be put into the status"
             );
-            // Where the status has no room, such as beside a megabyte of annotations, nothing else tells.
+            // If the status has no room, for instance because of a megabyte of annotations, only this event reports the problem.
             let event = Event::warning("StatusNotWritten", "Reconcile", words);
             context.events.publish(cluster, event).await;
         }

@@ -1,7 +1,7 @@
 //! Detects drift: compares a live object with the rendered one without a write to the API server.
 //!
-//! Two marks: a hash of the rendered object in an annotation finds fields that shall go away; a comparison of every rendered
-//! field with the live object finds changes by others. What others added, the API server's defaults above all, does not count.
+//! There are two checks. A hash of the rendered object in an annotation finds fields that must be removed. A comparison of every rendered
+//! field with the live object finds changes by others. Fields that others added, above all defaults of the API server, do not count.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ use crate::quantity;
 /// Annotation with the hash of the object as it was rendered.
 pub(crate) const HASH: &str = "kubebrain.io/applied-hash";
 
-/// Annotation of a pod template with the time of the newest wish for a restart; kubectl's convention.
+/// Annotation of a pod template with the time of the newest restart request, as kubectl sets it.
 pub(crate) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
-/// Puts the hash of `body` into its annotations. Left out are data, which the comparison sees and whose keys shall not be hashed,
-/// and claim templates, which never change however the spec writes them.
+/// Puts the hash of `body` into its annotations. It omits data, which the comparison covers and whose keys must not be hashed, and claim
+/// templates, which never change whatever the spec says.
 pub(crate) fn stamp(body: &mut Value) {
     let mut hashed = body.clone();
     if let Some(object) = hashed.as_object_mut() {
@@ -31,14 +31,14 @@ pub(crate) fn stamp(body: &mut Value) {
     body["metadata"]["annotations"][HASH] = Value::String(text);
 }
 
-/// A hash over what of a pod template needs a restart: all but labels and annotations, and of those the wish for a restart itself.
-/// The callers leave out what reaches pods in place.
+/// Returns a hash over the parts of a pod template whose change needs a restart: all but labels and annotations, plus the annotation that
+/// requests a restart. The callers remove parts that reach pods in place.
 pub(crate) fn restart_hash(template: &Value) -> String {
     let wish = template["metadata"]["annotations"].get(RESTARTED_AT);
     digest(&json!({"spec": template["spec"], "restartedAt": wish}))
 }
 
-/// A short hash of a value.
+/// Returns a short hash of a value.
 pub(crate) fn digest(value: &Value) -> String {
     // Maps of serde_json are ordered by key, so equal values have equal texts.
     let digest = Sha256::digest(value.to_string().as_bytes());
@@ -58,7 +58,7 @@ pub(crate) fn is_within(rendered: &Value, live: &Value) -> bool {
     }
 }
 
-/// The first field of `rendered` that `live` has not, or not with its value: `spec.replicas`.
+/// Returns the first field of `rendered` that `live` lacks or has with another value: `spec.replicas`.
 pub(crate) fn difference(rendered: &Value, live: &Value) -> Option<String> {
     let (Value::Object(rendered), Value::Object(live)) = (rendered, live) else {
         return (!is_within(rendered, live)).then(String::new);
@@ -81,7 +81,7 @@ fn is_empty(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-/// Entries with a name are found by it, so that others may add theirs; other lists are compared as a whole.
+/// Entries with a name are matched by it, so that others may add their own; other lists are compared as a whole.
 fn is_list_within(rendered: &[Value], live: &[Value]) -> bool {
     let named = |list: &[Value]| list.iter().all(|entry| entry.get("name").is_some_and(Value::is_string));
     if !rendered.is_empty() && named(rendered) && named(live) {

@@ -1,4 +1,4 @@
-//! Events for people: what the operator did, shown by `kubectl describe`.
+//! Events for users: what the operator did, as `kubectl describe` shows it.
 
 use crds::cluster::tls::TlsMode;
 use crds::{KubeBrainCluster, KubeBrainClusterStatus};
@@ -10,10 +10,10 @@ use tracing::debug;
 
 use crate::names::MANAGER;
 
-/// The API server refuses longer notes.
+/// Maximum length of a note that the API server accepts.
 const NOTE: usize = 1000;
 
-/// Something worth telling.
+/// An Event to publish.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Event {
     pub(crate) reason: &'static str,
@@ -41,14 +41,14 @@ impl Event {
         }
     }
 
-    /// Names the other object that the event is about.
+    /// Sets the second object that the event is about.
     pub(crate) fn about(mut self, object: ObjectReference) -> Self {
         self.about = Some(object);
         self
     }
 }
 
-/// The events to publish when the conditions of `cluster` change to those of `status`.
+/// Returns the events to publish when the conditions of `cluster` change to those of `status`.
 pub(crate) fn of_flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<Event> {
     let before = cluster.status.as_ref().and_then(|status| status.conditions.as_deref());
     let before = before.unwrap_or_default();
@@ -62,25 +62,25 @@ pub(crate) fn of_flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStat
 fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> Option<Event> {
     let was = former.map(|former| former.status.as_str());
     let flipped = was != Some(&condition.status);
-    // A new reason for the same is news where nothing else tells what to look for.
+    // A new reason for the same status is an event of its own if no other event explains the cause.
     let is_news = flipped || former.is_some_and(|former| former.reason != condition.reason);
     let note = format!("{}: {}", condition.reason, condition.message);
-    // Events of one reason and one action are counted as one, with the note of the first: another cause is another action.
+    // Events with the same reason and action are counted as one, with the note of the first. So another cause is another action.
     let warning = |reason| Some(Event::warning(reason, condition.reason.clone(), note.clone()));
     let normal = |reason| Some(Event::normal(reason, condition.reason.clone(), note.clone()));
     match (condition.type_.as_str(), condition.status.as_str()) {
         ("Ready", "True") if flipped => normal("Ready"),
         ("Ready", "False") if was == Some("True") => warning("NotReady"),
         ("Stalled", "True") if is_news => warning("Stalled"),
-        // Stalled reports the same.
+        // Stalled reports the same problem.
         ("Degraded", "True") if is_news && condition.reason != "InvalidSpec" => warning("Degraded"),
         ("StorageReady", "True") if was == Some("False") => normal("StorageReady"),
         ("CertificatesReady", "True") if was == Some("False") => normal("CertificatesReady"),
-        // A new volume is bound when its pod is scheduled, and Kubernetes itself tells what keeps it.
+        // A new volume is bound when its pod is scheduled, and Kubernetes itself reports what prevents that.
         ("StorageReady", "False") if is_news && (condition.reason != "PendingVolume" || was == Some("True")) => {
             warning("StorageNotReady")
         }
-        // The operator's own certificates are missing for the moment in which it issues them.
+        // The operator's own certificates are missing for the moment until they are issued.
         ("CertificatesReady", "False")
             if is_news && (condition.reason != "SecretMissing" || tls == TlsMode::Secret || was == Some("True")) =>
         {
@@ -90,14 +90,14 @@ fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> O
     }
 }
 
-/// Publishes events. One that cannot be published is only logged: nothing depends on it.
+/// Publishes events. If that fails, it is only logged, because nothing depends on an event.
 #[derive(Clone)]
 pub(crate) struct Events {
     recorder: Recorder,
 }
 
 impl Events {
-    /// `instance` tells replicas of the operator apart.
+    /// `instance` distinguishes replicas of the operator.
     pub(crate) fn new(client: Client, instance: String) -> Self {
         let reporter = Reporter {
             controller: format!("kubebrain.io/{MANAGER}"),
@@ -108,7 +108,7 @@ impl Events {
         }
     }
 
-    /// Publishes what became of a cluster as an event about its namespace, which is being deleted: it lies in the namespace `default`.
+    /// Publishes an event of a cluster as an event about its namespace, which is being deleted. The event is in the namespace `default`.
     pub(crate) async fn publish_about_namespace(&self, namespace: &str, cluster: &str, event: &Event) {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Conditions as `Type=Status/Reason`.
+    /// Builds conditions from `Type=Status/Reason`.
     fn status(conditions: &[&str]) -> KubeBrainClusterStatus {
         let conditions = conditions.iter().map(|text| {
             let (type_, rest) = text.split_once('=').unwrap();

@@ -1,8 +1,8 @@
 //! For tests: an API server in memory, with resource versions, preconditions, label selectors and watches.
 //!
-//! It applies naively: maps are merged and lists are replaced. Managers own only entries of `data` and finalizers: an apply removes
-//! those that it leaves out, unless another manager owns them, or the same one by a create. A script may answer in its place,
-//! admission may change what is written, and the watches may be held back, as by a slow API server.
+//! It applies naively: maps are merged and lists are replaced. Managers own only entries of `data` and finalizers. An apply removes entries
+//! that it omits, unless another manager owns them, or the same manager owns them by a create. A script may answer instead of the server,
+//! admission may change what is written, and watches may be delayed, as by a slow API server.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,13 +32,13 @@ pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains
 /// One request.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// The operator that asked, if there are several.
+    /// The operator that sent it, if there are several.
     pub(crate) by: &'static str,
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) body: Value,
-    /// No more than the metadata of objects is asked for.
+    /// True if only the metadata of objects is requested.
     pub(crate) bare: bool,
 }
 
@@ -66,13 +66,13 @@ impl Asked {
 
 /// The reply of a script to a request.
 pub(crate) enum Reply {
-    /// Leaves it to the server.
+    /// Passes the request to the server.
     Pass,
     /// Answers with code and body.
     With(u16, Value),
     /// Never answers.
     Never,
-    /// Leaves it to the server when this is notified.
+    /// Passes the request to the server after a notification.
     After(Arc<Notify>),
 }
 
@@ -83,7 +83,7 @@ type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
 #[derive(Default)]
 struct State {
-    /// By path.
+    /// Objects by path.
     objects: BTreeMap<String, Value>,
     /// Owners of entries, by path.
     owners: BTreeMap<String, Owners>,
@@ -101,7 +101,7 @@ struct Event {
     version: u64,
 }
 
-/// The server. Clones are the same one.
+/// The server. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct FakeApi {
     state: Arc<Mutex<State>>,
@@ -109,7 +109,7 @@ pub(crate) struct FakeApi {
     script: Arc<Script>,
     admission: Arc<Admission>,
     by: &'static str,
-    /// Lists have to come in pages.
+    /// Lists must be requested in pages.
     is_paged: bool,
 }
 
@@ -129,7 +129,7 @@ impl FakeApi {
         }
     }
 
-    /// The same server with another script.
+    /// Returns the same server with another script.
     pub(crate) fn answering(self, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Arc::new(script),
@@ -137,7 +137,7 @@ impl FakeApi {
         }
     }
 
-    /// The same server with admission that changes what clients write.
+    /// Returns the same server with admission that changes what clients write.
     pub(crate) fn admitting(self, admission: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Self {
         Self {
             admission: Arc::new(admission),
@@ -145,7 +145,7 @@ impl FakeApi {
         }
     }
 
-    /// The same server as the operator `by` finds it.
+    /// Returns the same server for requests of the operator `by`.
     pub(crate) fn seen_by(&self, by: &'static str, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Arc::new(script),
@@ -154,7 +154,7 @@ impl FakeApi {
         }
     }
 
-    /// The same server, which takes no list without pages of what anybody may make in any number and size.
+    /// Returns the same server, but it rejects lists without pages for kinds whose objects users may create in any number and size.
     pub(crate) fn paged(&self) -> Self {
         Self {
             is_paged: true,
@@ -162,7 +162,7 @@ impl FakeApi {
         }
     }
 
-    /// Puts the cluster of a world and all its objects in, without pods.
+    /// Loads the cluster of a fake world and all its objects, without pods.
     pub(crate) fn load(&self, fake: &FakeCluster) {
         let namespace = fake.cluster.metadata.namespace.as_deref().unwrap();
         let cluster = format!("{CLUSTERS}/dev").replace("brains", namespace);
@@ -190,7 +190,7 @@ impl FakeApi {
         }
     }
 
-    /// Puts an object at `path`, as somebody else would.
+    /// Puts an object at `path`, as a foreign writer would.
     pub(crate) fn put(&self, path: &str, object: Value) -> Value {
         self.lock().store(path, Some(object), &self.changed).unwrap()
     }
@@ -203,13 +203,13 @@ impl FakeApi {
         self.lock().objects.get(path).cloned()
     }
 
-    /// Holds the watches back, or lets them go on.
+    /// Pauses or resumes the watches.
     pub(crate) fn hold(&self, held: bool) {
         self.lock().held = held;
         self.changed.notify_waiters();
     }
 
-    /// Requests so far, without Events.
+    /// Returns the requests so far, without Events.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         let asked = self.lock().asked.clone();
         asked
@@ -218,7 +218,7 @@ impl FakeApi {
             .collect()
     }
 
-    /// Reasons of the Events so far.
+    /// Returns the reasons of the Events so far.
     pub(crate) fn events(&self) -> Vec<String> {
         let events = self.lock().asked.clone();
         let events = events
@@ -229,7 +229,7 @@ impl FakeApi {
             .collect()
     }
 
-    /// Notes of the Events about an object of this kind.
+    /// Returns the notes of the Events about an object of this kind.
     pub(crate) fn events_about(&self, kind: &str) -> Vec<String> {
         let asked = self.lock().asked.clone();
         let events = asked
@@ -253,7 +253,7 @@ impl FakeApi {
         self.state.lock().unwrap()
     }
 
-    /// A client whose writes are fenced by `leadership`.
+    /// Returns a client whose writes are fenced by `leadership`.
     pub(crate) fn client(&self, leadership: Leadership, metrics: &Metrics, ledger: &Ledger) -> Client {
         let fence = Fence {
             leadership,
@@ -351,7 +351,7 @@ impl FakeApi {
     }
 }
 
-/// Leaves nothing but the metadata.
+/// Removes everything but the metadata.
 fn strip(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|field, _| field == "metadata");
@@ -363,7 +363,7 @@ fn reply(code: u16, value: &Value) -> Result<Response<Answer>, BoxError> {
     Ok(Response::builder().status(code).body(body.boxed_unsync())?)
 }
 
-/// An answer that refuses.
+/// Returns an answer that refuses the request.
 pub(crate) fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
     let message = format!("{reason}, said the server");
     let status = json!({
@@ -373,15 +373,15 @@ pub(crate) fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
     (code, status)
 }
 
-/// The objects that a list or a watch is about.
+/// The objects that a list or a watch covers.
 #[derive(Clone)]
 struct Collection {
-    /// Before `namespaces`, such as `/apis/apps/v1`.
+    /// The path before `namespaces`, such as `/apis/apps/v1`.
     base: String,
     namespace: Option<String>,
     plural: String,
     labels: Vec<(String, Option<String>)>,
-    /// Values of fields, by their paths with dots.
+    /// Values of fields, by their dotted paths.
     fields: Vec<(String, String)>,
 }
 
@@ -452,7 +452,7 @@ impl Collection {
 }
 
 impl State {
-    /// Stores or removes, unless nothing changes; answers with what is stored now.
+    /// Stores or removes an object, unless nothing changes. Returns the stored object.
     fn store(&mut self, path: &str, object: Option<Value>, changed: &Notify) -> Option<Value> {
         let before = self.objects.get(path).cloned();
         let mut object = object;
@@ -573,7 +573,7 @@ impl State {
             .objects
             .iter()
             .filter(|(path, object)| collection.holds(path, object));
-        // Items of a list do not name their kind.
+        // Items of a list do not carry their kind.
         let items = items.map(|(_, object)| {
             let mut object = object.clone();
             let fields = object.as_object_mut().unwrap();
@@ -581,7 +581,7 @@ impl State {
             fields.remove("apiVersion");
             object
         });
-        // A page begins where the former one ended.
+        // A page begins where the previous one ended.
         let from: usize = asked
             .parameter("continue")
             .and_then(|text| text.parse().ok())
@@ -595,7 +595,7 @@ impl State {
     }
 }
 
-/// An apply names its kind, a merge patch does not.
+/// Returns true for an apply, which carries its kind; a merge patch does not.
 fn is_apply(asked: &Asked) -> bool {
     asked.body["kind"].is_string()
 }
@@ -610,7 +610,7 @@ fn is_collection(path: &str) -> bool {
     }
 }
 
-/// Returns true if uid and version are those that were named, if any were.
+/// Returns true if uid and version match those in the request, if it has any.
 fn meets(wanted: &Value, metadata: &Value) -> bool {
     ["uid", "resourceVersion"]
         .iter()

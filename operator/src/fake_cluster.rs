@@ -1,6 +1,6 @@
-//! For tests: a world in memory in which plans are carried out, as the API server, the StatefulSet controller and a kubelet would.
+//! For tests: a world in memory that carries out plans as the API server, the StatefulSet controller and a kubelet would.
 //!
-//! It is the dumbest one that could be right: everything happens at once, and nothing fails.
+//! It is as simple as possible: everything happens at once, and nothing fails.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,24 +23,25 @@ use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 use crate::stores::external::is_external;
 
-/// When the world begins.
+/// Start time of the world.
 pub(crate) const BEGIN: &str = "2026-11-21T00:00:00Z";
 
-/// Id of the store of every brain, unless a test puts another one there.
+/// Id of the store of every brain, unless a test sets another one.
 pub(crate) const STORE: &str = "00000000000000c1";
 
 /// One cluster and all that belongs to it.
 pub(crate) struct FakeCluster {
     pub(crate) cluster: KubeBrainCluster,
     pub(crate) seen: Observed,
-    /// True if leaders that are asked to hand over refuse.
+    /// True if leaders refuse to hand over.
     pub(crate) refuses_hand_over: bool,
     /// The operator's default image.
     pub(crate) default_image: String,
     uids: u64,
 }
 
-/// A cluster named `dev` with an embedded store; `spec` is merged over a minimal spec. Templates are not tried, so that a change is one step.
+/// Returns a cluster named `dev` with an embedded store; `spec` is merged over a minimal spec. Templates are not tried, so a change is one
+/// step.
 pub(crate) fn cluster(spec: Value) -> KubeBrainCluster {
     let mut value = json!({
         "apiVersion": "kubebrain.io/v1alpha1",
@@ -70,7 +71,7 @@ fn overlay(base: &mut Value, more: Value) {
     }
 }
 
-/// As RFC 7386 has it.
+/// Merges as RFC 7386 defines.
 fn merge_patch(base: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *base = patch.clone();
@@ -99,7 +100,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 impl FakeCluster {
-    /// Nothing but the cluster's resource.
+    /// Returns a world with only the cluster's resource.
     pub(crate) fn new(spec: Value) -> Self {
         let seen = Observed {
             now: BEGIN.parse().unwrap(),
@@ -114,7 +115,7 @@ impl FakeCluster {
         }
     }
 
-    /// A cluster whose brain serves and that needs nothing.
+    /// Returns a cluster whose brain serves and that needs no steps.
     pub(crate) fn settled(spec: Value) -> Self {
         let mut fake = Self::new(spec);
         fake.settle();
@@ -130,7 +131,7 @@ impl FakeCluster {
         fake
     }
 
-    /// Passes, with a kubelet in between, until there is nothing to do.
+    /// Runs passes, with the kubelet in between, until no steps are left.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10 {
             let steps = self.pass();
@@ -173,7 +174,7 @@ impl FakeCluster {
         plan::plan(&self.cluster, &self.desired(), &self.own()).unwrap()
     }
 
-    /// The input of a pass: what was seen, without the pods and claims of others.
+    /// Returns the input of a pass: the observed state without the pods and claims of others.
     pub(crate) fn own(&self) -> Observed {
         let mut own = self.seen.clone();
         let uid = self.cluster.uid().unwrap_or_default();
@@ -183,13 +184,13 @@ impl FakeCluster {
         own
     }
 
-    /// The steps of the next pass, in words.
+    /// Returns the steps of the next pass, in words.
     pub(crate) fn steps(&self) -> Vec<String> {
         let desired = self.desired();
         self.plan().steps.iter().map(|step| describe(step, &desired)).collect()
     }
 
-    /// One pass: what was done, in words. The status is published.
+    /// Runs one pass. Returns its steps, in words. The status is published.
     pub(crate) fn pass(&mut self) -> Vec<String> {
         let (desired, plan) = (self.desired(), self.plan());
         let mut applied = Applied::default();
@@ -323,7 +324,7 @@ impl FakeCluster {
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(template.clone()).unwrap();
     }
 
-    /// Renders the StatefulSet anew as an operator of `epoch` did, and makes its pods anew.
+    /// Renders the StatefulSet as an operator of `epoch` did, and recreates its pods.
     pub(crate) fn made_in(&mut self, epoch: Epoch) {
         let (cluster, desired) = (self.cluster.clone(), self.desired());
         let objects = Renderer::of_epoch(epoch, &cluster, &desired).all(false).unwrap();
@@ -357,7 +358,7 @@ impl FakeCluster {
             .insert(object.key.clone(), serde_json::from_value(body).unwrap());
     }
 
-    /// The StatefulSet controller: adopts the newest template, makes missing pods and claims, removes surplus ones.
+    /// Acts as the StatefulSet controller: adopts the newest template, creates missing pods and claims, removes surplus ones.
     pub(crate) fn controllers(&mut self) {
         let Some(set) = self.seen.objects.get_mut(&Key::new(Kind::StatefulSet, "dev")) else {
             return;
@@ -404,7 +405,7 @@ impl FakeCluster {
         self.seen.pods.sort_by_key(ResourceExt::name_any);
     }
 
-    /// The same, but the leader goes on.
+    /// The same, but the leader keeps its role.
     pub(crate) fn kubelet_keeping_the_leader(&mut self) {
         let leader = crate::plan::leadership::lead(&self.seen, &std::collections::BTreeSet::new());
         self.kubelet();
@@ -413,7 +414,7 @@ impl FakeCluster {
         }
     }
 
-    /// A kubelet: binds claims, starts pods, and their brains answer; the first one leads.
+    /// Acts as a kubelet: binds claims, starts pods, and lets their brains answer; the first one leads.
     pub(crate) fn kubelet(&mut self) {
         for claim in &mut self.seen.claims {
             let mut value = serde_json::to_value(&*claim).unwrap();
@@ -478,7 +479,7 @@ impl FakeCluster {
         }
     }
 
-    /// The report of a member that has loaded everything that is stored; none if that is not complete.
+    /// Returns the report of a member that has loaded everything that is stored; `None` if that is incomplete.
     fn tls_in_use(&self) -> Option<Tls> {
         let bundle = self.seen.objects.get(&Key::new(Kind::ConfigMap, "dev-ca-bundle"))?;
         let certificate = |name: &str| {
@@ -494,7 +495,7 @@ impl FakeCluster {
         })
     }
 
-    /// Makes a pod ready since now, or not ready.
+    /// Makes a pod ready from now on, or not ready.
     pub(crate) fn set_ready(&mut self, name: &str, ready: bool) {
         let now = status::whole_seconds(self.seen.now);
         let pod = self.pod(name);
@@ -519,7 +520,7 @@ impl FakeCluster {
         self.seen.objects.get_mut(&Key::new(kind, name)).unwrap()
     }
 
-    /// `Status/Reason` of a condition, by the last pass.
+    /// Returns `Status/Reason` of a condition after the last pass.
     pub(crate) fn condition(&self, type_: &str) -> String {
         let conditions = self.cluster.status.as_ref().unwrap().conditions.as_ref().unwrap();
         let found = conditions.iter().find(|condition| condition.type_ == type_);
@@ -529,7 +530,7 @@ impl FakeCluster {
     }
 }
 
-/// A certificate as a member reports it.
+/// Returns a certificate as a member reports it.
 pub(crate) fn in_use(pem: &str) -> Option<CertificateInUse> {
     let found = Inspected::read(pem).ok()?;
     Some(CertificateInUse {
@@ -538,7 +539,7 @@ pub(crate) fn in_use(pem: &str) -> Option<CertificateInUse> {
     })
 }
 
-/// The answer of a brain; 0 for no leader.
+/// Returns the answer of a brain; 0 means no leader.
 pub(crate) fn answer(member: u64, leader: u64) -> Answer {
     let name = |member: u64| format!("dev-{}", member.saturating_sub(1));
     Answer {
@@ -581,7 +582,7 @@ fn revision_of(set: &DynamicObject) -> String {
     format!("dev-{:x}", hasher.finish())
 }
 
-/// Objects by their key, for tests that look at what was written.
+/// Returns objects by their key, for tests that check what was written.
 pub(crate) fn written(fake: &FakeCluster) -> BTreeMap<String, Value> {
     fake.seen
         .objects

@@ -1,4 +1,4 @@
-//! For tests: an operator beside the API server in memory.
+//! For tests: an operator with the API server in memory.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::stores::external::ExternalPods;
 use crate::stores::given::GivenSecrets;
 use crate::triggers::Triggers;
 
-/// A controller beside a fake API server.
+/// Returns the scope of a controller with a fake API server.
 pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let (metrics, ledger) = (Metrics::new(), Ledger::default());
     let client = api.paged().client(leadership, &metrics, &ledger);
@@ -51,7 +51,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     }
 }
 
-/// An operator beside a fake API server whose passes the test runs: its context, and the watches that fill its stores.
+/// An operator with a fake API server whose passes the test runs: its context, and the watches that fill its stores.
 pub(crate) struct Rig {
     pub(crate) api: FakeApi,
     pub(crate) context: Context,
@@ -60,7 +60,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Everything is in the stores when this returns.
+    /// Creates a rig; all objects are in the stores when this returns.
     pub(crate) async fn new(api: FakeApi) -> Self {
         let scope = scope(&api, Leadership::Alone);
         let mut running = JoinSet::new();
@@ -74,12 +74,12 @@ impl Rig {
         }
     }
 
-    /// The cluster as the store shows it.
+    /// Returns the cluster as the store shows it.
     pub(crate) fn cluster(&self) -> Arc<crds::KubeBrainCluster> {
         self.context.stores.cluster("brains", "dev").unwrap()
     }
 
-    /// Lets the watches deliver what they have.
+    /// Lets the watches deliver all pending events.
     pub(crate) async fn sync(&self) {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }

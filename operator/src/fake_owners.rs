@@ -22,18 +22,18 @@ enum Entry {
 }
 
 impl Owners {
-    /// A create owns what it wrote.
+    /// Records a create, which owns what it wrote.
     pub(crate) fn create(&mut self, manager: &str, object: &Value) {
         self.0.insert((manager.to_owned(), Operation::Update), entries(object));
     }
 
-    /// An apply owns what it names, and what only it owned before and names no more is removed from `object`. `wanted` is left
-    /// with the finalizers of all.
+    /// Records an apply. It owns the entries it names. Entries that only this manager owned before and no longer names are removed from
+    /// `object`. Afterwards `wanted` has the finalizers of all managers.
     pub(crate) fn apply(&mut self, manager: &str, object: &mut Value, wanted: &mut Value) {
         let place = (manager.to_owned(), Operation::Apply);
         let (before, now) = (self.0.remove(&place).unwrap_or_default(), entries(wanted));
         for others in self.0.values_mut() {
-            // Another value is taken away from them.
+            // Another value takes the entry from its other owners.
             others.retain(
                 |entry| !matches!(entry, Entry::Data(key) if now.contains(entry) && object["data"][key] != wanted["data"][key]),
             );

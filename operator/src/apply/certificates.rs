@@ -1,4 +1,4 @@
-//! The objects that steps on certificates write: made here, so that it can be tried without an API server.
+//! Builds the objects that steps on certificates write, without an API server, so that tests need none.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -9,10 +9,10 @@ use crate::names::Names;
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::plan::{AuthorityView, Stored};
 
-/// The Secret of an authority after `change`, and its view for the status.
+/// Returns the Secret of an authority after `change`, and its view for the status.
 ///
 /// # Errors
-/// `change` does not follow on `before`, or a key cannot be made.
+/// `change` does not follow from `before`, or a key cannot be created.
 pub(crate) fn authority(
     renderer: &Renderer<'_>,
     before: Option<&State>,
@@ -24,7 +24,7 @@ pub(crate) fn authority(
     Ok((object, AuthorityView::new(&state, false)))
 }
 
-/// A new certificate for `leaf`: its Secret, and its view for the status.
+/// Returns a new certificate for `leaf`: its Secret, and its view for the status.
 ///
 /// # Errors
 /// It cannot be signed.
@@ -47,7 +47,7 @@ pub(crate) fn leaf(
     Ok((object, stored))
 }
 
-/// The description of a change of the authority, for an error.
+/// Describes a change of the authority for an error message.
 pub(super) fn describe(change: &Change, names: &Names) -> String {
     let authority = names.authority();
     let phase = |phase: Phase| format!("take {authority} to the phase {}", phase.as_str());
@@ -65,7 +65,7 @@ pub(super) fn describe(change: &Change, names: &Names) -> String {
     }
 }
 
-/// The Event of a change of the authority.
+/// Returns the Event of a change of the authority.
 pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
     let authority = names.authority();
     let (reason, note) = match change {

@@ -1,4 +1,4 @@
-//! Other resources for a pod that runs.
+//! Changes the resources of a running pod.
 
 use kube::api::Patch;
 use serde_json::json;
@@ -11,8 +11,8 @@ use crate::objects::resources;
 use crate::plan::Step;
 
 impl Applier<'_> {
-    /// Resizes a pod, and records on it what came of that. An API server before 1.33 has no such subresource, and not every change can
-    /// be made in place: the roll-out replaces the pod then.
+    /// Resizes a pod, and records the outcome on it. API servers before 1.33 have no such subresource, and not every change can be made in
+    /// place. In these cases the roll-out replaces the pod.
     pub(super) async fn resize(&self, step: &Step) -> Result<Option<Event>, Error> {
         let Step::Resize {
             pod,
@@ -29,7 +29,7 @@ impl Applier<'_> {
         let mut patch = patch.clone();
         patch["metadata"] = json!({"uid": uid});
         let refusal = match self.pods().patch_resize(pod, &merge(), &Patch::Strategic(patch)).await {
-            // An API server may answer that all is well and have changed nothing.
+            // An API server may report success without any change.
             Ok(live) => resources::missing(template, &serde_json::to_value(live)?, former),
             Err(error) if is_refusal(&error) => Some(api_error::message(&error)),
             Err(error) => return Err(error.into()),
@@ -59,7 +59,7 @@ impl Applier<'_> {
     }
 }
 
-/// Returns true if the API server does not know resizing, or calls this one impossible.
+/// Returns true if the API server does not support resizing, or rejects this change as impossible.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 405 | 422))
 }
@@ -74,7 +74,7 @@ mod tests {
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 
-    /// Carries out a resize of a pod that has a container `brain`, and another.
+    /// Resizes a pod that has the container `brain` and another one.
     async fn resized(api: FakeApi) -> (FakeApi, Applied) {
         let mut fake = FakeCluster::settled(json!({}));
         api.load(&fake);
@@ -143,7 +143,7 @@ mod tests {
         assert!(annotation(&api, RESOURCES_HASH) && !annotation(&api, RESIZE_REFUSED));
     }
 
-    /// As an API server that drops what it cannot merge.
+    /// Behaves like an API server that drops what it cannot merge.
     #[tokio::test(start_paused = true)]
     async fn resize_that_changed_nothing_is_no_resize() {
         let (api, applied) = resized(FakeApi::scripted(|asked| {

@@ -1,4 +1,4 @@
-//! `kubectl kubebrain`: a kubectl plugin. kubectl finds it by its name in the search path.
+//! `kubectl kubebrain`: a kubectl plugin. kubectl finds it in the search path by its name.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

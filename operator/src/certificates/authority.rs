@@ -1,4 +1,4 @@
-//! The authority of one cluster: ten years, renewed two years before its end with the same key.
+//! The authority of one cluster. It is valid for ten years and renewed two years before its end with the same key.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// A new authority with a new key.
+    /// Creates a new authority with a new key.
     ///
     /// # Errors
     /// No randomness for the key, or a date out of range.
@@ -29,10 +29,10 @@ impl Authority {
         Self::sign_itself(&format!("{cluster}-ca-v{generation}"), &key, now)
     }
 
-    /// Reads an authority as it was stored.
+    /// Loads a stored authority.
     ///
     /// # Errors
-    /// Certificate or key do not decode, do not belong together, or may not sign.
+    /// Certificate or key do not decode, do not match, or may not sign.
     pub(crate) fn load(pair: Pair) -> Result<Self, Error> {
         let inspected = Inspected::read(&pair.certificate)?;
         let key = KeyPair::from_pem(&pair.key).map_err(Error::Key)?;
@@ -50,7 +50,7 @@ impl Authority {
         })
     }
 
-    /// The same authority with a later end: same key, same name.
+    /// Returns the same authority with a later end: same key, same name.
     ///
     /// # Errors
     /// As [`Authority::load`].
@@ -74,7 +74,7 @@ impl Authority {
         })
     }
 
-    /// Certificate and key, to be stored.
+    /// Returns certificate and key for storage.
     pub(crate) fn pair(&self) -> &Pair {
         &self.pair
     }
@@ -83,7 +83,7 @@ impl Authority {
         &self.inspected
     }
 
-    /// When to renew it.
+    /// Returns the time to renew it.
     pub(crate) fn renewal(&self) -> Timestamp {
         self.inspected
             .not_after
@@ -91,10 +91,10 @@ impl Authority {
             .unwrap_or(self.inspected.not_before)
     }
 
-    /// Signs a certificate with a new key. It ends with the authority at the latest.
+    /// Signs a certificate with a new key. It expires no later than the authority.
     ///
     /// # Errors
-    /// A name that is none, no randomness for the key, or a date out of range.
+    /// An invalid name, no randomness for the key, or a date out of range.
     pub(crate) fn issue(&self, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
         leaf::issue((&self.issuer, &self.inspected), leaf, request, now)
     }

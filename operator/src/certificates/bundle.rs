@@ -1,4 +1,4 @@
-//! The certificates to trust: a set, whatever the order in which they were written.
+//! The certificates to trust, as a set: their order does not matter.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ impl Bundle {
     /// Reads every certificate of a PEM text; other blocks are skipped.
     ///
     /// # Errors
-    /// There is none, or one does not decode.
+    /// There is no certificate, or one does not decode.
     pub(crate) fn parse(pem: &str) -> Result<Self, Error> {
         let mut certificates = BTreeSet::new();
         for block in Pem::iter_from_buffer(pem.as_bytes()) {
@@ -40,17 +40,17 @@ impl Bundle {
         Ok(Self(certificates))
     }
 
-    /// Takes the certificates of `other` in.
+    /// Adds the certificates of `other`.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.0.extend(other.0.iter().cloned());
     }
 
-    /// Leaves the certificates of `other` out.
+    /// Removes the certificates of `other`.
     pub(crate) fn remove(&mut self, other: &Self) {
         self.0.retain(|certificate| !other.0.contains(certificate));
     }
 
-    /// The certificates that `keep` accepts.
+    /// Returns the certificates that `keep` accepts.
     pub(crate) fn filter(&self, keep: impl Fn(&Inspected) -> bool) -> Self {
         let kept = self
             .0
@@ -63,14 +63,14 @@ impl Bundle {
         self.0.is_empty()
     }
 
-    /// Equal sets have equal texts.
+    /// Returns the set as PEM. Equal sets have equal texts.
     pub(crate) fn to_pem(&self) -> String {
         let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
         let encode = |der: &Vec<u8>| pem::encode_config(&pem::Pem::new(LABEL, der.clone()), config);
         self.0.iter().map(encode).collect()
     }
 
-    /// SHA-256 in hex digits over the sorted and joined DER, as a brain reports what it trusts.
+    /// Returns the SHA-256 over the sorted and joined DER, in hex digits. A brain reports the bundle it trusts in the same form.
     pub(crate) fn digest(&self) -> String {
         let mut hasher = Sha256::new();
         self.0.iter().for_each(|certificate| hasher.update(certificate));
@@ -88,7 +88,7 @@ pub(crate) fn holds_only_certificates(text: &str) -> bool {
     blocks.peek().is_some() && blocks.all(|line| line.trim() == wanted)
 }
 
-/// SHA-256 in hex digits.
+/// Returns the SHA-256 in hex digits.
 pub(super) fn fingerprint(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

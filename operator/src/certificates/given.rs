@@ -1,4 +1,4 @@
-//! Certificates that somebody else made: whether they do what the brains need.
+//! Checks of certificates that the operator did not issue: do they meet the needs of the brains?
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,20 +30,20 @@ impl Problem {
     }
 }
 
-/// Uses that a given certificate has to be good for.
+/// Requirements for a given certificate.
 #[derive(Debug, Clone)]
 pub(crate) struct Purpose {
     pub(crate) leaf: Leaf,
-    /// Names that a server certificate has to cover.
+    /// Names that a server certificate must cover.
     pub(crate) hosts: Vec<String>,
-    /// The common name that the brains look for, if they do.
+    /// The common name that the brains check, if any.
     pub(crate) common_name: Option<&'static str>,
 }
 
-/// Checks the certificate that the Secret `secret` holds against the trusted ones.
+/// Checks the certificate in the Secret `secret` against the trusted ones.
 ///
 /// # Errors
-/// The problem, naming the Secret and its key.
+/// The problem, with the names of the Secret and its key.
 pub(crate) fn check(
     secret: &str,
     pair: &Pair,
@@ -100,7 +100,7 @@ pub(crate) fn check(
     Ok(inspected)
 }
 
-/// Returns true if a key belongs to a certificate; none if it cannot be read.
+/// Returns true if a key belongs to a certificate; `None` if the key cannot be read.
 fn fits(key: &str, certificate: &Inspected) -> Option<bool> {
     if let Ok(key) = KeyPair::from_pem(key) {
         return Some(certificate.has_key(&key));

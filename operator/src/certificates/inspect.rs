@@ -12,7 +12,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{BACKDATE, Error, bundle};
 
-/// The parts of a certificate that decide whether it still serves.
+/// The parts of a certificate that decide whether it is still usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inspected {
     pub(crate) common_name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Inspected {
     subject: Vec<u8>,
     /// Name of the authority that signed it, as DER.
     issuer: Vec<u8>,
-    /// All of it.
+    /// The whole certificate, as DER.
     der: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Inspected {
     /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
-    /// There is none, or it does not decode.
+    /// There is no certificate, or it does not decode.
     pub(crate) fn read(pem: &str) -> Result<Self, Error> {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|_| Error::Malformed)?;
         Self::decode(&block.contents)
@@ -104,22 +104,22 @@ impl Inspected {
         self.public_key == info
     }
 
-    /// When it was issued.
+    /// Returns the time of issue.
     pub(crate) fn issued(&self) -> Timestamp {
         self.not_before.checked_add(BACKDATE).unwrap_or(self.not_before)
     }
 
-    /// SHA-256 of the public key, in hex digits: it stays when the certificate is renewed.
+    /// SHA-256 of the public key, in hex digits. It stays the same when the certificate is renewed.
     pub(crate) fn fingerprint(&self) -> String {
         bundle::fingerprint(&self.public_key)
     }
 
-    /// SHA-256 of the certificate, in hex digits, as a brain reports what it uses.
+    /// SHA-256 of the certificate, in hex digits. A brain reports its certificates in the same form.
     pub(crate) fn certificate_fingerprint(&self) -> String {
         bundle::fingerprint(&self.der)
     }
 
-    /// Returns true if `authority` signed it, under the name that it has.
+    /// Returns true if `authority` signed it under the authority's present name.
     pub(crate) fn is_signed_by(&self, authority: &Self) -> bool {
         let signed = || {
             let (_, own) = X509Certificate::from_der(&self.der).ok()?;

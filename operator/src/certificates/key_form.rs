@@ -1,5 +1,5 @@
-//! Private keys as cert-manager and openssl write them: PKCS#1 for RSA and SEC1 for elliptic curves. What signs here takes PKCS#8, which is
-//! either of them behind the name of its algorithm.
+//! Private keys as cert-manager and openssl write them: PKCS#1 for RSA and SEC1 for elliptic curves. The signing library here takes PKCS#8,
+//! which wraps either of them after the name of its algorithm.
 
 /// `rsaEncryption`, with its empty parameters.
 const RSA: &[u8] = &[
@@ -12,10 +12,10 @@ const VERSION: &[u8] = &[0x02, 0x01, 0x00];
 
 const SEQUENCE: u8 = 0x30;
 const OCTETS: u8 = 0x04;
-/// The parameters of a key of SEC1: the name of its curve.
+/// The parameters of a SEC1 key: the name of its curve.
 const PARAMETERS: u8 = 0xa0;
 
-/// The first private key of a PEM text as PKCS#8; as it stands if it is of that form, or of none that is known.
+/// Returns the first PKCS#1 or SEC1 private key of a PEM text as PKCS#8. Returns the text unchanged if it has no such key.
 pub(crate) fn to_pkcs8(text: &str) -> String {
     let blocks = pem::parse_many(text).unwrap_or_default();
     let converted = blocks.iter().find_map(|block| match block.tag() {
@@ -38,7 +38,7 @@ fn wrap(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
     element(SEQUENCE, &[VERSION, algorithm, &key].concat())
 }
 
-/// The name of the curve in a key of SEC1, with its tag.
+/// Returns the name of the curve in a SEC1 key, with its tag.
 fn curve(key: &[u8]) -> Option<&[u8]> {
     let (tag, mut inside, _) = next(key)?;
     if tag != SEQUENCE {
@@ -53,7 +53,7 @@ fn curve(key: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Tag and content of the first element of some DER, and what follows it.
+/// Returns tag and content of the first DER element, and the bytes after it.
 fn next(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;

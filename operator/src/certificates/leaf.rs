@@ -1,4 +1,4 @@
-//! The leaf certificates: one per use, each with a key of its own.
+//! The leaf certificates: one per use, each with its own key.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,26 +10,26 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair,
 use super::{Authority, BACKDATE, Error, Inspected, Pair, date, earlier};
 use crate::names::Names;
 
-/// Clock granularity and rounding: a certificate whose lifetime differs by less is as requested.
+/// Allowance for clock granularity and rounding: a lifetime that differs by less counts as requested.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// The uses of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Leaf {
-    /// The brains' client port.
+    /// The client port of the brains.
     Server,
-    /// Both ends of the way between brains.
+    /// Both ends of the connections between brains.
     Peer,
-    /// A kube-apiserver whose store the brains are.
+    /// A kube-apiserver that stores its data in the brains.
     ApiserverClient,
-    /// The operator's own questions.
+    /// The operator's own requests to the brains.
     OperatorClient,
 }
 
 impl Leaf {
     pub(crate) const ALL: [Self; 4] = [Self::Server, Self::Peer, Self::ApiserverClient, Self::OperatorClient];
 
-    /// Part of the Secret's name.
+    /// Returns the suffix of the Secret's name.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -60,7 +60,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The request for one use of one cluster; `extra` names and addresses go into the server certificate.
+    /// Returns the request for one use of one cluster; `extra` names and addresses go into the server certificate.
     pub(crate) fn new(leaf: Leaf, names: &Names, extra: &[String], validity: Duration, renew_before: Duration) -> Self {
         let loopback = ["127.0.0.1", "::1"].map(str::to_owned);
         let (common_name, organization, sans): (_, _, BTreeSet<String>) = match leaf {
@@ -100,7 +100,7 @@ impl Request {
         }
     }
 
-    /// The request that `certificate` answers: for a renewal that changes nothing.
+    /// Returns the request that `certificate` satisfies, for a renewal that changes nothing else.
     pub(crate) fn kept(certificate: &Inspected, renew_before: Duration) -> Self {
         let validity = certificate.lifetime().saturating_sub(BACKDATE);
         Self {
@@ -116,8 +116,8 @@ impl Request {
         }
     }
 
-    /// When a certificate is to be renewed: `renew_before` its end, but not within the first tenth of its validity, so that no
-    /// setting makes the operator issue without end.
+    /// Returns the time of renewal: `renew_before` the end, but not within the first tenth of the validity, so that no setting makes the
+    /// operator issue certificates endlessly.
     fn renewal(&self, certificate: &Inspected) -> Timestamp {
         let issued = certificate.issued();
         let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
@@ -128,19 +128,19 @@ impl Request {
             .max(floor)
     }
 
-    /// The same for a certificate of an authority that ends at `end`; `None` for one that ends with it, since a renewal would not make
-    /// it last longer.
+    /// The same for a certificate of an authority that ends at `end`. Returns `None` for a certificate that ends with its authority,
+    /// because a renewal would not extend it.
     pub(crate) fn renewal_before(&self, end: Timestamp, certificate: &Inspected) -> Option<Timestamp> {
         lasts_longer(end, certificate.not_after).then(|| self.renewal(certificate))
     }
 
-    /// The end of a certificate of `authority` that is issued at `issued`: it does not outlast its authority.
+    /// Returns the end of a certificate of `authority` that is issued at `issued`. It does not outlast its authority.
     fn end(&self, authority: &Inspected, issued: Timestamp) -> Timestamp {
         let end = issued.checked_add(self.validity).unwrap_or(Timestamp::MAX);
         end.min(authority.not_after)
     }
 
-    /// Returns the reason to issue a stored certificate anew; `None` if it serves.
+    /// Returns the reason to reissue a stored certificate; `None` if it is usable.
     pub(crate) fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
         let certificate = match Inspected::read(&pair.certificate) {
             Ok(certificate) => certificate,

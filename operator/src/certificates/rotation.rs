@@ -1,4 +1,4 @@
-//! When a replacement of the authority's key may go on. Pure.
+//! When a replacement of the authority's key may advance. Pure.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(crate) struct Gates {
     /// Generation that the spec wants.
     pub(crate) wanted: i32,
     pub(crate) advance: Advance,
-    /// The phase that somebody asked for, and the generation of the key that it is for: `Issuing@2`.
+    /// The phase that a user requested and the generation of the key it applies to: `Issuing@2`.
     pub(crate) asked: Option<String>,
-    /// Time that a bundle takes to reach clients.
+    /// Time until a bundle has reached all clients.
     pub(crate) propagation: Duration,
-    /// Reason that nothing may change, if any.
+    /// Reason why nothing may change, if any.
     pub(crate) held: Option<&'static str>,
-    /// The bundle of this phase is what is published.
+    /// The published bundle is that of this phase.
     pub(crate) published: bool,
-    /// Reason that not all members trust that bundle, if any.
+    /// Reason why not all members trust that bundle, if any.
     pub(crate) distrust: Option<String>,
-    /// Reason that not all members present the certificates that the new key signed, if any.
+    /// Reason why not all members present certificates signed by the new key, if any.
     pub(crate) outdated: Option<String>,
     /// When the newest of these certificates was issued.
     pub(crate) issued: Timestamp,
@@ -33,7 +33,7 @@ pub(crate) struct Gates {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Next {
     Nothing,
-    /// Nothing yet; what has to happen before.
+    /// Wait for this condition.
     Wait(String),
     Do(Change),
 }
@@ -83,8 +83,8 @@ pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
     }
 }
 
-/// Returns the step to take while the phase cannot be entered yet. Consent names the generation, so that what was consented to in an
-/// earlier replacement does not count.
+/// Returns the step to take while the phase cannot be entered yet. Consent names the generation, so that consent to an earlier replacement
+/// does not count.
 fn gate(gates: &Gates, (to, generation): (Phase, i32), from: Timestamp, now: Timestamp) -> Option<Next> {
     match gates.advance {
         Advance::Manual => {

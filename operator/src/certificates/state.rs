@@ -1,7 +1,7 @@
-//! The contents of the authority's Secret: keys, certificates that are still trusted, and how far a replacement of the key is.
+//! The contents of the authority's Secret: keys, certificates that are still trusted, and the progress of a key replacement.
 //!
-//! The published bundle and the key that signs follow from it alone, so a pass that is killed anywhere is taken up by the next.
-//! Invariant: the bundle has the authority of every certificate in use, and of every one that may be issued before it changes.
+//! The published bundle and the signing key follow from it alone, so the next pass can continue after a pass that was killed at any point.
+//! Invariant: the bundle has the authority of every certificate in use, and of every one that may be issued before the bundle changes.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use super::{Authority, Bundle, Error, Inspected, Pair};
 /// Progress of a replacement of the authority's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// There is none.
+    /// No replacement is in progress.
     Stable,
     /// The coming certificate is trusted; the former key signs.
     Publishing,
     /// The new key signs; the former certificate is still trusted.
     Issuing,
-    /// The former certificate is trusted no more.
+    /// The former certificate is no longer trusted.
     Retiring,
 }
 
@@ -51,10 +51,10 @@ impl Entry {
         Inspected::read(&self.certificate)
     }
 
-    /// The authority, with the key that is stored or with `given`'s.
+    /// Returns the authority, with the stored key or with that of `given`.
     ///
     /// # Errors
-    /// The key is neither here nor given, or does not serve.
+    /// There is no key, or the key is unusable.
     pub(crate) fn authority(&self, given: Option<&Authority>) -> Result<Authority, Error> {
         let key = match (&self.key, given) {
             (Some(key), _) => key.clone(),
@@ -101,7 +101,7 @@ pub(crate) struct State {
     pub(crate) since: Timestamp,
     /// When the bundle of this phase was first seen published.
     pub(crate) published: Option<Timestamp>,
-    /// The signing authority; `None` once its key is lost.
+    /// The signing authority; `None` if its key is lost.
     pub(crate) current: Option<Entry>,
     /// The next signing authority, and its generation.
     pub(crate) next: Option<(i32, Entry)>,
@@ -114,29 +114,29 @@ pub(crate) struct State {
 pub(crate) enum Change {
     /// The first key.
     Create { generation: i32 },
-    /// A new key after the former one was lost; what was trusted stays so.
+    /// A new key after the former one was lost; certificates trusted so far stay trusted.
     Recreate {
         former: i32,
         generation: i32,
         trusted: Bundle,
     },
-    /// The key of the user's own authority, the first or another one; what was trusted stays so.
+    /// The key of the user's own authority, as the first key or as another one; certificates trusted so far stay trusted.
     Adopt {
         certificate: String,
         former: i32,
         trusted: Bundle,
     },
-    /// A later end of the certificate; same key, same name.
+    /// A later end of the certificate, with the same key and name.
     Renew,
-    /// Another certificate for the same key, made by the user.
+    /// Another certificate for the same key, issued by the user.
     Renewed { certificate: String },
-    /// A new key, not used yet.
+    /// A new key that is not used yet.
     Replace { generation: i32 },
     /// The bundle was seen published.
     Published,
     /// The new key signs from now on.
     Issue,
-    /// The former certificate is not trusted any more.
+    /// The former certificate is no longer trusted.
     Retire,
     /// The replacement is complete.
     Finish,
@@ -157,13 +157,13 @@ impl State {
         }
     }
 
-    /// Reads the data of the Secret. A Secret with nothing but `ca.crt` and `ca.key` is stable, of `generation`.
+    /// Reads the data of the Secret. A Secret with only `ca.crt` and `ca.key` is stable, of `generation`.
     ///
-    /// Older operators left behind what a later phase does not have: a coming authority that is the signing one by now, and
-    /// former certificates after the end of a replacement. They are passed over.
+    /// Older operators left data that no longer applies in a later phase: a coming authority that is already the signing one, and former
+    /// certificates after the end of a replacement. They are ignored.
     ///
     /// # Errors
-    /// A certificate or key does not decode, does not fit, or the parts contradict each other.
+    /// A certificate or key does not decode or does not match, or the parts contradict each other.
     pub(crate) fn read(data: &BTreeMap<String, String>, generation: i32) -> Result<Self, Error> {
         let text = |key: &str| data.get(key).filter(|text| !text.is_empty());
         let time = |key: &'static str| match text(key) {
@@ -227,8 +227,8 @@ impl State {
         Ok(())
     }
 
-    /// The data of the Secret. A key without a value has an empty text: one that an apply leaves out would stay if it was there
-    /// when the Secret was created.
+    /// Returns the data of the Secret. A key without a value gets an empty text: if an apply omitted it, a value from the creation of the
+    /// Secret would stay.
     pub(crate) fn data(&self) -> BTreeMap<String, String> {
         let mut data: BTreeMap<String, String> = KEYS.map(|key| (key.to_owned(), String::new())).into();
         let mut put = |key: &str, text: String| drop(data.insert(key.to_owned(), text));
@@ -256,7 +256,7 @@ impl State {
     /// Returns the certificates to trust.
     ///
     /// # Errors
-    /// A certificate does not decode; not after [`State::read`].
+    /// A certificate does not decode. This cannot happen after [`State::read`].
     pub(crate) fn bundle(&self) -> Result<Bundle, Error> {
         let mut bundle = match self.phase {
             Phase::Retiring => Bundle::default(),
@@ -268,21 +268,21 @@ impl State {
         Ok(bundle)
     }
 
-    /// Fingerprint of the key that signs.
+    /// Returns the fingerprint of the signing key.
     pub(crate) fn fingerprint(&self) -> Option<String> {
         self.current.as_ref()?.inspect().ok().map(|found| found.fingerprint())
     }
 
-    /// Generation and fingerprint of the key that signs next.
+    /// Returns the generation and fingerprint of the key that signs next.
     pub(crate) fn next_fingerprint(&self) -> Option<(i32, String)> {
         let (generation, next) = self.next.as_ref()?;
         Some((*generation, next.inspect().ok()?.fingerprint()))
     }
 
-    /// The state after `change`, which is complete only once it was stored. `before` is the stored one.
+    /// Returns the state after `change`. The change is complete only once that state is stored. `before` is the stored state.
     ///
     /// # Errors
-    /// `change` does not follow on this state, or a key cannot be made.
+    /// `change` does not follow from this state, or a key cannot be created.
     pub(crate) fn after(before: Option<&Self>, change: &Change, cluster: &str, now: Timestamp) -> Result<Self, Error> {
         let entry = |generation| Ok::<_, Error>(Entry::from(Authority::create(cluster, generation, now)?.pair()));
         let lost = |former, generation, next, trusted: &Bundle| Self {
@@ -352,7 +352,7 @@ impl State {
                     self.old.extend(&Bundle::parse(&former.certificate)?);
                 }
                 self.generation = generation;
-                // The bundle stays as it is.
+                // The bundle does not change.
                 let published = self.published;
                 self.enter(Phase::Issuing, now);
                 self.published = published;
@@ -373,7 +373,7 @@ impl State {
     }
 }
 
-/// Times are stored in whole seconds.
+/// Truncates a time to whole seconds, in which times are stored.
 fn whole(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -336,7 +336,7 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
     assert!(rig.api.asked().is_empty(), "{:?}", rig.api.asked());
 }
 
-/// What the namespace controller has deleted already cannot be made again; the cluster is deleted with the rest.
+/// Objects that the namespace controller has deleted cannot be created again; the cluster is deleted with the rest.
 #[tokio::test(start_paused = true)]
 async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
     let api = FakeApi::scripted(|asked| {

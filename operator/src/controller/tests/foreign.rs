@@ -1,11 +1,11 @@
-//! Objects of somebody else that an apply would take over without a conflict: it sets nothing that they have set.
+//! Foreign objects that an apply would take over without a conflict, because it sets no field that their owner has set.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::lock::competing;
 use super::*;
 
-/// Puts an object of somebody else at `path` before the operator has one there; it stays as it is.
+/// Puts a foreign object at `path` before the operator creates its own; it must stay unchanged.
 async fn check(path: &str, kind: &str, content: Value) {
     let name = path.rsplit('/').next().unwrap();
     let mut foreign = json!({"kind": kind, "apiVersion": "v1", "metadata": {"name": name, "namespace": "brains"}});
@@ -47,7 +47,7 @@ async fn object_that_an_apply_would_take_over_is_left_alone() {
     check(&map, "ConfigMap", json!({"data": {"theirs": "yes"}})).await;
 }
 
-/// A cluster that is called as somebody's account, and says so.
+/// A cluster with the name of a foreign ServiceAccount, which its spec names.
 #[tokio::test(start_paused = true)]
 async fn no_pod_runs_as_an_account_of_somebody_else() {
     let account = format!("{NAMESPACE}/serviceaccounts/dev");

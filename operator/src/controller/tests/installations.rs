@@ -87,7 +87,7 @@ async fn installation_whose_lease_cannot_be_read_counts_as_alive() {
     assert!(written(&second).await > 0);
     assert_eq!(manager(&api), "operators/b");
     assert_eq!(written(&first).await, 0);
-    // What is no Lease is none, and nothing is asked for by it.
+    // A text that is not the name of a Lease is ignored, and no request is made for it.
     for nonsense in ["", "a", "operators/../pods/x", "Operators/A"] {
         cluster["metadata"]["annotations"][MANAGED_BY_INSTALLATION] = json!(nonsense);
         api.put(&path, cluster.clone());

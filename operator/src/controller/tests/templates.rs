@@ -54,7 +54,7 @@ async fn key_of_another_cluster_cannot_be_named() {
         let spec = json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
         serde_json::to_value(cluster(spec)).unwrap()
     };
-    // Of the one only the cluster is there, of the other one only its Secret.
+    // One cluster has no objects but itself; of the other one only a Secret exists.
     let api = FakeApi::new();
     let mut other = serde_json::to_value(cluster(json!({}))).unwrap();
     other["metadata"]["name"] = json!("other");

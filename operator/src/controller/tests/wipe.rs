@@ -1,4 +1,4 @@
-//! The end of a cluster whose keys in TiKV are to be wiped.
+//! The deletion of a cluster whose keys in TiKV are wiped.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -63,7 +63,7 @@ async fn next(rig: &Rig) -> Option<crate::reconcile::Ended> {
     ended
 }
 
-/// Passes until the Job is there: its brains are gone.
+/// Runs passes until the Job exists; the brains are gone by then.
 async fn job(rig: &Rig) -> Value {
     next(rig).await.unwrap();
     rig.api.remove(&format!("{NAMESPACE}/pods/dev-0"));
