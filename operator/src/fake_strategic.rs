@@ -1,12 +1,12 @@
 //! For tests: strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
 //!
-//! The operator sends such patches for `pods/resize` alone. They use four rules: maps merge field by field, a null removes a field, a null in a new
-//! map means nothing, and containers are matched by name. `fixtures/merges.json` has cases for the rules of maps and for the directive that
-//! the API server drops; an end-to-end test sends the same cases to a real API server. Other directives are an error here.
+//! The operator sends such patches only for `pods/resize`. They use four rules: maps merge field by field, null removes a field, null in a
+//! new map has no effect, and containers are matched by name. `fixtures/merges.json` has cases for the rules of maps and for the directive
+//! that the API server drops; an end-to-end test sends the same cases to a real API server. Other directives are an error here.
 
 use serde_json::{Map, Value};
 
-/// The key by which entries of a list of a pod are told apart; none for a list that is replaced.
+/// Returns the key that identifies entries of a list of a pod; `None` for a list that is replaced.
 fn key(list: &str) -> Option<&'static str> {
     match list {
         "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "env" => Some("name"),
@@ -58,7 +58,7 @@ fn merge_maps(base: &mut Map<String, Value>, patch: &Map<String, Value>) {
     }
 }
 
-/// A value that was not there before. A map with a directive is dropped, whatever else is in it, and nulls remove nothing.
+/// Returns a value that did not exist before. A map with a directive is dropped with all its other content, and nulls remove nothing.
 fn added(value: &Value) -> Option<Value> {
     match value {
         Value::Object(fields) if fields.contains_key("$patch") => None,
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(pod, expected);
     }
 
-    /// The cases that the end-to-end tests hold against a real API server.
+    /// The end-to-end tests check the same cases against a real API server.
     #[test]
     fn merges_are_those_of_the_api_server() {
         let cases: Vec<Value> = serde_json::from_str(include_str!("../fixtures/merges.json")).unwrap();

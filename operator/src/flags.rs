@@ -1,4 +1,4 @@
-//! The operator's command line. Every flag can be set by an environment variable too.
+//! The operator's command line. An environment variable can set each flag, too.
 
 use std::net::SocketAddr;
 
@@ -8,15 +8,16 @@ use clap::{Parser, ValueEnum};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "kubebrain-operator", version)]
 pub(crate) struct Flags {
-    /// Image of brains whose spec names none; without tag or digest it gets the spec's version
+    /// Image of brains whose spec does not name one; an image without tag or digest gets the spec's version
     #[arg(long, env = "KUBEBRAIN_DEFAULT_IMAGE", default_value = "kubebrain.io/kubebrain", value_parser = image)]
     pub(crate) default_image: String,
 
-    /// Most clusters that move to a newer default image at a time; none begins while one of them is not well with it
+    /// Maximum number of clusters that move to a newer default image at a time; no further one begins while one of them is not ready with
+    /// it
     #[arg(long, env = "KUBEBRAIN_MAX_CLUSTERS_UPDATING", default_value = "1", value_parser = at_least_one)]
     pub(crate) max_clusters_updating: usize,
 
-    /// The only namespaces whose clusters are looked after, separated by commas; all if not set
+    /// Namespaces whose clusters are managed, separated by commas; all namespaces if not set
     #[arg(long, env = "KUBEBRAIN_NAMESPACE", value_parser = label, value_delimiter = ',')]
     pub(crate) namespace: Vec<String>,
 
@@ -24,21 +25,21 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
     pub(crate) cluster_domain: String,
 
-    /// How long a trust bundle may take to reach everybody who follows it, such as `10m`; a replaced CA key waits so long
+    /// Time until a new trust bundle has reached all clients, such as `10m`; a CA key replacement waits this long
     #[arg(long, env = "KUBEBRAIN_CA_PROPAGATION", default_value = "10m", value_parser = duration)]
     pub(crate) ca_propagation: std::time::Duration,
 
-    /// Let a podTemplate ask for rights beyond those of brains: host namespaces, root, other service accounts and Secrets. Who may
-    /// make a KubeBrainCluster may then make any pod
+    /// Allow a podTemplate to request rights beyond those of brains: host namespaces, root, other service accounts and Secrets. Any user
+    /// who may create a KubeBrainCluster can then create any pod
     #[arg(long, env = "KUBEBRAIN_ALLOW_UNSAFE_PODS")]
     pub(crate) allow_unsafe_pods: bool,
 
-    /// Labels and annotations that pods may have beside the known ones, as keys or as beginnings of keys with a `*` behind, separated by
-    /// commas, such as `example.com/*`
+    /// Labels and annotations that pods may have in addition to the known ones, as keys or as prefixes of keys followed by `*`, separated
+    /// by commas, such as `example.com/*`
     #[arg(long, env = "KUBEBRAIN_ALLOWED_POD_METADATA", value_parser = pattern, value_delimiter = ',')]
     pub(crate) allowed_pod_metadata: Vec<String>,
 
-    /// Address of /healthz, /readyz and /metrics; `[::]` is every address of both families
+    /// Address of /healthz, /readyz and /metrics; `[::]` means every address of both IP families
     #[arg(long, env = "KUBEBRAIN_LISTEN", default_value = "[::]:8080")]
     pub(crate) listen: SocketAddr,
 
@@ -46,7 +47,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_LEADER_ELECT")]
     pub(crate) leader_elect: bool,
 
-    /// Namespace of the Lease; the pod's own
+    /// Namespace of the Lease; default: the pod's own
     #[arg(long, env = "POD_NAMESPACE", default_value = "kubebrain-system", value_parser = label)]
     pub(crate) leader_elect_namespace: String,
 
@@ -54,23 +55,23 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_LEADER_ELECT_NAME", default_value = "kubebrain-operator", value_parser = domain)]
     pub(crate) leader_elect_name: String,
 
-    /// Name of this replica in the Lease and in Events; the pod's own
+    /// Name of this replica in the Lease and in Events; default: the pod's name
     #[arg(long, env = "POD_NAME", default_value = "kubebrain-operator")]
     pub(crate) identity: String,
 
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, env = "KUBEBRAIN_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 
-    /// What is logged, as a tracing filter such as `info` or `operator=debug`
+    /// Log filter in the syntax of tracing, such as `info` or `operator=debug`
     #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = filter)]
     pub(crate) log: String,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,

@@ -1,11 +1,11 @@
-//! Clusters that move to another default image: few at a time, and none while one of them does not become ready with it.
+//! Clusters that move to another default image: few at a time, and no further one while one of them is not ready with the new image.
 //!
-//! Nobody asked for such a change in a spec, so one fault in it must not reach every cluster. What moves is seen in the status of all
-//! clusters, so a restarted operator goes on where it was; what this process let begin is remembered until the status shows it.
+//! Such a change does not come from a spec, so a fault in it must not reach every cluster. The status of each cluster shows whether it is
+//! moving, so a restarted operator can continue. Until the status shows it, this process remembers which clusters it allowed to begin.
 //!
-//! A turn ends when all members are ready with the new image, when the cluster is deleted, or when its spec chooses another image. Nothing else
-//! ends it: a cluster that is paused, refused or failing half-way may be so because of the image. One that is paused, refused or not well
-//! before takes no turn.
+//! A turn ends when all members are ready with the new image, when the cluster is deleted, or when its spec chooses another image. Nothing
+//! else ends it: if a cluster is paused, refused or failing half-way, the image may be the cause. A cluster that is paused, refused or
+//! unhealthy before its turn does not get one.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,26 @@ use kube::runtime::reflector::Store;
 
 use crate::spec;
 
-/// The stores of clusters that are filled: one for each watched namespace, or one for all.
+/// The filled stores of clusters: one for each watched namespace, or one for all.
 pub(crate) type Clusters = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
 
-/// Clones share it.
+/// The state of all moves. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Fleet {
     default_image: String,
-    /// Most clusters that move at a time.
+    /// Maximum number of clusters that move at a time.
     most: usize,
     clusters: Clusters,
-    /// The namespace whose clusters this clone looks after; empty for all.
+    /// The namespace whose clusters this clone manages; empty for all.
     namespace: String,
     /// Namespaces whose clusters are not listed yet.
     unlisted: Arc<Mutex<BTreeSet<String>>>,
-    /// Uids of the clusters that were let begin.
+    /// Uids of the clusters that were allowed to begin.
     begun: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Fleet {
-    /// `namespaces` are those that are watched; none for all.
+    /// `namespaces` are the watched ones; empty for all.
     pub(crate) fn new(default_image: String, most: usize, namespaces: &[String], clusters: Clusters) -> Self {
         let mut unlisted: BTreeSet<String> = namespaces.iter().cloned().collect();
         if unlisted.is_empty() {
@@ -52,7 +52,7 @@ impl Fleet {
         }
     }
 
-    /// The same for the clusters of one namespace, or of all.
+    /// Returns the same state for the clusters of one namespace, or of all.
     pub(crate) fn of(&self, namespace: Option<&str>) -> Self {
         Self {
             namespace: namespace.unwrap_or_default().to_owned(),
@@ -60,19 +60,19 @@ impl Fleet {
         }
     }
 
-    /// Takes the store of this namespace's clusters once it is filled.
+    /// Adds the store of this namespace's clusters once it is filled.
     pub(crate) fn add(&self, clusters: Store<KubeBrainCluster>) {
         lock(&self.clusters).push(clusters);
         lock(&self.unlisted).remove(&self.namespace);
     }
 
-    /// Lets a cluster move to the default image, or returns the reason that it must wait.
+    /// Allows a cluster to move to the default image, or returns the reason why it must wait.
     ///
     /// # Errors
     /// The reason, in words for the status.
     pub(crate) fn admit(&self, cluster: &KubeBrainCluster) -> Result<(), String> {
         let mut begun = lock(&self.begun);
-        // Which clusters there are beside it makes no difference to one that has begun.
+        // For a cluster that has begun, other clusters do not matter.
         if is_moving(cluster, &self.default_image, &begun) {
             return Ok(());
         }
@@ -111,7 +111,7 @@ fn admit(
     if !rolls(cluster) {
         return Ok(());
     }
-    // Those of another installation end no turn here.
+    // Clusters of another installation end no turn here.
     let manager = |cluster: &KubeBrainCluster| cluster.status.as_ref()?.managed_by.clone();
     let own = manager(cluster);
     let is_of_others = |other: &KubeBrainCluster| manager(other).is_some_and(|other| own.as_ref() != Some(&other));
@@ -121,7 +121,7 @@ fn admit(
     };
     let moving: Vec<&Arc<KubeBrainCluster>> = all.iter().filter(takes_turn).collect();
     *begun = moving.iter().map(|cluster| uid(cluster)).collect();
-    // It could not tell whether the new image is to blame.
+    // An unhealthy cluster could not show whether the new image is at fault.
     if is(cluster, "Stalled", "True") || is(cluster, "Degraded", "True") || !is(cluster, "Ready", "True") {
         return Err("the cluster itself is not ready".to_owned());
     }
@@ -144,8 +144,8 @@ fn admit(
     }
 }
 
-/// Returns true if a cluster is on its way to the default image: it was let begin, or the status names an image beside the one that all its
-/// members ran last.
+/// Returns true if a cluster is moving to the default image: it was allowed to begin, or the status names an image other than the one that
+/// all its members ran last.
 fn is_moving(cluster: &KubeBrainCluster, default: &str, begun: &BTreeSet<String>) -> bool {
     let Some(wanted) = spec::image_moves(cluster, default) else {
         return false;
@@ -153,7 +153,7 @@ fn is_moving(cluster: &KubeBrainCluster, default: &str, begun: &BTreeSet<String>
     let status = cluster.status.as_ref();
     let told = status.and_then(|status| status.image.as_ref());
     let is_current = status.is_some_and(|status| status.observed_generation == cluster.metadata.generation);
-    // It may have begun with a former default. Of a former spec the image says nothing.
+    // It may have begun with a former default. If the status is from a former spec, its image proves nothing.
     let has_begun = |told: &String| *told == wanted.to || (is_current && *told != wanted.from);
     told.is_some_and(has_begun) || begun.contains(&uid(cluster))
 }
@@ -181,7 +181,7 @@ mod tests {
     const OLD: &str = "kubebrain.io/kubebrain:0.1.0";
     const NEW: &str = "kubebrain.io/kubebrain:0.2.0";
 
-    /// Clusters that run the old image.
+    /// Returns clusters that run the old image.
     fn clusters(count: usize) -> Vec<Arc<KubeBrainCluster>> {
         let settled = FakeCluster::settled(json!({})).cluster;
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
         conditions.push(condition);
     }
 
-    /// The clusters that are let move, in a pass over all.
+    /// Returns the clusters that are allowed to move, in a pass over all.
     fn admitted(all: &[Arc<KubeBrainCluster>], begun: &mut BTreeSet<String>, most: usize) -> Vec<String> {
         let admitted = all.iter().filter(|cluster| spec::image_moves(cluster, NEW).is_some());
         let admitted = admitted.filter(|cluster| admit(cluster, all, begun, (NEW, most)).is_ok());
@@ -227,7 +227,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(admitted(&all, &mut begun, 1), ["c0"]);
         }
-        // The operator restarts, and only the status tells.
+        // The operator restarts, and only the status shows the move.
         change(&mut all[0], |cluster| {
             cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
         });
@@ -259,7 +259,7 @@ mod tests {
         let mut all = clusters(2);
         change(&mut all[0], |cluster| cluster.spec.paused = true);
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
-        // Half-way it may be paused because of the image.
+        // Half-way, the image may be the reason for a pause.
         change(&mut all[0], |cluster| {
             cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
         });
@@ -292,7 +292,7 @@ mod tests {
         });
         all.reverse();
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
-        // The spec was another one when the status was written.
+        // The status was written for another spec.
         change(&mut all[1], |cluster| cluster.metadata.generation = Some(9));
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c1"]);
     }

@@ -1,8 +1,8 @@
-//! Follows changes of leader by long polling: one request per member, which the member answers when its leader changes. Every
-//! change triggers a reconcile.
+//! Follows changes of leader by long polling: one request per member, which the member answers when its leader changes. Every change
+//! triggers a reconcile.
 //!
-//! A brain that answers at once without end, or lies about its epoch, is asked more and more rarely, down to about once a second; one that
-//! is silent, down to twice a minute.
+//! A brain that keeps answering at once, or reports false epochs, is asked more and more rarely, down to about once a second. A brain that
+//! does not answer is asked down to twice a minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +17,15 @@ use tracing::debug;
 use crate::probe::{self, Answer, Identity, KnownLeader, Role};
 use crate::triggers::Triggers;
 
-/// Most members that are followed, of all clusters together. Changes at other members are found at the next resync.
+/// Maximum number of members that are followed, in all clusters together. Changes at other members are found at the next resync.
 const FOLLOWED: usize = 1024;
-/// The pause between questions; it doubles when an answer comes quickly, or not at all.
+/// Pause between requests. It doubles if an answer comes quickly or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause after an answer: however often the leader changes, its label is to follow within two seconds.
+/// Maximum pause after an answer: however often the leader changes, its label must follow within two seconds.
 const ANSWERED: Duration = Duration::from_millis(1200);
-/// The longest pause after silence. Passes ask the silent member, too.
+/// Maximum pause after a request without answer. Passes ask the silent member, too.
 const SILENT: Duration = Duration::from_secs(30);
-/// An answer that took longer was waited for: leaders do not change often.
+/// An answer after more than this time counts as a long poll: leaders do not change often.
 const WAITED: Duration = Duration::from_secs(5);
 
 /// A member that may be followed.
@@ -80,12 +80,12 @@ impl Followers {
         }
     }
 
-    /// Follows the members that answered, and no others of this cluster. Those that fell silent stay followed while their pod is
-    /// the same: `known` lists the pods that exist.
+    /// Follows the members that answered, and no others of this cluster. A member that stops answering is followed as long as its pod is
+    /// the same: `known` lists the existing pods.
     pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &Answer>) {
         let object = ObjectRef::from_obj(cluster);
         let mut running = self.lock();
-        // Finished tasks would pile up otherwise.
+        // Finished tasks would accumulate otherwise.
         while running.tasks.try_join_next().is_some() {}
         let Running { tasks, members } = &mut *running;
         members.retain(|cluster, members| {
@@ -125,7 +125,7 @@ impl Followers {
         }
     }
 
-    /// Follows no member of `cluster` any more.
+    /// Stops following the members of `cluster`.
     pub(crate) fn leave(&self, cluster: &KubeBrainCluster) {
         self.follow(cluster, &[], &HashMap::new());
     }
@@ -140,7 +140,7 @@ impl Followers {
     }
 }
 
-/// One member.
+/// The task for one member.
 struct Follower {
     cluster: ObjectRef<KubeBrainCluster>,
     /// Uid of the cluster.
@@ -151,7 +151,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Asks until the cluster is gone.
+    /// Sends requests until the cluster is deleted.
     async fn run(self, mut seen: Leadership) {
         let mut pause = None;
         let mut silent = false;
@@ -191,7 +191,7 @@ impl Follower {
     }
 }
 
-/// The pause after a question that was waited for or not, and after which the member is silent or not.
+/// Returns the pause after a request: `waited` if it was a long poll, `silent` if the member did not answer.
 fn next_pause(last: Option<Duration>, waited: bool, silent: bool) -> Duration {
     let most = if silent { SILENT } else { ANSWERED };
     match last {
@@ -216,7 +216,7 @@ mod tests {
     use crate::fake_cluster::{answer, cluster};
     use crate::probe::tests::{full, reply};
 
-    /// A brain that answers each question with the next epoch that it is sent, and sends what it was asked.
+    /// Starts a brain that answers each request with the next epoch that it receives, and sends the requests it got.
     async fn brain(
         mut epochs: mpsc::Receiver<i64>,
         asked: mpsc::Sender<String>,
@@ -277,7 +277,7 @@ mod tests {
 
     impl Fixture {
         fn follow(&self, members: &[Member]) {
-            // As the brain's own answer of epoch 2, so that only the epoch makes a difference.
+            // This is the brain's own answer of epoch 2, so that only the epoch differs.
             let mut answer = answer(1, 0);
             answer.role = Role::Follower;
             answer.leader = Some(KnownLeader {
@@ -315,7 +315,7 @@ mod tests {
         };
         assert_eq!(last_of(1, false, false), PAUSE);
         assert_eq!(last_of(100, true, false), PAUSE);
-        // With the noise and the pass that follows, less than the two seconds that the leader's label may be behind.
+        // With jitter and the pass that follows, less than the two seconds by which the leader's label may lag.
         assert!(last_of(100, false, false).mul_f64(1.3) < Duration::from_secs(2));
         assert_eq!(last_of(100, false, true), SILENT);
         assert_eq!(next_pause(Some(SILENT), false, false), ANSWERED);
@@ -329,7 +329,7 @@ mod tests {
         }
         fixture.follow(std::slice::from_ref(&fixture.member));
         let asking = async { while fixture.asked.recv().await.is_some() {} };
-        // 0, 0.1, 0.3, 0.7, 1.5 and 2.7 s after the first question, or later; one more answer is ready.
+        // Requests 0, 0.1, 0.3, 0.7, 1.5 and 2.7 s after the first one, or later; one more answer is ready.
         assert!(tokio::time::timeout(Duration::from_secs(3), asking).await.is_err());
         assert!(fixture.epochs.capacity() <= 7, "{}", fixture.epochs.capacity());
     }

@@ -24,13 +24,13 @@ use tracing::debug;
 use crate::leadership::Leadership;
 use crate::metrics::{self, Metrics};
 
-/// Open connections.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 64;
-/// Timeout of the head of a request, and of an idle connection.
+/// Timeout for the head of a request, and for an idle connection.
 const HEADERS: Duration = Duration::from_secs(5);
-/// Bytes that are read ahead of one connection; the smallest that hyper takes.
+/// Read buffer of one connection in bytes; the smallest that hyper supports.
 const BUFFER: usize = 8 * 1024;
-/// Longest life of a connection, so that a client that reads too slowly is cut off.
+/// Maximum lifetime of a connection, so that a client that reads too slowly is disconnected.
 const LIFETIME: Duration = Duration::from_secs(120);
 
 /// State of the handlers.
@@ -38,16 +38,16 @@ const LIFETIME: Duration = Duration::from_secs(120);
 pub(crate) struct Health {
     pub(crate) metrics: Metrics,
     pub(crate) leadership: Leadership,
-    /// All clusters, by namespace or all in one, as soon as this replica works.
+    /// All clusters, one store per namespace or one for all, once this replica works.
     pub(crate) clusters: Arc<Mutex<Vec<Store<KubeBrainCluster>>>>,
-    /// Cancelled when the process is asked to end.
+    /// Cancelled when the process is asked to stop.
     pub(crate) stop: CancellationToken,
 }
 
-/// Binds the address at once, so that one that is taken ends the start. Where there is no IPv6, `[::]` is `0.0.0.0`.
+/// Binds the address at startup, so that an address in use fails the start. Without IPv6, `[::]` means `0.0.0.0`.
 ///
 /// # Errors
-/// The address cannot be had.
+/// The address is not available.
 pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = match TcpListener::bind(address).await {
         Err(error) if has_no_ipv6(address, &error) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await,
@@ -61,18 +61,18 @@ fn has_no_ipv6(address: SocketAddr, error: &std::io::Error) -> bool {
         error.kind(),
         std::io::ErrorKind::AddrNotAvailable | std::io::ErrorKind::Unsupported
     );
-    // Linux without the protocol family has no kind of its own.
+    // On Linux without the protocol family, this error has no `ErrorKind` of its own.
     address.is_ipv6() && address.ip().is_unspecified() && (unavailable || error.raw_os_error() == Some(EAFNOSUPPORT))
 }
 
 /// Linux: address family not supported.
 const EAFNOSUPPORT: i32 = 97;
 
-/// Serves until `stop`. It never holds more than [`CONNECTIONS`] connections: a further one ends the oldest, so that nobody who
-/// holds many open keeps the kubelet's probes out.
+/// Serves until `stop`. It never holds more than [`CONNECTIONS`] connections: a further one closes the oldest, so that a client with many
+/// open connections cannot block the kubelet's probes.
 ///
 /// # Errors
-/// The listener broke.
+/// The listener failed.
 pub(crate) async fn serve(listener: TcpListener, health: Health, stop: CancellationToken) -> anyhow::Result<()> {
     let router = Router::new()
         .route("/healthz", get(alive))
@@ -94,7 +94,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
                 Ok((stream, _)) => stream,
                 Err(error) if is_of_one_connection(&error) => continue,
                 Err(error) => {
-                    // Out of files, for one: others will be closed.
+                    // For example, no file descriptors are left; other connections will close.
                     debug!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -110,7 +110,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
         let router = router.clone();
         let service = service_fn(move |request| router.clone().oneshot(request));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        // The end of a connection concerns no other connection.
+        // The end of one connection does not affect the others.
         let task = open.spawn(async move { drop(tokio::time::timeout(LIFETIME, connection).await) });
         oldest.push_back(task);
     }
@@ -122,7 +122,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Alive: the elector, if there is one, does what it says.
+/// Alive: the elector, if there is one, is on time.
 async fn alive(State(health): State<Health>) -> Response {
     match health.leadership.check() {
         Ok(()) => "ok\n".into_response(),
@@ -130,7 +130,7 @@ async fn alive(State(health): State<Health>) -> Response {
     }
 }
 
-/// Ready: working, or standing by for whoever does.
+/// Ready: working, or on standby for the working replica.
 async fn ready(State(health): State<Health>) -> Response {
     if health.stop.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
@@ -146,7 +146,7 @@ async fn scrape(State(health): State<Health>) -> Response {
     }
 }
 
-/// Counts the clusters when somebody asks, from what the watch keeps anyway.
+/// Counts the clusters at each scrape, from the stores that the watches fill anyway.
 fn survey(health: &Health) {
     health.metrics.lead(health.leadership.is_leading());
     let stores = health.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -219,7 +219,7 @@ mod tests {
         let mut halves = Vec::new();
         for _ in 0..500 {
             let mut stream = TcpStream::connect(served.address).await.unwrap();
-            // Those that were ended already cannot be written to.
+            // Connections that were already closed cannot be written to.
             drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nX-Half: ").await);
             halves.push(stream);
         }
@@ -228,7 +228,7 @@ mod tests {
         for mut ended in halves {
             assert!(is_ended(&mut ended).await);
         }
-        // The rest is ended when its head does not come.
+        // The rest is closed because no head arrives.
         tokio::time::sleep(HEADERS).await;
         for mut ended in newer {
             assert!(is_ended(&mut ended).await);

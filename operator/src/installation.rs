@@ -1,9 +1,10 @@
-//! Installations of the operator: one looks after a cluster, and its status names that one. Another installation that sees the cluster, too, leaves
-//! it alone as long as the first lives.
+//! Installations of the operator. One installation manages a cluster, and the cluster's status names it. Another installation that sees the
+//! cluster, too, leaves it alone while the first one is alive.
 //!
-//! An installation is known by the Lease for which its replicas compete: they are one, and so is every later version with the same Lease. It
-//! lives as long as the Lease changes. Clocks are not compared, and a Lease that is released or missing for a moment, as in an upgrade, ends
-//! nothing. One that cannot be read counts as alive: two that write at the same time do more harm than one that waits for a person.
+//! An installation is identified by the Lease for which its replicas compete. All replicas are one installation, and so is every later
+//! version with the same Lease. It is alive as long as the Lease changes. Clocks are not compared, and a Lease that is released or missing
+//! for a moment, as in an upgrade, does not end an installation. An installation whose Lease cannot be read counts as alive: two that write
+//! at the same time do more harm than one that waits for a user.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -20,23 +21,23 @@ use crate::events::{Event, Events};
 use crate::names::MANAGED_BY_INSTALLATION;
 use crate::stores::given::is_name;
 
-/// Time without a change of its Lease after which an installation counts as gone.
+/// Time without a change of its Lease after which an installation counts as dead.
 const SILENT: Duration = Duration::from_secs(60);
-/// Interval of looks at the Lease of another installation.
+/// Interval between reads of the Lease of another installation.
 const LOOK: Duration = Duration::from_secs(10);
-/// Timeout of such a look.
+/// Timeout of such a read.
 const READ: Duration = Duration::from_secs(5);
-/// Interval at which it is reported that a cluster is left to another installation.
+/// Interval at which the operator reports that it leaves a cluster to another installation.
 const REPORT: Duration = Duration::from_secs(1800);
 
-/// Most Leases of other installations that are remembered.
+/// Maximum number of Leases of other installations that are remembered.
 const LEASES: usize = 1_000;
 
-/// This installation. Clones share what it knows of others.
+/// This installation. Clones share their knowledge of others.
 #[derive(Clone)]
 pub(crate) struct Installation {
     client: Client,
-    /// Namespace and name of its Lease; none without an election: it cannot be told from others.
+    /// Namespace and name of its Lease; `None` without an election, when it cannot be distinguished from others.
     own: Option<String>,
     others: Arc<Mutex<Others>>,
 }
@@ -45,20 +46,20 @@ pub(crate) struct Installation {
 struct Others {
     /// The Leases of others, by their namespaces and names.
     leases: HashMap<String, Seen>,
-    /// When it was reported last that a cluster is left to another one, by the uid of the cluster.
+    /// Time of the last report that a cluster is left to another installation, by the uid of the cluster.
     reported: HashMap<String, Instant>,
 }
 
-/// A Lease as it was seen.
+/// The last observed state of a Lease.
 struct Seen {
-    /// The hash of holder and times, which users choose, of any length; none for one that does not exist.
+    /// The hash of holder and times, which users choose, in any length; `None` if the Lease does not exist.
     state: Option<u64>,
     changed: Instant,
     looked: Instant,
 }
 
 impl Installation {
-    /// The installation whose replicas compete for the Lease `own`, as `namespace/name`.
+    /// Creates the installation whose replicas compete for the Lease `own`, as `namespace/name`.
     pub(crate) fn new(client: Client, own: Option<String>) -> Self {
         Self {
             client,
@@ -71,8 +72,8 @@ impl Installation {
         self.own.as_ref()
     }
 
-    /// Returns the installation that looks after a cluster, if it is another one and lives. The annotation of a cluster overrules what its
-    /// status says.
+    /// Returns the installation that manages a cluster, if it is another one and alive. The annotation of a cluster takes precedence over
+    /// its status.
     pub(crate) async fn other(&self, cluster: &KubeBrainCluster) -> Option<String> {
         let own = self.own.as_ref()?;
         let chosen = cluster.annotations().get(MANAGED_BY_INSTALLATION);
@@ -109,7 +110,7 @@ impl Installation {
         if let Some(seen) = self.lock().leases.get(other).filter(is_recent) {
             return now.duration_since(seen.changed) < SILENT;
         }
-        // Users write the annotation: what is no name could be read as a longer path.
+        // Users write the annotation: an invalid name could be read as a longer path.
         let parts = other.split_once('/');
         let Some((namespace, name)) = parts.filter(|(namespace, name)| is_name(namespace) && is_name(name)) else {
             return false;
@@ -127,7 +128,7 @@ impl Installation {
         let mut others = self.lock();
         others.leases.retain(|_, seen| now.duration_since(seen.looked) < REPORT);
         if others.leases.len() >= LEASES && !others.leases.contains_key(other) {
-            // There are never so many installations: users invented the names.
+            // There are never this many installations: users invented the names.
             others.leases.clear();
         }
         let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {
@@ -152,7 +153,7 @@ impl Installation {
     }
 }
 
-/// The hash of what the replicas of an installation write in their Lease.
+/// Returns the hash of the fields that the replicas of an installation write to their Lease.
 fn hash(lease: &Lease) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(&lease.spec).unwrap_or_default().hash(&mut hasher);

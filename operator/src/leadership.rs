@@ -1,4 +1,4 @@
-//! Which replica works. The only file that knows the elector.
+//! Decides which replica works. No other file uses the elector.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use tracing::info;
 /// Longest delay of the elector before `/livez` fails.
 const TOLERANCE: Duration = Duration::from_secs(20);
 
-/// This replica's part, as others may ask for it.
+/// The role of this replica, for other modules.
 #[derive(Clone)]
 pub(crate) enum Leadership {
-    /// There is no election: it always works.
+    /// There is no election: this replica always works.
     Alone,
-    /// It works while it holds the Lease.
+    /// This replica works while it holds the Lease.
     Elected(Handle),
 }
 
@@ -53,10 +53,10 @@ impl Leadership {
     }
 }
 
-/// A candidate for the Lease `namespace`/`name`, and how to ask it.
+/// Returns a candidate for the Lease `namespace`/`name`, and a handle to query it.
 ///
 /// # Errors
-/// The client cannot be made, or the configuration is wrong.
+/// The client cannot be created, or the configuration is invalid.
 pub(crate) fn candidate(
     config: kube::Config,
     namespace: &str,
@@ -74,7 +74,7 @@ fn compete(lock: LeaseLock, mut election: Config) -> anyhow::Result<(Elector<Lea
     Ok((elector, Leadership::Elected(handle)))
 }
 
-/// Campaigns and leads until `stop`, then releases the Lease. Losing it ends the process: another replica works already.
+/// Campaigns and leads until `stop`, then releases the Lease. Its loss ends the process, because another replica already works.
 ///
 /// # Errors
 /// The Lease was lost.
@@ -121,7 +121,7 @@ mod tests {
         compete(LeaseLock::new(client, "operators", "kubebrain-operator"), election).unwrap()
     }
 
-    /// An operator, as the program starts it.
+    /// Starts an operator as the program does.
     fn operator(api: &FakeApi, identity: &str) -> Tasks {
         let (elector, leadership) = elector(api, identity);
         let stop = CancellationToken::new();

@@ -1,7 +1,7 @@
 //! Writes of this process that its watch stores may not show yet.
 //!
-//! A pass that plans from a store that is behind its own writes would repeat them, or replace a second pod. So every answer to a
-//! write is recorded here, and a cluster is not planned again until the stores have caught up.
+//! If a pass planned from a store that lags its own writes, it would repeat them or replace a second pod. So every answer to a write is
+//! recorded here, and a cluster is planned again only after the stores have caught up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use kube::core::ObjectMeta;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// Entries that nobody asked for in this time are dropped: their cluster is gone.
+/// Entries that were not read in this time are dropped: their cluster no longer exists.
 const FORGET: Duration = Duration::from_secs(600);
 
 /// Identifies an object by its path below the API server.
@@ -28,11 +28,11 @@ pub(crate) struct Place {
 /// Writes that the stores may not show yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// The object was written, and had this version then.
+    /// The object was written; this is its version after the write.
     Wrote { version: String },
-    /// The object was deleted, or is on its way out.
+    /// The object was deleted or is being deleted.
     Deleted { uid: Option<String> },
-    /// The API server refused a write because of what stands there: it has to be read once.
+    /// The API server refused a write because of the existing object, which must be read once.
     Contested,
 }
 
@@ -48,7 +48,7 @@ struct Entry {
     since: Instant,
 }
 
-/// As much of an answer as is needed: an object, or a `Status`.
+/// The fields of an answer that are needed: an object, or a `Status`.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(default)]
@@ -95,7 +95,7 @@ impl Ledger {
         entries.insert(place, Entry { pending, since });
     }
 
-    /// Pending writes at places that satisfy `ours`, with their age.
+    /// Returns pending writes at places that satisfy `ours`, with their age.
     pub(crate) fn pending(&self, ours: impl Fn(&Place) -> bool) -> Vec<(Place, Pending, Duration)> {
         let entries = self.lock();
         let found = entries.iter().filter(|(place, _)| ours(place));
@@ -104,7 +104,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Forgets `pending` at `place`, unless something else was recorded there meanwhile.
+    /// Forgets `pending` at `place`, unless another write was recorded there since.
     pub(crate) fn settle(&self, place: &Place, pending: &Pending) {
         let mut entries = self.lock();
         if entries.get(place).is_some_and(|entry| entry.pending == *pending) {
@@ -118,8 +118,8 @@ impl Ledger {
 }
 
 impl Place {
-    /// Reads `/api/v1/namespaces/…` and `/apis/<group>/<version>/namespaces/…`, perhaps with a subresource. A create has the name
-    /// only in its answer. `None` for objects without a namespace, and for Events, which nobody looks at again.
+    /// Parses `/api/v1/namespaces/…` and `/apis/<group>/<version>/namespaces/…`, with or without a subresource. A create has the name only
+    /// in its answer. Returns `None` for objects without a namespace, and for Events, which are not read again.
     fn parse(path: &str, named: Option<String>) -> Option<Self> {
         let mut parts = path.trim_matches('/').split('/');
         let group = match parts.next()? {
@@ -156,7 +156,7 @@ impl Pending {
     }
 }
 
-/// Versions of objects of one resource are ordered as numbers.
+/// Compares versions of objects of one resource as numbers.
 pub(crate) fn is_newer(one: &str, other: &str) -> bool {
     matches!((one.parse::<u128>(), other.parse::<u128>()), (Ok(one), Ok(other)) if one > other)
 }

@@ -1,10 +1,10 @@
-//! Turns KubeBrainClusters into running brains: what the programs `kubebrain-operator` and its kin share.
+//! Turns KubeBrainClusters into running brains. This library is shared by `kubebrain-operator` and related programs.
 //!
-//! One pass over a cluster is `reconcile`: `observe` what is there, `plan` what to do, `apply` it, publish the `status`. Planner,
-//! renderer (`objects`), `certificates` and `status` are pure. What is there comes from `stores`, which watches fill, so a settled
-//! pass asks nobody but brains (`probe`); `ledger` says where the stores are behind what was written. Every request passes
-//! `transport`, which sends no write while another replica leads. Two replicas are safe: one holds a Lease and works, and losing it
-//! ends the process in the middle of what it does.
+//! One pass over a cluster is `reconcile`: `observe` the current state, `plan` the steps, `apply` them, publish the `status`. Planner,
+//! renderer (`objects`), `certificates` and `status` are pure. The current state comes from `stores`, which watches fill, so a pass over a
+//! settled cluster sends requests only to brains (`probe`). `ledger` records where the stores lag the operator's own writes. Every request
+//! passes `transport`, which sends no write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss
+//! ends the process in the middle of its work.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -83,17 +83,17 @@ use tasks::Tasks;
 use transport::Fence;
 use triggers::Triggers;
 
-/// Requests to the API server that take longer are given up; watches are told apart by their idle time.
+/// Connect timeout for requests to the API server. A separate idle timeout detects dead watches.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The program `kubebrain-operator`, with the flags of this process. It returns after a signal to stop.
+/// Runs `kubebrain-operator` with the flags of this process. Returns after a signal to stop.
 ///
 /// # Errors
-/// A flag contradicts itself, the API server cannot be found, or the Lease was lost.
+/// Flags contradict each other, the API server cannot be found, or the Lease was lost.
 pub fn run_operator() -> anyhow::Result<()> {
     let flags = Flags::parse();
     log_to(&flags).context("set up logging")?;
-    // Idle is the usual state: one thread for the work, one for what blocks.
+    // The operator is usually idle: one thread for the work and one for blocking calls are enough.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -107,7 +107,7 @@ pub fn run_operator() -> anyhow::Result<()> {
 fn log_to(flags: &Flags) -> anyhow::Result<()> {
     let mut filter: tracing_subscriber::EnvFilter = flags.log.parse().context("read --log")?;
     if !flags.log.contains("kube_client") {
-        // It logs every failed request as an error. The caller of the request reports its meaning.
+        // The library logs every failed request as an error. The caller of the request reports what it means.
         filter = filter.add_directive(
             "kube_client::client::builder=off"
                 .parse()
@@ -155,7 +155,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("signals", until_told(stop.clone()));
-    // The Lease is released, and the endpoints closed, only when the last pass has ended.
+    // The Lease is released and the endpoints are closed only after the last pass has ended.
     let worked = CancellationToken::new();
     if let Some(elector) = elector {
         tasks.spawn("election", leadership::run(elector, worked.clone()));
@@ -206,7 +206,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     tasks.join().await
 }
 
-/// Looks after clusters, once for each namespace.
+/// Manages clusters; one per namespace.
 #[derive(Clone)]
 struct Worker {
     client: Client,
@@ -221,7 +221,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Works in `namespace`, or in all, from when this replica leads until `stop`.
+    /// Works in `namespace`, or in all namespaces, from the time this replica leads until `stop`.
     async fn work(self, namespace: Option<String>, stop: CancellationToken) -> anyhow::Result<()> {
         if !self.leadership.won(&stop).await {
             return Ok(());

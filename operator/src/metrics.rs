@@ -14,7 +14,7 @@ use prometheus::{
 use crate::api_error::Class;
 use crate::plan::Step;
 
-/// Most conditions, and certificates, that are shown of one cluster.
+/// Maximum number of conditions, and of certificates, that are shown per cluster.
 const CONDITIONS: usize = 32;
 
 /// The content type of [`Metrics::render`].
@@ -25,13 +25,13 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(crate) enum Outcome {
     /// All steps were carried out.
     Done,
-    /// A step or a look failed; it will be tried again.
+    /// A step or a read failed; it will be retried.
     Failed,
     /// The spec cannot be acted on.
     Stalled,
-    /// The stores did not show yet what was written; nothing was looked at.
+    /// The stores did not show the operator's own writes yet; nothing was observed.
     Behind,
-    /// Another installation of the operator looks after the cluster.
+    /// Another installation of the operator manages the cluster.
     Elsewhere,
 }
 
@@ -192,7 +192,7 @@ impl Metrics {
             registry,
         };
         for verb in Verb::ALL {
-            // A counter that shows 0 tells an idle operator from one that counts nothing.
+            // A counter at 0 distinguishes an idle operator from one that does not count.
             metrics.requests.with_label_values(&[verb.label()]).inc_by(0);
         }
         for class in Class::ALL {
@@ -201,10 +201,10 @@ impl Metrics {
         metrics
     }
 
-    /// Everything in the text format of Prometheus; see [`CONTENT_TYPE`].
+    /// Returns all metrics in the text format of Prometheus; see [`CONTENT_TYPE`].
     ///
     /// # Errors
-    /// The encoder's.
+    /// The encoder failed.
     pub(crate) fn render(&self) -> prometheus::Result<Vec<u8>> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -233,12 +233,12 @@ impl Metrics {
         self.steps.with_label_values(&[step]).inc();
     }
 
-    /// A pass failed.
+    /// Counts a failed pass.
     pub(crate) fn failed(&self, class: Class) {
         self.errors.with_label_values(&[kind(class)]).inc();
     }
 
-    /// A request to the API server is sent.
+    /// Counts a request to the API server.
     pub(crate) fn requested(&self, verb: Verb) {
         self.requests.with_label_values(&[verb.label()]).inc();
     }
@@ -251,7 +251,7 @@ impl Metrics {
         self.leading.set(i64::from(leading));
     }
 
-    /// Shows what is known of all clusters. Those that are gone are shown no more.
+    /// Shows the state of all clusters. Deleted clusters are no longer shown.
     pub(crate) fn survey(&self, clusters: &[Arc<KubeBrainCluster>]) {
         for gauges in [
             &self.conditions,
@@ -330,7 +330,7 @@ fn opts(name: &str, help: &str) -> Opts {
     Opts::new(name, help).namespace("kubebrain").subsystem("operator")
 }
 
-/// Gauges of single clusters, by their full name.
+/// Registers gauges of single clusters, with their full name.
 fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
     add(registry, IntGaugeVec::new(Opts::new(name, help), labels))
 }

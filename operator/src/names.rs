@@ -1,6 +1,6 @@
 //! Names, labels and addresses that follow from a cluster's name.
 //!
-//! They are a contract: users mount the Secrets and dial the Services by these names.
+//! They are a contract: users mount the Secrets and connect to the Services by these names.
 
 use std::collections::BTreeMap;
 
@@ -23,45 +23,45 @@ pub(crate) const FINALIZER_MANAGER: &str = "kubebrain-operator-finalizer";
 
 /// Finalizer of a resource whose keys in TiKV are wiped when it is deleted.
 pub(crate) const WIPE: &str = "kubebrain.io/wipe-storage";
-/// Annotation of the resource: `true` lets it go without the wipe.
+/// Annotation of the resource: `true` removes it without the wipe.
 pub(crate) const SKIP_WIPE: &str = "kubebrain.io/skip-wipe";
 
 /// Label with the cluster's name; the selector of everything that belongs to it.
 pub(crate) const CLUSTER: &str = "kubebrain.io/cluster";
-/// Annotation of the pod template over what needs a restart.
+/// Annotation of the pod template with the hash over the parts whose change needs a restart.
 pub(crate) const RESTART_HASH: &str = "kubebrain.io/restart-hash";
-/// Annotation of the pod template over the processors and memory that reach pods in place; on a pod, what it was brought to.
+/// Annotation of the pod template with the hash over CPU and memory, which reach pods in place. On a pod, the hash of its present ones.
 pub(crate) const RESOURCES_HASH: &str = "kubebrain.io/resources-hash";
-/// Annotation of a StatefulSet with the names of the amounts of processors and memory that its former templates set.
+/// Annotation of a StatefulSet with the names of the CPU and memory amounts that its former templates set.
 pub(crate) const FORMER_RESOURCES: &str = "kubebrain.io/former-resources";
-/// Annotation of a pod with the hash of the resources that changed its memory in place: its brain has to be restarted for them.
+/// Annotation of a pod with the hash of the resources that changed its memory in place. Its brain must be restarted for them.
 pub(crate) const MEMORY_RESIZED: &str = "kubebrain.io/memory-resized";
 /// Annotation of a pod with the hash of the resources that it cannot get in place.
 pub(crate) const RESIZE_REFUSED: &str = "kubebrain.io/resize-refused";
-/// Annotation of the resource: an older version that may be rolled out although it may not read what is stored.
+/// Annotation of the resource: an older version that may be rolled out although it may be unable to read the stored data.
 pub(crate) const ALLOW_DOWNGRADE: &str = "kubebrain.io/allow-downgrade";
-/// Annotation of the resource with the id of the store that is given up: whatever store its brains have next is accepted.
+/// Annotation of the resource with the id of the store that is given up: any store that its brains have next is accepted.
 pub(crate) const ACCEPT_STORE: &str = "kubebrain.io/accept-store";
 /// Annotation of the resource: `true` replaces the only member without a trial of the new template.
 pub(crate) const SKIP_TRIAL: &str = "kubebrain.io/skip-trial";
-/// Annotation of the resource: the installation of the operator that looks after it, by namespace and name of its Lease.
+/// Annotation of the resource: the installation of the operator that manages it, by namespace and name of its Lease.
 pub(crate) const MANAGED_BY_INSTALLATION: &str = "kubebrain.io/managed-by";
 /// Label of a pod with its name, which the StatefulSet's controller sets.
 pub(crate) const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
-/// Label with what a brain does for the others; only the operator sets it.
+/// Label with the role of a brain; only the operator sets it.
 pub(crate) const ROLE: &str = "kubebrain.io/role";
 /// Label with the version that a pod runs.
 pub(crate) const VERSION: &str = "app.kubernetes.io/version";
 /// Annotation on a cluster with the phase that a replacement of the authority's key may enter.
 pub(crate) const CA_ADVANCE: &str = "kubebrain.io/ca-advance";
-/// Annotation on a cluster with the fingerprint of a key that a deleted cluster of the same name left behind, and that is taken over.
+/// Annotation on a cluster with the fingerprint of a key that a deleted cluster of the same name left, and that this cluster takes over.
 pub(crate) const ADOPT_CA: &str = "kubebrain.io/adopt-ca";
-/// Label by which the operator finds what it made.
+/// Label by which the operator finds the objects it created.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Label that tells brains from whatever else belongs to a cluster.
+/// Label that distinguishes brains from other objects of a cluster.
 pub(crate) const COMPONENT: &str = "app.kubernetes.io/component";
 
-/// Returns true if a label or an annotation is of the operator's own group: it selects pods and records what was done with an object.
+/// Returns true if a label or an annotation is in the operator's own group, whose keys select pods and record what was done with an object.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key.strip_prefix(crds::GROUP).is_some_and(|rest| rest.starts_with('/'))
 }
@@ -102,12 +102,12 @@ impl Names {
         format!("{}-{}-tls", self.cluster, leaf.suffix())
     }
 
-    /// The Job that wipes the keys of the deleted cluster.
+    /// Returns the name of the Job that wipes the keys of the deleted cluster.
     pub(crate) fn wipe(&self) -> String {
         format!("{}-wipe", self.cluster)
     }
 
-    /// The pod in which a new template is tried.
+    /// Returns the name of the pod in which a new template is tried.
     pub(crate) fn trial(&self) -> String {
         trial(&self.cluster)
     }
@@ -116,27 +116,27 @@ impl Names {
         format!("{}-{ordinal}", self.cluster)
     }
 
-    /// `service.namespace.svc`.
+    /// Returns `service.namespace.svc`.
     pub(crate) fn host(&self, service: &str) -> String {
         format!("{service}.{}.svc", self.namespace)
     }
 
-    /// DNS name of a pod, as other brains and the certificate know it.
+    /// Returns the DNS name of a pod, as other brains and the certificate use it.
     pub(crate) fn member_host(&self, pod: &str) -> String {
         format!("{pod}.{}", self.host(&self.headless()))
     }
 
-    /// Domain whose SRV records name the members.
+    /// Returns the domain whose SRV records name the members.
     pub(crate) fn discovery_domain(&self) -> String {
         format!("{}.{}", self.host(&self.headless()), self.domain)
     }
 
-    /// Name of the Lease that is the leader lock, where it is one.
+    /// Returns the name of the Lease that is the leader lock, if there is one.
     pub(crate) fn lease(&self) -> String {
         format!("{}-leader", self.cluster)
     }
 
-    /// DNS names of the server certificate: both Services, every member by a wildcard, and this machine.
+    /// Returns the DNS names of the server certificate: both Services, every member by a wildcard, and localhost.
     pub(crate) fn server_hosts(&self) -> Vec<String> {
         let mut hosts = Vec::new();
         for service in [self.client(), self.leader()] {
@@ -151,9 +151,9 @@ impl Names {
         hosts
     }
 
-    /// DNS names that cover every member, whatever their number.
+    /// Returns DNS names that cover every member, whatever their number.
     ///
-    /// With the headless Service's own, under which members are discovered by their SRV records.
+    /// They include the headless Service's own name, under which members are discovered by their SRV records.
     pub(crate) fn member_hosts(&self) -> Vec<String> {
         let (members, headless) = (self.member_host("*"), self.host(&self.headless()));
         vec![
@@ -164,12 +164,12 @@ impl Names {
         ]
     }
 
-    /// Labels that select the brains' pods; they never change.
+    /// Returns the labels that select the brains' pods; they never change.
     pub(crate) fn selector(&self) -> BTreeMap<String, String> {
         labels([(CLUSTER, self.cluster.as_str()), (COMPONENT, "brain")])
     }
 
-    /// Labels of everything made for this cluster.
+    /// Returns the labels of all objects created for this cluster.
     pub(crate) fn labels(&self) -> BTreeMap<String, String> {
         let mut all = self.selector();
         all.extend(labels([
@@ -181,12 +181,12 @@ impl Names {
     }
 }
 
-/// The pod in which a new template of `cluster` is tried.
+/// Returns the name of the pod in which a new template of `cluster` is tried.
 pub(crate) fn trial(cluster: &str) -> String {
     format!("{cluster}-trial")
 }
 
-/// A selector by labels as a text.
+/// Formats a label selector as text.
 pub(crate) fn selector_text(labels: &BTreeMap<String, String>) -> String {
     let parts: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     parts.join(",")

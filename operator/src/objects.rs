@@ -1,6 +1,6 @@
 //! The owned objects, rendered from the spec alone. Pure.
 //!
-//! Invariant: the same spec renders to the same bytes, so a difference to the live object always has a cause.
+//! Invariant: the same spec renders to the same bytes, so a difference from the live object always has a cause.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +37,13 @@ pub(crate) use pod::CONTAINER;
 /// Annotations that belong to other tools and are not inherited.
 const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
 
-/// Returns true if objects of a cluster inherit an annotation of this key. Those of the operator's own group say how an object was
-/// rendered, and what was done with it.
+/// Returns true if objects of a cluster inherit an annotation of this key. Annotations in the operator's own group record how an object was
+/// rendered and what was done with it, so they are not inherited.
 pub(crate) fn is_inherited(key: &str) -> bool {
     !is_reserved(key) && !FOREIGN.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// Kinds of objects that a cluster owns, in the order in which they are applied: what is mounted before what mounts it.
+/// Kinds of objects that a cluster owns, in the order in which they are applied: objects are applied before the objects that mount them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     ServiceAccount,
@@ -72,7 +72,7 @@ impl Kind {
         Self::PodMonitor,
     ];
 
-    /// Group, version, kind and plural.
+    /// Returns group, version, kind and plural.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = match self {
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
@@ -101,7 +101,7 @@ impl Kind {
     }
 }
 
-/// Identifies an object of a cluster's namespace.
+/// Identifies an object in a cluster's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) kind: Kind,
@@ -123,7 +123,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// An object as it shall be: complete, with owner and hash.
+/// A wanted object: complete, with owner and hash.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Object {
     pub(crate) key: Key,
@@ -136,13 +136,13 @@ impl Object {
             key: Key::new(kind, name),
             body: serde_json::to_value(typed)?,
         };
-        // Objects that cannot roll have no template: a null would claim the field.
+        // Objects that are not rolled out have no template: a null would claim the field.
         drop_nulls(&mut object.body);
         object.stamp();
         Ok(object)
     }
 
-    /// Sets the hash anew after the body was changed.
+    /// Updates the hash after a change of the body.
     pub(crate) fn stamp(&mut self) {
         if let Some(annotations) = self
             .body
@@ -174,7 +174,7 @@ pub(crate) struct Renderer<'a> {
 }
 
 impl<'a> Renderer<'a> {
-    /// Renders in the newest epoch.
+    /// Creates a renderer of the newest epoch.
     pub(crate) fn new(cluster: &'a KubeBrainCluster, desired: &'a Desired) -> Self {
         Self::of_epoch(Epoch::NEWEST, cluster, desired)
     }
@@ -187,10 +187,10 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// Renders beside the live StatefulSet: in its epoch, unless the pods are replaced anyway.
+    /// Creates a renderer for the live StatefulSet: of its epoch, unless the pods are replaced anyway.
     ///
     /// # Errors
-    /// The template does not serialise.
+    /// The template fails to serialise.
     pub(crate) fn beside(
         live: Option<&DynamicObject>,
         cluster: &'a KubeBrainCluster,
@@ -210,24 +210,24 @@ impl<'a> Renderer<'a> {
         &self.desired.names
     }
 
-    /// Name of the ServiceAccount of the pods. The one with the cluster's name is the cluster's own, also where the spec names it.
+    /// Returns the name of the pods' ServiceAccount. The one with the cluster's name is the cluster's own, even if the spec names it.
     fn account(&self) -> &str {
         let settings = self.cluster.spec.pod.as_ref();
         let named = settings.and_then(|pod| pod.service_account_name.as_deref());
         named.unwrap_or(&self.names().cluster)
     }
 
-    /// Everything but certificates. `pod_monitors` is true if the API server knows that kind.
+    /// Renders all objects except certificates. `pod_monitors` is true if the API server knows that kind.
     ///
     /// # Errors
-    /// An object does not serialise.
+    /// An object fails to serialise.
     pub(crate) fn all(&self, pod_monitors: bool) -> Result<Vec<Object>, serde_json::Error> {
         let names = self.names();
         let spec = &self.cluster.spec;
         let mut objects = Vec::new();
         let external = spec.workload.type_ == WorkloadType::External;
         if !external && self.account() == names.cluster {
-            // Clouds give an account the role that its annotations name: it inherits none.
+            // Cloud providers give an account the role that its annotations name, so it inherits none.
             let metadata = ObjectMeta {
                 annotations: Some(BTreeMap::new()),
                 ..self.metadata(&names.cluster)
@@ -262,7 +262,7 @@ impl<'a> Renderer<'a> {
         Ok(objects)
     }
 
-    /// Objects that an earlier spec may have wanted and this one does not.
+    /// Returns objects that an earlier spec may have wanted but this one does not.
     pub(crate) fn unwanted(&self, objects: &[Object]) -> Vec<Key> {
         let names = self.names();
         let optional = [
@@ -280,19 +280,19 @@ impl<'a> Renderer<'a> {
             .collect()
     }
 
-    /// The Secret with the authority's key. Nothing mounts it.
+    /// Renders the Secret with the authority's key. No pod mounts it.
     ///
     /// # Errors
-    /// It does not serialise.
+    /// It fails to serialise.
     pub(crate) fn authority_secret(&self, data: &BTreeMap<String, String>) -> Result<Object, serde_json::Error> {
         let data: Vec<(&str, &String)> = data.iter().map(|(key, text)| (key.as_str(), text)).collect();
         self.secret(&self.names().authority(), "Opaque", &data)
     }
 
-    /// The certificates that clients trust, to be mounted.
+    /// Renders the certificates that clients trust, for pods to mount.
     ///
     /// # Errors
-    /// It does not serialise.
+    /// It fails to serialise.
     pub(crate) fn bundle(&self, bundle: &str) -> Result<Object, serde_json::Error> {
         let name = self.names().bundle();
         let data = BTreeMap::from([("ca.crt".to_owned(), bundle.to_owned())]);
@@ -304,10 +304,10 @@ impl<'a> Renderer<'a> {
         Object::new(Kind::ConfigMap, &name, &map)
     }
 
-    /// The Secret of one certificate.
+    /// Renders the Secret of one certificate.
     ///
     /// # Errors
-    /// It does not serialise.
+    /// It fails to serialise.
     pub(crate) fn leaf_secret(&self, leaf: Leaf, pair: &Pair, bundle: &str) -> Result<Object, serde_json::Error> {
         let bundle = bundle.to_owned();
         let data = [
@@ -333,7 +333,7 @@ impl<'a> Renderer<'a> {
         Object::new(Kind::Secret, name, &secret)
     }
 
-    /// Name, namespace, labels, inherited metadata and owner of every object.
+    /// Returns name, namespace, labels, inherited metadata and owner of every object.
     fn metadata(&self, name: &str) -> ObjectMeta {
         ObjectMeta {
             name: Some(name.to_owned()),
@@ -345,7 +345,8 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    /// The operator's labels over the inherited ones. Those of its own group are never inherited: Services select by them.
+    /// Returns the operator's labels merged over the inherited ones. Labels in its own group are never inherited, because Services select
+    /// by them.
     fn labels(&self) -> BTreeMap<String, String> {
         let inherited = self
             .cluster

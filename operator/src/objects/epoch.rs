@@ -1,25 +1,25 @@
 //! Render epochs: pods are not replaced because the operator is newer.
 //!
-//! The rendering of StatefulSets changes only with a new epoch, and each StatefulSet records its own. A newer operator renders an
-//! existing StatefulSet in the recorded epoch until the spec asks for something that replaces the pods anyway; that roll-out takes it to
-//! the newest epoch. `fixtures/epoch-N` holds the bytes of each epoch for ever.
+//! The rendering of StatefulSets changes only with a new epoch, and each StatefulSet records its own. A newer operator renders an existing
+//! StatefulSet in the recorded epoch until a change of the spec replaces the pods anyway; that roll-out moves it to the newest epoch.
+//! `fixtures/epoch-N` keeps the bytes of each epoch forever.
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
-/// Annotation of a StatefulSet with the number of its epoch; the first one had none.
+/// Annotation of a StatefulSet with the number of its epoch; StatefulSets of the first epoch have none.
 pub(super) const ANNOTATION: &str = "kubebrain.io/render-epoch";
 
 /// A way to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Epoch {
-    /// Brains listen on IPv4 alone, and other resources replace their pods.
+    /// Brains listen only on IPv4, and a change of resources replaces their pods.
     First,
-    /// Brains listen on all families of addresses; resources are left out of the restart hash, and have a hash of their own.
+    /// Brains listen on all IP families. Resources have a hash of their own and are not part of the restart hash.
     Second,
     /// Brains on TiKV have a directory for temporary files.
     Third,
-    /// A brain with a data directory is told the name of the only member from the beginning.
+    /// A brain with a data directory gets the name of the only member at its first start.
     Fourth,
 }
 
@@ -28,7 +28,7 @@ impl Epoch {
     pub(crate) const ALL: [Self; 4] = [Self::First, Self::Second, Self::Third, Self::Fourth];
     pub(crate) const NEWEST: Self = Self::Fourth;
 
-    /// Returns its record on a StatefulSet.
+    /// Returns the value of the annotation on a StatefulSet.
     pub(super) fn record(self) -> Option<&'static str> {
         match self {
             Self::First => None,
@@ -38,7 +38,7 @@ impl Epoch {
         }
     }
 
-    /// The epoch that a StatefulSet was rendered in; `None` if a newer operator rendered it.
+    /// Returns the epoch that a StatefulSet was rendered in; `None` if a newer operator rendered it.
     pub(super) fn of(set: &DynamicObject) -> Option<Self> {
         match set.annotations().get(ANNOTATION).map(String::as_str) {
             None => Some(Self::First),
@@ -49,7 +49,7 @@ impl Epoch {
         }
     }
 
-    /// Every address of the machine, for a URL.
+    /// Returns the wildcard address of the machine, for a URL.
     pub(super) fn any_address(self) -> &'static str {
         match self {
             Self::First => "0.0.0.0",
@@ -57,37 +57,38 @@ impl Epoch {
         }
     }
 
-    /// Returns true if pods are reached by all families of addresses, so that every Service may name them by all.
+    /// Returns true if pods are reachable on all IP families, so that every Service may use all of them.
     pub(super) fn listens_on_all_families(self) -> bool {
         self >= Self::Second
     }
 
-    /// Returns true if other resources reach the pods in place.
+    /// Returns true if a change of resources reaches the pods in place.
     pub(super) fn resizes_in_place(self) -> bool {
         self >= Self::Second
     }
 
-    /// Returns true if brains are started for one TiKV cluster, if its id is known.
+    /// Returns true if brains are started for one TiKV cluster once its id is known.
     pub(super) fn names_tikv_cluster(self) -> bool {
         self >= Self::Second
     }
 
-    /// Returns true if a brain is started only if its store is there, once there was one. It is left out of the restart hash.
+    /// Returns true if a brain starts only with an existing store once there was one. This flag is not part of the restart hash.
     pub(super) fn pins_store(self) -> bool {
         self >= Self::Second
     }
 
-    /// Returns true if an embedded brain is told from the beginning that it is the only member.
+    /// Returns true if an embedded brain gets the name of the only member at its first start.
     pub(super) fn names_only_member(self) -> bool {
         self >= Self::Fourth
     }
 
-    /// Returns true if brains on TiKV, which have no volume of their own, have a directory for temporary files: they write snapshots there.
+    /// Returns true if brains on TiKV, which have no volume of their own, have a directory for temporary files, where they write snapshots.
     pub(super) fn has_temporary_files(self) -> bool {
         self >= Self::Third
     }
 
-    /// Returns true if a null in a podTemplate removes a field, and containers that it adds get no further rights unless they ask for them.
+    /// Returns true if null in a podTemplate removes a field, and if containers that it adds get no additional rights unless they request
+    /// them.
     pub(super) fn merges_strictly(self) -> bool {
         self >= Self::Second
     }

@@ -1,7 +1,7 @@
-//! The Lease that is the leader lock, and the right to it. They exist only where the spec asks for that lock.
+//! The Lease that is the leader lock, and the right to it. They exist only if the spec selects that lock.
 //!
-//! The brains write the Lease's spec. The operator makes it empty and keeps its metadata: a right to create Leases cannot be limited
-//! to one name, so brains do not have it.
+//! The brains write the Lease's spec. The operator creates it empty and keeps its metadata: a right to create Leases cannot be limited to
+//! one name, so brains do not have it.
 
 use crds::cluster::election::ElectionBackend;
 use crds::cluster::workload::WorkloadType;
@@ -23,7 +23,7 @@ const FLAG: &str = "--election=lease";
 const TOKEN_SECONDS: i64 = 3600;
 
 impl Renderer<'_> {
-    /// Returns true if the brains compete for a Lease. False with an external workload, whose flags the operator does not set.
+    /// Returns true if the brains compete for a Lease. It is false for an external workload, whose flags the operator does not set.
     pub(super) fn competes_by_lease(&self) -> bool {
         let spec = &self.cluster.spec;
         spec.election().backend == ElectionBackend::Lease
@@ -31,7 +31,7 @@ impl Renderer<'_> {
             && self.desired.storage.tikv().is_some()
     }
 
-    /// The right to the Lease, and the Lease.
+    /// Renders the right to the Lease, and the Lease.
     pub(super) fn leader_lock(&self) -> Result<Vec<Object>, serde_json::Error> {
         if !self.competes_by_lease() {
             return Ok(Vec::new());
@@ -83,7 +83,7 @@ pub(crate) fn competes_by_lease(pod: &PodSpec) -> bool {
     arguments.any(|argument| argument == FLAG)
 }
 
-/// The projected volume with token, CA and namespace for a client of the API server, as Kubernetes itself would mount it. No other
+/// Returns the projected volume with token, CA and namespace for a client of the API server, as Kubernetes itself would mount it. No other
 /// container of the pod gets it.
 pub(super) fn token_volume() -> Volume {
     let token = VolumeProjection {

@@ -1,11 +1,11 @@
 //! Strategic merge on JSON: a partial PodTemplateSpec over a rendered one.
 //!
-//! Maps merge by field, and a null removes one. Lists of things with a key merge by it, as Kubernetes defines for patches; all other
-//! lists are replaced. Nothing is known of the types, so fields of any version of Kubernetes go through, and the API server judges.
+//! Maps merge by field, and null removes a field. Lists whose entries have a key merge by it, as Kubernetes defines for patches; all other
+//! lists are replaced. The types are not known here, so fields of any Kubernetes version pass, and the API server validates them.
 
 use serde_json::{Map, Value};
 
-/// The fields by which the entries of a list are told apart; none for a list that is replaced as a whole.
+/// Returns the fields that identify the entries of a list; empty for a list that is replaced as a whole.
 fn keys(list: &str) -> &'static [&'static str] {
     match list {
         "containers"
@@ -53,7 +53,7 @@ fn merge_maps(base: &mut Map<String, Value>, more: &Map<String, Value>) {
     }
 }
 
-/// Entries that are there are merged in their places, others are added behind.
+/// Merges existing entries in place, and appends the others.
 fn merge_lists(present: &mut Vec<Value>, wanted: &[Value], keys: &[&str]) {
     for entry in wanted {
         match present.iter_mut().find(|other| is_same(other, entry, keys)) {
@@ -73,7 +73,7 @@ fn is_same(one: &Value, other: &Value, keys: &[&str]) -> bool {
     })
 }
 
-/// There is nothing that a null could remove.
+/// Removes nulls from a new value, in which they have no field to remove.
 fn without_nulls(value: &Value) -> Value {
     let mut value = value.clone();
     super::drop_nulls(&mut value);

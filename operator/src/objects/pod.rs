@@ -24,11 +24,11 @@ use crate::spec::{Storage, Tikv};
 /// Volume and mount of the data.
 pub(super) const DATA: &str = "data";
 const DATA_MOUNT: &str = "/var/lib/kubebrain";
-/// Below the mount: a fresh file system has things of its own at its root.
+/// Below the mount, because a fresh file system has entries of its own at its root.
 const DATA_DIR: &str = "/var/lib/kubebrain/data";
 const TLS: &str = "tls";
 const TLS_MOUNT: &str = "/etc/kubebrain/tls";
-/// Certificates for the way to TiKV.
+/// Certificates for the connection to TiKV.
 const TIKV_TLS: &str = "tikv-tls";
 const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
 /// Keys of JSON Web Tokens.
@@ -37,21 +37,21 @@ const JWT_MOUNT: &str = "/etc/kubebrain/jwt";
 /// Volume and mount of temporary files.
 const TEMPORARY: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
-/// The flag by which a brain is started for one TiKV cluster.
+/// The flag by which a brain starts only for one TiKV cluster.
 const CLUSTER_ID: &str = "tikv-cluster-id";
-/// The flag, with its value, by which a brain refuses to begin with an empty store.
+/// The flag, with its value, by which a brain refuses to start with an empty store.
 pub(crate) const EXISTING: &str = "--initial-cluster-state=existing";
 const CLUSTER_STATE: &str = "initial-cluster-state";
-/// The variable of a brain's flag `--embedded-member`: brains of other names do not start.
+/// Environment variable for a brain's flag `--embedded-member`: brains with other names do not start.
 pub(super) const ONLY_MEMBER: &str = "ETCD_EMBEDDED_MEMBER";
-/// The variable of a brain's flag `--embedded-cluster-id`: it does not start with another store.
+/// Environment variable for a brain's flag `--embedded-cluster-id`: the brain does not start with another store.
 pub(crate) const STORE_ID: &str = "ETCD_EMBEDDED_CLUSTER_ID";
 pub(super) const POD_NAME: &str = "POD_NAME";
 const INSTANCE_ID: &str = "distributed-tracing-instance-id";
-/// Common name of the certificate that brains show to each other.
+/// Common name of the certificate that brains present to each other.
 pub(crate) const PEER_NAME: &str = "kubebrain-peer";
 pub(crate) const CONTAINER: &str = "brain";
-/// The unprivileged user of the image, by number as the restricted standard wants it.
+/// The unprivileged user of the image, as the number that the restricted standard requires.
 const USER: i64 = 65532;
 
 impl Renderer<'_> {
@@ -88,7 +88,7 @@ impl Renderer<'_> {
         Ok(template)
     }
 
-    /// Merges a podTemplate over the rendered one. Containers that it adds get no further rights unless they ask for them.
+    /// Merges a podTemplate over the rendered one. Containers that it adds get no additional rights unless they request them.
     fn merge(&self, template: &mut Value, given: &Value) {
         let mut given = given.clone();
         if !self.epoch.merges_strictly() {
@@ -159,10 +159,10 @@ impl Renderer<'_> {
             args: Some(self.arguments()),
             env: Some(self.environment()),
             ports: Some(ports.map(|(name, number)| port(name, number)).to_vec()),
-            // The process lives: never the storage, or its failure would restart every brain.
+            // Checks only that the process lives, not the storage, whose failure would restart every brain.
             liveness_probe: Some(probe("/livez", 10, 3)),
             readiness_probe: Some(probe("/readyz", 2, 3)),
-            // Opening replays the tail of the log, which may take a while.
+            // Opening the store replays the tail of the log, which may take a while.
             startup_probe: Some(probe("/livez", 1, 600)),
             resources: settings.resources.clone(),
             security_context: Some(SecurityContext {
@@ -174,15 +174,15 @@ impl Renderer<'_> {
                 }),
                 ..SecurityContext::default()
             }),
-            // The status reports the reason that a brain does not start.
+            // The status reports the reason why a brain does not start.
             termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
             volume_mounts: Some(self.mounts()).filter(|mounts| !mounts.is_empty()),
             ..Container::default()
         }
     }
 
-    /// The pod's name, and what an embedded brain must find. Brains that do not know those variables yet start all the same, as they would
-    /// not with a flag.
+    /// Returns the pod's name and the store that an embedded brain must find. They are environment variables because brains that do not
+    /// know them yet ignore them, whereas an unknown flag prevents the start.
     fn environment(&self) -> Vec<EnvVar> {
         let name = EnvVar {
             name: POD_NAME.to_owned(),
@@ -214,13 +214,13 @@ impl Renderer<'_> {
         self.desired.storage.embedded().is_some() && is_known
     }
 
-    /// Id of the store, if brains are started only if it is there.
+    /// Returns the id of the store, if brains must start only with that store.
     fn pinned_store(&self) -> Option<&String> {
         self.desired.store.as_ref().filter(|_| self.epoch.pins_store())
     }
 
-    /// The brain's command line. `$(POD_NAME)` is filled in by the kubelet. Nothing in it depends on the number of members, so that
-    /// scaling restarts nobody.
+    /// Returns the brain's command line. The kubelet fills in `$(POD_NAME)`. Nothing in it depends on the number of members, so scaling
+    /// restarts no brain.
     fn arguments(&self) -> Vec<String> {
         let secure = self.desired.certificates.is_some();
         let scheme = if secure { "https" } else { "http" };
@@ -250,13 +250,13 @@ impl Renderer<'_> {
                 flags.push(("initial-cluster-token", self.cluster_token()));
                 flags.extend(self.election_flags());
             }
-            // The user chose the directory and makes the pods, too.
+            // The user chose the directory and creates the pods, too.
             Storage::Unmanaged => {}
         }
         flags.extend(self.pinned_store().map(|_| (CLUSTER_STATE, "existing".to_owned())));
         flags.extend(self.typed_flags());
         flags.extend(self.instance_id());
-        // Kubernetes would take `$(` in a user's value for a variable.
+        // Kubernetes would treat `$(` in a user's value as a variable.
         let further = self.cluster.spec.flags.iter();
         let further = further.map(|(flag, value)| (flag.as_str(), value.replace("$(", "$$(")));
         flags
@@ -266,7 +266,7 @@ impl Renderer<'_> {
             .collect()
     }
 
-    /// Flags for the leader election of members on TiKV; the brain has its own defaults for fields that the spec leaves open.
+    /// Flags for the leader election of members on TiKV. The brain has its own defaults for fields that the spec does not set.
     fn election_flags(&self) -> Vec<(&'static str, String)> {
         let election = self.cluster.spec.election();
         let timings = [
@@ -284,7 +284,7 @@ impl Renderer<'_> {
         flags
     }
 
-    /// If spans are exported, the name under which those of one member are found, unless the user chose one for all of them.
+    /// If spans are exported, returns the name that identifies those of one member, unless the user chose one for all of them.
     fn instance_id(&self) -> Option<(&'static str, String)> {
         let given = |name: &str| {
             let flags = &self.cluster.spec.flags;
@@ -316,7 +316,7 @@ impl Renderer<'_> {
         flags
     }
 
-    /// Certificates and trust in one volume, so that a change of both arrives at once.
+    /// Returns one volume with certificates and trust, so that a change of both arrives at once.
     fn tls_volume(&self) -> Volume {
         let pair = |name: &str, file: &str| {
             let (certificate, key) = (format!("{file}.crt"), format!("{file}.key"));
@@ -344,7 +344,7 @@ impl Renderer<'_> {
         projected(TLS, sources)
     }
 
-    /// The certificates for the way to TiKV.
+    /// Returns the volume with the certificates for the connection to TiKV.
     fn tikv_volume(tls: &TikvTls) -> Volume {
         let (trusted, own) = (&tls.ca_secret_ref, &tls.client_secret_ref);
         let sources = vec![
@@ -354,7 +354,7 @@ impl Renderer<'_> {
         projected(TIKV_TLS, sources)
     }
 
-    /// Token that distinguishes the owner of a key prefix from others.
+    /// Returns the token that distinguishes the owner of a key prefix from others.
     pub(super) fn cluster_token(&self) -> String {
         format!("{}/{}", self.names().namespace, self.names().cluster)
     }
@@ -415,7 +415,7 @@ impl Renderer<'_> {
         mounts
     }
 
-    /// The spec's constraints; without any, members on TiKV prefer to be apart, by zone and by node.
+    /// Returns the spec's constraints. Without any, members on TiKV prefer different zones and nodes.
     fn spread(&self, constraints: Vec<TopologySpreadConstraint>) -> Option<Vec<TopologySpreadConstraint>> {
         let constraints = if constraints.is_empty() && self.desired.storage.tikv().is_some() {
             ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
@@ -444,7 +444,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Flags for the paths of the certificates, and for the clients and peers that are let in.
+/// Returns flags for the paths of the certificates, and for the clients and peers that may connect.
 fn certificate_flags() -> Vec<(&'static str, String)> {
     let files = [
         ("cert-file", "server.crt"),
@@ -464,8 +464,8 @@ fn certificate_flags() -> Vec<(&'static str, String)> {
     files.into_iter().chain(rules).collect()
 }
 
-/// A pod template without the id of the TiKV cluster or of the embedded store. It becomes known when brains run, and those that do are on
-/// that cluster or store: they need no restart for it.
+/// Returns a pod template without the id of the TiKV cluster or of the embedded store. The id becomes known only while brains run. They
+/// already use that cluster or store, so they need no restart for it.
 fn without_pinned(template: &Value) -> Value {
     let mut template = template.clone();
     let flags = [CLUSTER_ID, CLUSTER_STATE].map(|flag| format!("--{flag}="));
@@ -501,7 +501,7 @@ pub(super) fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
     flags
 }
 
-/// A volume of several sources, for the brain's group alone.
+/// Returns a volume of several sources that only the brain's group can read.
 fn projected(name: &str, sources: Vec<VolumeProjection>) -> Volume {
     Volume {
         name: name.to_owned(),
@@ -524,7 +524,7 @@ fn from_secret(name: &str, items: Vec<KeyToPath>) -> VolumeProjection {
     }
 }
 
-/// Members that only verify tokens have no private key.
+/// Returns the volume with the keys of JSON Web Tokens. Members that only verify tokens have no private key.
 fn jwt_volume(secret: &str) -> Volume {
     let public = from_secret(secret, vec![item("jwt.pub", "jwt.pub")]);
     let mut private = from_secret(secret, vec![item("jwt.key", "jwt.key")]);

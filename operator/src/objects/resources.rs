@@ -1,4 +1,4 @@
-//! The part of a pod that can change while it runs: processors and memory of its containers.
+//! The part of a pod that can change while it runs: CPU and memory of its containers.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::drift;
 use crate::names::FORMER_RESOURCES;
 
-/// Amounts of containers, by their names.
+/// Names of amounts, with those of their containers.
 pub(crate) type Names = BTreeSet<String>;
 
-/// Resources that Kubernetes gives and takes in place.
+/// Resources that Kubernetes can change in place.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 const PARTS: [&str; 2] = ["requests", "limits"];
 
@@ -27,7 +27,7 @@ fn lists() -> [(&'static str, Runs); 2] {
     ]
 }
 
-/// A pod template without what can change in place.
+/// Returns a pod template without the parts that can change in place.
 pub(crate) fn strip(template: &Value) -> Value {
     let mut stripped = template.clone();
     for (list, runs) in lists() {
@@ -53,7 +53,7 @@ pub(crate) fn strip(template: &Value) -> Value {
     stripped
 }
 
-/// A hash over what can change in place.
+/// Returns a hash over the parts that can change in place.
 pub(crate) fn hash(template: &Value) -> String {
     let mut amounts = Map::new();
     for (list, runs) in lists() {
@@ -77,7 +77,7 @@ pub(crate) fn hash(template: &Value) -> String {
     drift::digest(&Value::Object(amounts))
 }
 
-/// The names of the amounts that a template sets, such as `containers/brain/limits/cpu`.
+/// Returns the names of the amounts that a template sets, such as `containers/brain/limits/cpu`.
 pub(crate) fn names(template: &Value) -> Names {
     let mut names = Names::new();
     for (list, runs) in lists() {
@@ -101,15 +101,15 @@ fn name(list: &str, container: &Value, part: &str, resource: &str) -> String {
     format!("{list}/{container}/{part}/{resource}")
 }
 
-/// The amounts that the templates before the present one set, by the record on the live StatefulSet.
+/// Returns the amounts that the templates before the present one set, as recorded on the live StatefulSet.
 pub(crate) fn former(set: &DynamicObject) -> Names {
     let record = set.annotations().get(FORMER_RESOURCES);
     let names = record.into_iter().flat_map(|record| record.split(','));
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Records on a rendered StatefulSet what the live template sets, if it changes: a pod may have further amounts, by the defaults of its namespace,
-/// which are none of the operator's. `lag` is true if pods do not have what the live template sets yet.
+/// Records on a rendered StatefulSet the amounts that the live template sets, if they change. A pod may have further amounts from the
+/// defaults of its namespace, which the operator does not manage. `lag` is true if pods do not have the amounts of the live template yet.
 pub(crate) fn record(set: &mut Value, live: &DynamicObject, lag: bool) {
     let mut names = former(live);
     let present = &live.data["spec"]["template"];
@@ -123,10 +123,10 @@ pub(crate) fn record(set: &mut Value, live: &DynamicObject, lag: bool) {
     }
 }
 
-/// A strategic merge patch that gives the containers of `pod` the resources that `template` has.
+/// Returns a strategic merge patch that gives the containers of `pod` the resources of `template`.
 ///
-/// Amounts that `former` templates set and that are wanted no more are removed one by one: of a map that is replaced as a whole, by a
-/// directive, the API server drops the new amounts if the pod has no such map yet.
+/// Amounts that `former` templates set and that are no longer wanted are removed one by one. A directive would replace a map as a whole,
+/// but with it the API server drops the new amounts if the pod has no such map yet.
 pub(crate) fn patch(template: &Value, pod: &Value, former: &Names) -> Value {
     let mut spec = Map::new();
     for (list, runs) in lists() {
@@ -165,9 +165,10 @@ fn resized((list, container): (&str, &Value), present: Option<&Value>, former: &
     json!({"name": container["name"], "resources": resources})
 }
 
-/// The first amount of `template` that `pod` does not have: what a patch really did is read back.
+/// Returns the first amount of `template` that `pod` does not have. The result of a patch is checked by reading it back.
 ///
-/// A request that nobody wants may be there, as the API server derives it from the limit, and a limit that no `former` template set.
+/// A pod may have a request that the template does not set, because the API server derives it from the limit, and a limit that no `former`
+/// template set.
 pub(crate) fn missing(template: &Value, pod: &Value, former: &Names) -> Option<String> {
     lists().into_iter().find_map(|(list, runs)| {
         let containers = template["spec"][list].as_array().into_iter().flatten();
@@ -266,7 +267,7 @@ mod tests {
             json!({"limits": {"cpu": null, "memory": "1Gi"}, "requests": {"cpu": null}}),
         );
         check(json!({}), json!({}), json!({}));
-        // As a LimitRange fills in.
+        // These are values that a LimitRange fills in.
         check(
             json!({"limits": {"memory": "1Gi"}}),
             json!({"limits": {"memory": "2Gi", "ephemeral-storage": "1Gi"}, "requests": {"memory": "1Gi"}}),
@@ -314,7 +315,7 @@ mod tests {
         let limit = || json!({"limits": {"memory": "1Gi"}});
         check(limit(), json!({}), Some("brain did not get limits.memory"));
         check(limit(), json!({"limits": {"memory": "1024Mi"}}), None);
-        // As the API server fills in.
+        // These are values that the API server fills in.
         check(
             limit(),
             json!({"limits": {"memory": "1Gi"}, "requests": {"memory": "1Gi"}}),

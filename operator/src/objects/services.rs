@@ -13,9 +13,10 @@ use super::Renderer;
 use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, POD_NAME, ROLE, is_reserved};
 
 impl Renderer<'_> {
-    /// Names each member; before it is ready too, or brains could not find each other.
+    /// The headless Service, which gives each member a DNS name. It also does so before a member is ready, or brains could not find each
+    /// other.
     ///
-    /// Its ports are called as etcd's SRV records are, by which brains and clients find all members.
+    /// Its ports have the names of etcd's SRV records, by which brains and clients find all members.
     pub(super) fn headless(&self) -> Service {
         let (client, peer) = if self.desired.certificates.is_some() {
             ("etcd-client-ssl", "etcd-server-ssl")
@@ -41,14 +42,14 @@ impl Renderer<'_> {
         }
     }
 
-    /// The labels that Services find the brains by: of pods that somebody else makes, those of the spec's selector.
+    /// Returns the labels by which Services select the brains. For pods that the user creates they are those of the spec's selector.
     fn pod_labels(&self) -> BTreeMap<String, String> {
         let selector = self.cluster.spec.workload.selector.as_ref();
         let given = selector.and_then(|selector| selector.match_labels.clone());
         given.unwrap_or_else(|| self.names().selector())
     }
 
-    /// The labels of those that may serve clients: of an embedded store the first pod alone, however many there are.
+    /// Returns the labels of pods that may serve clients. With an embedded store this is only the first pod, whatever their number.
     fn serving_labels(&self) -> BTreeMap<String, String> {
         let mut labels = self.pod_labels();
         if self.names_only_member() {
@@ -62,12 +63,12 @@ impl Renderer<'_> {
         policy.map(|policy| format!("{policy:?}"))
     }
 
-    /// Of Services that name each member: not before they listen on all families.
+    /// Returns the IP families of Services that name each member, but only once members listen on all families.
     fn families_of_all(&self) -> Option<String> {
         self.families().filter(|_| self.epoch.listens_on_all_families())
     }
 
-    /// Every ready brain.
+    /// The Service in front of every ready brain.
     pub(super) fn client_service(&self) -> Service {
         let wanted = &self.cluster.spec.services.client;
         let type_ = match wanted.type_ {
@@ -97,7 +98,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// The leader alone: a pod has the label only while it is known to lead.
+    /// The Service in front of the leader alone: a pod has the label only while it is known to lead.
     pub(super) fn leader_service(&self) -> Option<Service> {
         let mut selector = self.serving_labels();
         selector.insert(ROLE.to_owned(), "leader".to_owned());
@@ -117,7 +118,7 @@ impl Renderer<'_> {
         self.cluster.spec.services.leader.enabled.then_some(service)
     }
 
-    /// One brain may be drained at a time, a broken one always. With a single brain a budget could only block drains.
+    /// One brain may be drained at a time, and a broken one always. With a single brain a budget could only block drains.
     pub(super) fn disruption_budget(&self) -> Option<PodDisruptionBudget> {
         let budget = self.cluster.spec.disruption_budget();
         let wanted = budget.enabled && self.desired.replicas > 1;
@@ -138,7 +139,7 @@ impl Renderer<'_> {
         })
     }
 
-    /// A PodMonitor of the Prometheus operator, whose types are not ours to link.
+    /// Returns a PodMonitor of the Prometheus operator, as JSON because its types are not linked here.
     pub(super) fn pod_monitor(&self) -> Option<Value> {
         let wanted = self.cluster.spec.monitoring.as_ref()?.pod_monitor.as_ref()?;
         let mut metadata = self.metadata(&self.names().cluster);
@@ -162,7 +163,7 @@ fn port(name: &str, number: i32) -> ServicePort {
     named_port(name, name, number)
 }
 
-/// A port of this name that leads to the container's port `target`.
+/// Returns a port of this name that leads to the container's port `target`.
 fn named_port(name: &str, target: &str, number: i32) -> ServicePort {
     ServicePort {
         name: Some(name.to_owned()),

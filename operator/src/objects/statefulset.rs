@@ -13,7 +13,7 @@ use super::pod::DATA;
 use super::{Renderer, epoch};
 
 impl Renderer<'_> {
-    /// As JSON: its template may have fields that are not in our version of the types.
+    /// Returns JSON, because its template may have fields that our version of the types does not have.
     pub(super) fn stateful_set(&self) -> Result<Value, serde_json::Error> {
         let embedded = self.desired.storage.embedded();
         let retention = |embedded: &Embedded| StatefulSetPersistentVolumeClaimRetentionPolicy {
@@ -58,7 +58,7 @@ impl Renderer<'_> {
         Ok(set)
     }
 
-    /// The claim template. Inherited labels stay out of it: it can never be changed.
+    /// Returns the claim template. It has no inherited labels, because it can never be changed.
     fn claim(&self, storage: &Embedded) -> PersistentVolumeClaim {
         let spec = PersistentVolumeClaimSpec {
             access_modes: Some(vec![format!("{:?}", storage.access_mode)]),

@@ -222,7 +222,7 @@ fn brains_in_pods_of_somebody_else_get_services_and_no_workload() {
     assert_eq!(objects[2].body["spec"]["selector"]["kubebrain.io/role"], "leader");
 }
 
-/// Scaling shall restart nobody: what the pods are made from does not know how many there are.
+/// Scaling must not restart any pod: the template does not depend on the number of members.
 #[test]
 fn the_template_does_not_depend_on_the_number_of_members() {
     let template = |replicas: i32| {
