@@ -1,7 +1,7 @@
-//! Observes a cluster: owned objects, pods and claims from the stores, and what the brains themselves say.
+//! Observes a cluster: owned objects, pods and claims from the stores, and the answers of the brains.
 //!
-//! Only brains are asked over the network; the API server is, where the stores cannot know: an object that was refused because
-//! another one stands there, a store that is late, why pods are missing.
+//! Normally only brains are queried. The API server is queried for what the stores cannot know: an object that was refused because another
+//! one of that name exists, an object in a store that lags, and the reason why pods are missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,17 +33,17 @@ pub(crate) mod refused_pods;
 pub(crate) use by_name::ask as ask_by_name;
 pub(crate) use catch_up::{Late, catch_up};
 
-/// Questions to brains at a time, for one cluster and for all together.
+/// Maximum number of concurrent requests to brains, for one cluster and for all together.
 const PROBES: (usize, usize) = (8, 32);
-/// Timeout of all probes of one reconcile together.
+/// Timeout for all probes of one reconcile together.
 const PROBING: Duration = Duration::from_secs(8);
-/// Most brains of one cluster that are asked in a pass.
+/// Maximum number of brains of one cluster that are queried in a pass.
 const MEMBERS: usize = 64;
 
-/// Everything that one pass looks at.
+/// Everything that one pass observes.
 #[derive(Default, Clone)]
 pub(crate) struct Observed {
-    /// The wall clock when the pass began.
+    /// The wall clock at the beginning of the pass.
     pub(crate) now: Timestamp,
     /// Objects under the names that the cluster uses, of any owner.
     pub(crate) objects: BTreeMap<Key, DynamicObject>,
@@ -53,30 +53,30 @@ pub(crate) struct Observed {
     pub(crate) trial: Option<Pod>,
     /// Claims with the cluster's label.
     pub(crate) claims: Vec<PersistentVolumeClaim>,
-    /// Answers of running brains by pod, or the reasons why there is none.
+    /// Answers of running brains by pod, or the reasons why there is no answer.
     pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
     /// Outcomes of earlier applies of these objects.
     pub(crate) applies: BTreeMap<Key, Known>,
-    /// Reasons that running brains do not serve, by pod, as far as they report them.
+    /// Reasons why running brains do not serve, by pod, as far as they report them.
     pub(crate) refusals: BTreeMap<String, probe::Refusal>,
     /// True if the API server has the kind PodMonitor.
     pub(crate) pod_monitors: bool,
-    /// Secrets that the user made and the spec names; `None` for one that does not exist.
+    /// Secrets of the user that the spec names; `None` for one that does not exist.
     pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// Reason that the StatefulSet's controller cannot make pods that have been missing for a while, in its words.
+    /// Reason why the StatefulSet's controller cannot create pods that have been missing for a while, in its words.
     pub(crate) refused_pods: Option<String>,
 }
 
 impl Observed {
-    /// Returns true if an apply of `object` is known to leave the live one as it is: admission puts something else in the place of what
-    /// is wanted.
+    /// Returns true if an apply of `object` is known to leave the live object unchanged, because admission replaces what the operator
+    /// wants.
     pub(crate) fn is_as_admitted(&self, object: &Object) -> bool {
         let (known, live) = (self.applies.get(&object.key), self.objects.get(&object.key));
         matches!((known, live), (Some(known), Some(live)) if known.is_settled(object, live))
     }
 }
 
-/// Bounds the questions to all brains together. Clones share the bound.
+/// Limits concurrent requests to all brains together. Clones share the limit.
 #[derive(Clone)]
 pub(crate) struct Prober(Arc<Semaphore>);
 
@@ -86,7 +86,7 @@ impl Default for Prober {
     }
 }
 
-/// Looks at everything that belongs to a cluster. What is late in the stores is taken from `late`.
+/// Observes everything that belongs to a cluster. Objects that the stores do not show yet come from `late`.
 ///
 /// # Errors
 /// The API server refused or did not answer. A brain that does not answer is no error.
@@ -150,7 +150,7 @@ pub(crate) async fn observe(
     Ok(observed)
 }
 
-/// The brains that run and have an address, and how to ask them.
+/// Returns the running brains that have an address, and how to reach them.
 fn members(desired: &Desired, observed: &Observed, external: bool, identity: Option<&Identity>) -> Vec<Member> {
     let set = observed
         .objects
@@ -170,7 +170,7 @@ fn members(desired: &Desired, observed: &Observed, external: bool, identity: Opt
     members.take(MEMBERS).collect()
 }
 
-/// Asks every brain that has an address.
+/// Queries every brain that has an address.
 async fn ask(
     prober: &Prober,
     members: &[Member],
@@ -199,7 +199,7 @@ async fn ask(
             answers.insert(pod, answer);
         }
     };
-    // Those that are missing then keep the answer that they were not asked.
+    // Brains whose answer is still missing keep the answer that they were not asked.
     drop(tokio::time::timeout(PROBING, collect).await);
     answers
 }
@@ -211,10 +211,10 @@ fn may_be_ours(pod: &Pod, set: Option<&str>) -> bool {
     controller.is_none_or(|controller| Some(controller.uid.as_str()) == set)
 }
 
-/// The operator's client certificate for brains, and the CA to verify them with; `None` without TLS.
+/// Returns the operator's client certificate for brains, and the CA to verify them with; `None` without TLS.
 ///
 /// # Errors
-/// It is not there yet, in words for the status.
+/// It does not exist yet, in words for the status.
 pub(crate) fn identity(
     cluster: &KubeBrainCluster,
     desired: &Desired,
@@ -228,7 +228,7 @@ pub(crate) fn identity(
     }
 }
 
-/// The operator's certificate and the published bundle, as stored. Objects of somebody else are not trusted.
+/// Returns the operator's certificate and the published bundle, as stored. Foreign objects are not trusted.
 fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Identity> {
     let uid = cluster.uid().unwrap_or_default();
     let own = |kind, name: String| {
@@ -247,7 +247,7 @@ fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) ->
     })
 }
 
-/// The same from Secrets that the user made.
+/// Returns the same from Secrets of the user.
 fn given(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Identity> {
     let secrets = cluster.spec.tls.secrets.as_ref()?;
     let text = |name: &str, key: &str| {
@@ -271,7 +271,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     ready_since(pod).is_some()
 }
 
-/// Since when a pod is ready, in seconds of the wall clock; `None` if it is not.
+/// Returns the time since which a pod is ready, in seconds of the wall clock; `None` if it is not.
 pub(crate) fn ready_since(pod: &Pod) -> Option<i64> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions

@@ -1,7 +1,7 @@
-//! From what is wanted and what was seen to the steps of one pass. Pure.
+//! Computes the steps of one pass from the desired and the observed state. Pure.
 //!
-//! Invariants: nothing is touched that this cluster does not own; at most one pod is replaced in a pass, and none while anything
-//! else is in the way; a pass that finds everything in order has no steps.
+//! Invariants: no object that this cluster does not own is changed; at most one pod is replaced in a pass, and none while anything else
+//! blocks; a pass that finds everything in order has no steps.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,16 +44,16 @@ pub(crate) use storage::OTHER_CLUSTER;
 pub(crate) use store::{DATA_REPLACED, seen as seen_store};
 pub(crate) use trial::failed as failed_trial;
 
-/// One write. It has no `Debug`: some carry keys.
+/// One write. It has no `Debug`, because some steps contain keys.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Make the authority, or take the stored one to its next state.
+    /// Create the authority, or move the stored one to its next state.
     WriteAuthority {
         change: Change,
         before: Option<Box<State>>,
         live: Option<Live>,
     },
-    /// Delete an authority that the status never recorded and that nothing was published of.
+    /// Delete an authority that the status never recorded and that published nothing.
     DiscardAuthority { live: Live },
     /// Issue a certificate and store it with the bundle.
     Issue {
@@ -64,23 +64,23 @@ pub(crate) enum Step {
         signer: Pair,
         bundle: String,
     },
-    /// Write an object; `uid` is that of the live one.
+    /// Apply an object; `uid` is that of the live object.
     Apply { object: Object, uid: Option<String> },
-    /// Take back what somebody else added to the live object of this uid; `object` is as it should be.
+    /// Remove what another manager added to the live object of this uid; `object` is the wanted one.
     TakeBack {
         object: Object,
         uid: String,
         additions: Additions,
     },
-    /// Have the StatefulSet keep its claims when it is deleted.
+    /// Make the StatefulSet keep its claims when it is deleted.
     RetainClaims { set: String, uid: String },
-    /// Set the number of members of the StatefulSet back to what it was told last, while nothing may change.
+    /// Set the number of members of the StatefulSet back to the last one that the operator set, while nothing may change.
     Scale { set: String, uid: String, replicas: i32 },
-    /// Make the pod in which a new template is tried: the small one, or the whole one where that is forbidden.
+    /// Create the pod in which a new template is tried: the small one, or the whole one where a small one is forbidden.
     Try { pod: Value, whole: Value },
     /// Delete that pod.
     EndTrial { pod: String, uid: String },
-    /// Delete an object that is wanted no more.
+    /// Delete an object that is no longer wanted.
     Delete { key: Key, uid: String },
     /// Let a volume grow, or change its attributes class.
     ChangeClaim {
@@ -88,7 +88,7 @@ pub(crate) enum Step {
         size: Quantity,
         attributes_class: Option<String>,
     },
-    /// Say on a pod what it does for the others; `None` if unknown.
+    /// Label a pod with the role of its brain; `None` if unknown.
     Label {
         pod: String,
         uid: String,
@@ -99,11 +99,11 @@ pub(crate) enum Step {
         pod: String,
         uid: String,
         patch: Value,
-        /// What the pod shall look like then.
+        /// The pod template to reach.
         template: Value,
         /// Amounts that former templates set.
         former: resources::Names,
-        /// The brain has to be restarted for its memory.
+        /// The brain must be restarted for its memory.
         restarts: bool,
         hash: String,
     },
@@ -114,7 +114,7 @@ pub(crate) enum Step {
         to: String,
         target: u64,
     },
-    /// Delete a pod, so that it comes back as the template now is.
+    /// Delete a pod, so that it is recreated from the present template.
     Replace {
         pod: String,
         uid: String,
@@ -123,39 +123,39 @@ pub(crate) enum Step {
     },
 }
 
-/// An object that somebody else keeps changing.
+/// An object that another manager keeps changing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contested {
     /// The first field that differs.
     pub(crate) field: String,
-    /// Time that it is left alone.
+    /// Time for which it is not applied.
     pub(crate) held: Duration,
 }
 
-/// The steps of one pass, and what the status needs to know of how they came about.
+/// The steps of one pass, and what the status needs to know about their reasons.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
-    /// Objects of somebody else that stand where ours should.
+    /// Foreign objects under the names of ours.
     pub(crate) foreign: Vec<Key>,
-    /// Objects of a deleted cluster of the same name, which will be gone soon.
+    /// Objects of a deleted cluster of the same name, which will be deleted soon.
     pub(crate) former: Vec<Key>,
     pub(crate) certificates: Certificates,
     pub(crate) rollout: Rollout,
     /// The leader.
     pub(crate) lead: Lead,
     pub(crate) claims: claims::Claims,
-    /// Objects that are not applied now, because somebody else keeps changing them.
+    /// Objects that are not applied now, because another manager keeps changing them.
     pub(crate) contested: BTreeMap<Key, Contested>,
-    /// Reason that nothing that runs may be changed: only a person can put it right.
+    /// Reason why nothing that runs may be changed; only a user can fix it.
     pub(crate) blocker: Option<Refusal>,
     /// The trial that a new template waits for, in words.
     pub(crate) trial: Option<String>,
-    /// A trial ended that proved nothing.
+    /// A trial ended without a result.
     pub(crate) lost_trial: bool,
-    /// What is said of a template that cannot be tried, if this pass writes one.
+    /// Event to publish about a template that cannot be tried, if this pass writes one.
     pub(crate) untried: Option<Event>,
-    /// Why a member has not the resources of the spec, and keeps those that it has, in words.
+    /// Reason why a member keeps its present resources instead of those of the spec, in words.
     pub(crate) stays: Option<String>,
     /// Number of members that the StatefulSet has after this pass.
     pub(crate) replicas: Option<i32>,
@@ -164,7 +164,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns true if something has to be out of the way before pods are made or replaced.
+    /// Returns true if something must be resolved before pods are created or replaced.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.foreign.is_empty()
             || !self.former.is_empty()
@@ -172,8 +172,8 @@ impl Plan {
             || self.blocker.is_some()
     }
 
-    /// The steps that are taken although nothing may change: the leader is still labelled, certificates that exist are still renewed,
-    /// volumes that a deletion shall not take with it are kept, and so is the number of members.
+    /// Returns the steps that are taken although nothing may change: the leader is still labelled, existing certificates are still renewed,
+    /// volumes that must survive a deletion of the cluster are kept, and so is the number of members.
     pub(crate) fn safe_steps(&self) -> Vec<Step> {
         let safe = self.steps.iter().filter(|step| match step {
             Step::WriteAuthority { change, .. } => {
@@ -195,7 +195,7 @@ impl Plan {
         safe.cloned().collect()
     }
 
-    /// Returns true if a step changes what runs, and not only what is known of it.
+    /// Returns true if a step changes running pods, and not only the metadata about them.
     pub(crate) fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Apply { object, .. } | Step::TakeBack { object, .. } => object.key.kind == Kind::StatefulSet,
@@ -205,10 +205,10 @@ impl Plan {
     }
 }
 
-/// The objects that a cluster should have.
+/// Returns the objects that a cluster should have.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn keys(
     cluster: &KubeBrainCluster,
     desired: &Desired,
@@ -217,7 +217,7 @@ pub(crate) fn keys(
     let set = Key::new(Kind::StatefulSet, &desired.names.cluster);
     let renderer = Renderer::beside(observed.objects.get(&set), cluster, desired)?;
     let mut keys = owned::keys(desired, observed, &renderer)?;
-    // While the spec is refused, too: pods that exist are looked after.
+    // This also holds while the spec is refused: existing pods are still managed.
     if !is_external(cluster) && !keys.contains(&set) {
         keys.push(set);
     }
@@ -227,7 +227,7 @@ pub(crate) fn keys(
 /// Plans one pass.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(crate) fn plan(
     cluster: &KubeBrainCluster,
     desired: &Desired,
@@ -255,7 +255,7 @@ pub(crate) fn plan(
             .map(|live| ownership::of(&live.metadata, &cluster.name_any(), &uid))
         {
             Some(ownership::Ownership::Foreign) => plan.foreign.push(key),
-            // A key that others may know is not taken over by its label alone.
+            // A key that others may know is not taken over because of its label alone.
             Some(ownership::Ownership::Orphaned) if key == authority => plan.foreign.push(key),
             Some(ownership::Ownership::Former) => plan.former.push(key),
             Some(ownership::Ownership::Ours | ownership::Ownership::Orphaned) | None => {}

@@ -1,7 +1,7 @@
-//! `kubectl kubebrain`: what a person asks of a cluster and of its operator.
+//! `kubectl kubebrain`: queries about a cluster and requests to its operator.
 //!
-//! It talks to the API server alone, with the rights of whoever calls it. It does nothing itself: what shall be done is an annotation
-//! or a field of the cluster, which the operator acts on.
+//! It talks only to the API server, with the rights of its user. It changes nothing else itself: a request is an annotation or a field of
+//! the cluster, which the operator acts on.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ mod wishes;
 
 use connect::{Connection, Target};
 
-/// Looks at KubeBrainClusters and asks their operator for something.
+/// Inspect KubeBrainClusters and send requests to their operator.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-kubebrain", bin_name = "kubectl kubebrain", version)]
 struct Arguments {
@@ -38,70 +38,69 @@ struct Arguments {
 enum Command {
     /// Show members, leader, storage, certificates and conditions of a cluster
     ///
-    /// How far a member is behind is asked of the members themselves, which takes the right to get pods/proxy. All else is the
+    /// The lag of a member is queried from the members themselves, which requires the right to get pods/proxy. Everything else is the
     /// status that the operator wrote.
     Status {
         /// Name of the KubeBrainCluster; all are listed if not given
         #[arg(conflicts_with = "all_namespaces")]
         name: Option<String>,
-        /// List those of all namespaces
+        /// List the clusters of all namespaces
         #[arg(short = 'A', long)]
         all_namespaces: bool,
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Show what the operator would do next and what that waits for; nothing is written
+    /// Show the next steps of the operator and what further ones wait for; nothing is written
     ///
-    /// Takes the right to list everything that the operator makes, Secrets among it. Members are asked through the API server,
-    /// which takes the right to get pods/proxy; without it, what the status says of them is taken.
+    /// Requires the right to list all objects that the operator creates, including Secrets. Members are queried through the API server,
+    /// which requires the right to get pods/proxy; without it, their state is taken from the status.
     Plan {
         /// Name of the KubeBrainCluster
         name: String,
         #[command(flatten)]
         flags: plan::OperatorFlags,
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Have another member lead
+    /// Transfer leadership to another member
     ///
-    /// Sets the annotation kubebrain.io/transfer-leader and waits until another member leads. A cluster that is being rolled out
-    /// hands over afterwards.
+    /// Sets the annotation kubebrain.io/transfer-leader and waits until another member leads. A cluster in a roll-out hands over after it.
     TransferLeader {
         /// Name of the KubeBrainCluster
         name: String,
-        /// Pod of the member that shall lead; any that is ready if not given
+        /// Pod of the next leader; any ready member if not given
         #[arg(long, value_name = "POD")]
         to: Option<String>,
         /// Do not wait until another member leads
         #[arg(long)]
         no_wait: bool,
-        /// How long to wait
+        /// Maximum time to wait
         #[arg(long, default_value = "2m", value_parser = duration)]
         timeout: Duration,
     },
     /// Restart the members one by one, the leader last
     ///
-    /// Sets the annotation kubebrain.io/restart. What git says of the cluster stays as it is, so that self-healing undoes and
-    /// repeats nothing.
+    /// Sets the annotation kubebrain.io/restart. The cluster's manifest in git stays unchanged, so self-healing neither reverts nor repeats
+    /// the restart.
     Restart {
         /// Name of the KubeBrainCluster
         name: String,
-        /// Do not wait until the operator has taken the wish
+        /// Do not wait until the operator has accepted the request
         #[arg(long)]
         no_wait: bool,
-        /// How long to wait for that
+        /// Maximum time to wait for that
         #[arg(long, default_value = "1m", value_parser = duration)]
         timeout: Duration,
     },
-    /// Have the key of the certificate authority replaced, in phases
+    /// Replace the key of the certificate authority, in phases
     ///
-    /// Raises spec.tls.caGeneration by one. Where git holds the cluster, raise it there instead: it would be taken back here.
+    /// Raises spec.tls.caGeneration by one. If the cluster is managed in git, raise it there instead, or the change is reverted.
     RotateCa {
         /// Name of the KubeBrainCluster
         name: String,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
@@ -110,12 +109,12 @@ enum Command {
         /// Name of the KubeBrainCluster
         name: String,
     },
-    /// Let changes to a cluster go on
+    /// Resume changes to a cluster
     Resume {
         /// Name of the KubeBrainCluster
         name: String,
     },
-    /// Wait for something
+    /// Wait for a condition
     Wait {
         #[command(subcommand)]
         what: Awaited,
@@ -124,20 +123,20 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Awaited {
-    /// Wait until every member is as the spec wants it, and ready; fails where only a change of the spec helps
+    /// Wait until every member matches the spec and is ready; fails if only a change of the spec helps
     Rollout {
         /// Name of the KubeBrainCluster
         name: String,
-        /// How long to wait
+        /// Maximum time to wait
         #[arg(long, default_value = "10m", value_parser = duration)]
         timeout: Duration,
     },
 }
 
-/// How a result is printed.
+/// Output format of a result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people
+    /// For humans
     #[default]
     Table,
     /// For programs
@@ -148,7 +147,7 @@ fn duration(text: &str) -> Result<Duration, crds::duration::Error> {
     crds::duration::parse(text)
 }
 
-/// The program `kubectl-kubebrain`, with the arguments of this process.
+/// Runs `kubectl-kubebrain` with the arguments of this process.
 #[must_use]
 pub fn run_plugin() -> ExitCode {
     let arguments = Arguments::parse();
@@ -177,7 +176,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     })
 }
 
-/// One command; what it says goes to `out`.
+/// Runs one command and writes its output to `out`.
 async fn run(target: &Target, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Status {

@@ -1,7 +1,7 @@
-//! Asks a brain who it is and who leads, over the network as any client would, and asks a leader to hand over.
+//! Asks a brain for its identity and its leader, over the network as any client would, and asks a leader to hand over.
 //!
-//! The address is the pod's own, so that no name service stands in between; the certificate is still checked against its name.
-//! A brain is untrusted: its image is the tenant's choice. What it sends is bounded in time, in bytes and in every text.
+//! The address is the pod's own, so no DNS lookup is involved; the certificate is still checked against the pod's name. A brain is
+//! untrusted, because the tenant chooses its image. Its answers are limited in time, in bytes and in the length of every text.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,11 +26,11 @@ use connection::{Peer, clean};
 
 /// Timeout of a `GET /member`.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Longest time that a brain holds an answer back while it waits for a change, with a margin for the network.
+/// Maximum time that a brain delays an answer while it waits for a change, with a margin for the network.
 const CHANGE: Duration = Duration::from_secs(35);
 /// Timeout of a leadership transfer.
 const HAND_OVER: Duration = Duration::from_secs(10);
-/// Longest text of a brain that goes into a message, in bytes.
+/// Maximum length of a brain's text in a message, in bytes.
 const TEXT: usize = 256;
 
 /// The operator's client certificate for brains, and the CA to verify them with, as PEM.
@@ -41,19 +41,19 @@ pub(crate) struct Identity {
     pub(crate) trusted: String,
 }
 
-/// Asks the brain at the IP address `address`, whose certificate shall be for `host`. Without an identity the connection is plain text.
+/// Queries the brain at the IP address `address`, whose certificate must be for `host`. Without an identity the connection is plain text.
 ///
 /// # Errors
-/// The reason that it did not answer.
+/// The reason why it did not answer.
 pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, Silence> {
     member(client_port(address)?, host, identity, None).await
 }
 
-/// Like [`ask`], but the brain answers only when it knows a leader of a higher epoch than `after` or lost the one that it knew,
-/// and in any case within 30 s.
+/// Like [`ask`], but the brain answers only when it knows a leader of a higher epoch than `after` or lost the leader that it knew, and in
+/// any case within 30 s.
 ///
 /// # Errors
-/// The reason that it did not answer.
+/// The reason why it did not answer.
 pub(crate) async fn ask_after(
     address: &str,
     host: &str,
@@ -64,11 +64,11 @@ pub(crate) async fn ask_after(
     answer.map_err(|silence| silence.text)
 }
 
-/// Asks the leader at `address` to hand over to the member with the id `target`, by etcd's `Maintenance.MoveLeader`. It returns
-/// when that member leads.
+/// Asks the leader at `address` to hand over to the member with the id `target`, by etcd's `Maintenance.MoveLeader`. Returns when that
+/// member leads.
 ///
 /// # Errors
-/// The reason that it did not, in words for the status. It is then unknown if leadership moved.
+/// The reason why it did not hand over, in words for the status. It is then unknown whether leadership moved.
 pub(crate) async fn move_leader(
     address: &str,
     host: &str,
@@ -109,7 +109,7 @@ async fn member(
     Err(Silence { text, refusal })
 }
 
-/// Etcd's request; its answer has nothing but a header.
+/// Etcd's request; its answer contains only a header.
 #[derive(Clone, PartialEq, Message)]
 struct MoveLeaderRequest {
     #[prost(uint64, tag = "1")]
@@ -143,7 +143,7 @@ async fn transfer(address: SocketAddr, host: &str, identity: Option<&Identity>, 
     }
 }
 
-/// A gRPC message: not compressed, its length, its bytes.
+/// Encodes a gRPC message: the flag for no compression, the length, and the bytes.
 fn framed(message: &impl Message) -> Bytes {
     let bytes = message.encode_to_vec();
     let mut frame = BytesMut::with_capacity(5 + bytes.len());
@@ -153,7 +153,7 @@ fn framed(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// The address with the client port, unless it names one itself.
+/// Returns the address with the client port, unless the address has a port of its own.
 fn client_port(address: &str) -> Result<SocketAddr, String> {
     if let Ok(with_port) = address.parse() {
         return Ok(with_port);

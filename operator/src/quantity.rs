@@ -2,16 +2,16 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Result of `parse` for one.
+/// The result of `parse` for the quantity 1.
 pub(crate) const ONE: i128 = 1000;
 
-/// The value of one in JSON, which may be a number; `None` as for `parse`.
+/// Returns the value of a quantity in JSON, which may be a number; `None` as for `parse`.
 pub(crate) fn of(value: &serde_json::Value) -> Option<i128> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     parse(&Quantity(text))
 }
 
-/// The value in thousandths; `None` if it is no quantity or out of range.
+/// Returns the value in thousandths; `None` if it is not a quantity or out of range.
 pub(crate) fn parse(quantity: &Quantity) -> Option<i128> {
     let text = quantity.0.as_str();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
@@ -49,7 +49,7 @@ pub(crate) fn parse(quantity: &Quantity) -> Option<i128> {
         .checked_mul(unit)?
         .checked_add(read(fraction)?)?
         .checked_mul(scale)?;
-    // As Kubernetes does, what is smaller than a thousandth is rounded up.
+    // Round up to a thousandth, as Kubernetes does.
     Some(value.checked_add(unit - 1)? / unit)
 }
 

@@ -1,5 +1,5 @@
-//! The pod in which a new template is tried before it replaces the only member: the same image, flags, files and rules of the cluster,
-//! with `--check`, and none of the data.
+//! The pod in which a new template is tried before it replaces the only member. It has the same image, flags, files and rules of the
+//! cluster, with `--check`, and none of the data.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value, json};
@@ -9,24 +9,24 @@ use super::pod::{CONTAINER, DATA, POD_NAME};
 use crate::names::{COMPONENT, ROLE};
 use crate::quantity;
 
-/// Rules by which a pod keeps away from others: beside the member that runs, a trial could not keep them.
+/// Rules that keep a pod away from others or near them. A trial could not satisfy them beside the running member.
 const APART: [&str; 2] = ["podAntiAffinity", "podAffinity"];
-/// What a small trial asks of a node: a node that is full with the member must have room for it.
+/// Requests of a small trial, so that a node that the member fills still has room for it.
 const SMALL: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
 
 /// The resource of the files of a container.
 const FILES: &str = "ephemeral-storage";
 
-/// What a trial asks of a node.
+/// Resource requests of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Small,
-    /// As much as the member would: rules of the namespace may refuse a smaller pod.
+    /// The requests of the member, because rules of the namespace may refuse a smaller pod.
     Whole,
 }
 
 impl Renderer<'_> {
-    /// Makes it of the template of a StatefulSet; `live` is the one that the member has.
+    /// Builds the pod from the template of a StatefulSet; `live` is the template that the member has.
     pub(crate) fn trial(&self, template: &Value, live: &Value, size: Size) -> Value {
         let mut pod = template.clone();
         pod["apiVersion"] = json!("v1");
@@ -40,7 +40,7 @@ impl Renderer<'_> {
         metadata["namespace"] = json!(self.names().namespace);
         metadata["ownerReferences"] = json!([owner]);
         if let Some(labels) = metadata["labels"].as_object_mut() {
-            // By which Services and budgets would find it.
+            // Services and budgets would select the pod by these labels.
             labels.remove(COMPONENT);
             labels.remove(ROLE);
             labels.insert("app.kubernetes.io/name".to_owned(), json!("kubebrain-trial"));
@@ -48,7 +48,7 @@ impl Renderer<'_> {
         let spec = &mut pod["spec"];
         spec["restartPolicy"] = json!("Never");
         spec["terminationGracePeriodSeconds"] = json!(1);
-        // It never is ready, so that no Service of anybody sends it clients.
+        // The pod never becomes ready, so no Service sends clients to it.
         spec["readinessGates"] = json!([{"conditionType": format!("{}/never", crds::GROUP)}]);
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("topologySpreadConstraints");
@@ -77,7 +77,7 @@ impl Renderer<'_> {
         pod
     }
 
-    /// The volume of the data stays with the member.
+    /// Replaces the data volume by an empty one, because the member still uses its volume.
     fn without_data(&self, pod: &mut Value) {
         if self.desired.storage.embedded().is_none() {
             return;
@@ -93,7 +93,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Takes ports and probes from a container.
+/// Removes ports and probes from a container.
 fn without_network(container: &mut Value) {
     if let Some(fields) = container.as_object_mut() {
         for field in ["ports", "livenessProbe", "readinessProbe", "startupProbe"] {
@@ -102,8 +102,9 @@ fn without_network(container: &mut Value) {
     }
 }
 
-/// Small requests of processors and memory, with the limits that are given. Files are as large as those of the member. What else the member
-/// does not hold yet is kept, as a device that no node has keeps it from starting, too; what it `held` may be there only once. A request is never above its limit, which the API server would refuse.
+/// Returns small requests of CPU and memory with the given limits. Ephemeral storage is as large as the member's. Other resources are kept
+/// unless the member has `held` them already, because they may exist only once: a device that no node has would prevent the member's start,
+/// too. A request never exceeds its limit, which the API server would refuse.
 fn small(given: &Value, held: Option<&Value>) -> Value {
     let (mut limits, mut requests) = (Map::new(), Map::new());
     for (name, least) in SMALL {
@@ -115,7 +116,7 @@ fn small(given: &Value, held: Option<&Value>) -> Value {
             .flatten()
             .chain([&least])
             .min_by_key(|amount| {
-                // One that cannot be read is left to the API server.
+                // The API server validates an amount that cannot be read here.
                 quantity::of(amount).unwrap_or(i128::MAX)
             });
         if let Some(smallest) = smallest.filter(|_| limit.is_some() || request.is_some()) {
@@ -137,7 +138,7 @@ fn small(given: &Value, held: Option<&Value>) -> Value {
     json!({"limits": limits, "requests": requests})
 }
 
-/// The brain of the member `name`, which only checks its flags and files.
+/// Makes the container a brain of the member `name` that only checks its flags and files.
 fn check_only(container: &mut Value, name: &str) {
     if let Some(args) = container["args"].as_array_mut() {
         args.push(json!("--check"));

@@ -13,11 +13,11 @@ use crate::drift;
 use crate::names::{MANAGED_BY, MANAGER, RESTART_HASH, labels};
 use crate::spec::Tikv;
 
-/// Pods that may fail before the Job has failed.
+/// Number of pods that may fail before the Job fails.
 const RETRIES: i32 = 3;
-/// Seconds after which a Job that does not end has failed; the next one goes on where it was.
+/// Seconds after which an unfinished Job fails; the next one continues where it stopped.
 const DEADLINE: i64 = 3600;
-/// Fields of a pod by which a podTemplate says where brains run, and as whom.
+/// Fields of a pod by which a podTemplate defines where brains run, and under which account.
 const POD: [&str; 14] = [
     "affinity",
     "dnsConfig",
@@ -34,19 +34,19 @@ const POD: [&str; 14] = [
     "securityContext",
     "tolerations",
 ];
-/// The same of the brain's container.
+/// The same for the brain's container.
 const BRAIN: [&str; 4] = ["image", "imagePullPolicy", "resources", "securityContext"];
 
 impl Renderer<'_> {
-    /// It runs the brain's own subcommand, with the image, the certificates and the place of the brains.
+    /// Renders the Job. It runs the brain's own subcommand with the image, the certificates and the placement of the brains.
     ///
     /// # Errors
-    /// The template does not serialise.
+    /// The template fails to serialise.
     pub(crate) fn wipe_job(&self, tikv: &Tikv) -> Result<Job, serde_json::Error> {
         let name = self.names().wipe();
         let template = self.wipe_template(tikv)?;
         let mut owner = self.owner();
-        // A deletion in the foreground would not wait for the wipe, but delete it.
+        // A foreground deletion would not wait for the wipe, but delete the Job.
         owner.block_owner_deletion = None;
         let mut metadata = ObjectMeta {
             owner_references: Some(vec![owner]),
@@ -82,7 +82,7 @@ impl Renderer<'_> {
         let spec = PodSpec {
             containers: containers.collect(),
             volumes: self.tikv_volumes(),
-            // The brains' own account goes with the cluster's other objects.
+            // The brains' own account is deleted with the cluster's other objects.
             service_account_name: None,
             topology_spread_constraints: None,
             restart_policy: Some("Never".to_owned()),
@@ -101,7 +101,8 @@ impl Renderer<'_> {
         Ok(template)
     }
 
-    /// Takes over what the podTemplate says of brains' pods and of their container. Other containers and volumes stay out: they would not end.
+    /// Applies what the podTemplate sets for the brains' pods and their container. Other containers and volumes are omitted: such
+    /// containers would not terminate.
     fn follow_template(&self, template: &mut Value) -> Result<(), serde_json::Error> {
         let merged = self.template()?;
         for field in POD {
@@ -126,7 +127,7 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    /// Without those by which Services and budgets find brains.
+    /// Returns the labels without those by which Services and budgets select brains.
     fn wipe_labels(&self) -> BTreeMap<String, String> {
         let inherited = self.labels().into_iter();
         let own = self.names().labels();
@@ -144,7 +145,7 @@ impl Renderer<'_> {
             ..tikv.clone()
         };
         let mut flags = super::pod::tikv_flags(&ungoverned);
-        // Also one that became known only later: nothing is restarted by it.
+        // The id is also set if it became known only later, because it restarts no brain here.
         flags.extend(tikv.cluster_id.as_ref().map(|id| ("tikv-cluster-id", id.clone())));
         flags.push(("initial-cluster-token", self.cluster_token()));
         let flags = flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"));

@@ -1,4 +1,4 @@
-//! Objects that no store shows, asked for by their names: a label that somebody took off, or an object of somebody else, is no absence.
+//! Requests objects by name that no store shows: an object whose label was removed and a foreign object are not absent.
 
 use std::pin::pin;
 
@@ -16,22 +16,22 @@ use crate::spec::Desired;
 use crate::stores::is_optional;
 use crate::stores::received::Object;
 
-/// Reads at a time.
+/// Maximum number of concurrent reads.
 const READS: usize = 8;
 
 /// The outcome of one read.
 enum Found {
     Object(Box<(Key, DynamicObject)>),
     Nothing,
-    /// The kind is one that clusters can do without, and it could not be read.
+    /// The kind is optional for clusters, and the object could not be read.
     Unknown,
 }
 
-/// Puts every object that the cluster should have and that is not in `observed` there, if it exists. A cluster that has everything costs
-/// no request.
+/// Adds every object to `observed` that the cluster should have and that is missing there, if it exists. A complete cluster costs no
+/// request.
 ///
 /// # Errors
-/// The API server refused or did not answer, and not about an optional kind alone.
+/// The API server refused or did not answer, and not only for an optional kind.
 pub(crate) async fn ask(
     client: &Client,
     cluster: &KubeBrainCluster,
@@ -45,7 +45,7 @@ pub(crate) async fn ask(
         let resource = key.kind.resource();
         let api: Api<Object> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);
         let found = match api.get_opt(&key.name).await {
-            // By its code: an API server that does not know the group answers without a reason.
+            // Compare the code: an API server that does not know the group answers without a reason.
             Err(kube::Error::Api(status)) if status.code == 404 => Found::Nothing,
             Err(error) if is_optional(key.kind) => {
                 debug!(%error, kind = resource.kind, name = key.name, "an object of an optional kind cannot be read");
@@ -62,7 +62,7 @@ pub(crate) async fn ask(
         match found {
             Found::Object(found) => observed.objects.extend([*found]),
             Found::Nothing => {}
-            // As if the API server did not have the kind.
+            // Treat the kind as missing in the API server.
             Found::Unknown => observed.pod_monitors = false,
         }
     }

@@ -1,4 +1,4 @@
-//! Compares the watch stores with this process's own writes. A reconcile waits for a store that is behind, or reads the object.
+//! Compares the watch stores with this process's own writes. A reconcile waits for a store that lags, or reads the object.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::reconcile::Context;
 use crate::stores::clusters;
 use crate::stores::received::Object;
 
-/// A store that is behind a write for longer is not waited for: the object is read.
+/// A store that lags a write for longer is not waited for: the object is read.
 const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Objects as the API server has them, where the stores do not show it; `None` for what does not exist.
+/// Objects from the API server that the stores do not show yet; `None` for an object that does not exist.
 #[derive(Default)]
 pub(crate) struct Late(Vec<(Watched, String, Option<Object>)>);
 
@@ -30,10 +30,10 @@ enum Watched {
     Claim,
 }
 
-/// Compares the stores with what was written for the cluster. `None` while they are behind: planning would repeat the writes.
+/// Compares the stores with the writes for the cluster. Returns `None` while they lag, because a plan would repeat the writes.
 ///
 /// # Errors
-/// An object had to be read, and the API server refused or did not answer.
+/// The API server refused the read of an object, or did not answer.
 pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<Late>> {
     let mut late = Late::default();
     for (place, pending, age) in context.ledger.pending(|place| is_of(place, namespace, cluster)) {
@@ -63,7 +63,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
     Ok(Some(late))
 }
 
-/// Returns true if the object at `place` may belong to a cluster, by the names that clusters give.
+/// Returns true if the object at `place` may belong to a cluster, judging by its name.
 fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
     let name = place.name.strip_prefix("data-").unwrap_or(&place.name);
     let belongs = |name: &str| {
@@ -97,7 +97,7 @@ impl Watched {
         }
     }
 
-    /// Metadata of the object in the stores.
+    /// Returns the metadata of the object in the stores.
     fn metadata(self, context: &Context, cluster: &str, place: &Place) -> Option<ObjectMeta> {
         fn of<K: Resource>(object: &K) -> ObjectMeta {
             object.meta().clone()
@@ -116,13 +116,13 @@ impl Watched {
 }
 
 impl Late {
-    /// The cluster itself, if it is late.
+    /// Returns the cluster itself, if its store lags.
     pub(crate) fn cluster(&self) -> Option<KubeBrainCluster> {
         let mut all = self.0.iter().filter(|(watched, ..)| *watched == Watched::Cluster);
         all.find_map(|(_, _, object)| clusters::read(object.clone()?))
     }
 
-    /// Puts what was read in the place of what the stores show.
+    /// Replaces the objects from the stores by those that were read.
     pub(super) fn overlay(self, observed: &mut Observed) {
         for (watched, name, object) in self.0 {
             match watched {

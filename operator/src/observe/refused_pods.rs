@@ -1,5 +1,5 @@
-//! Finds the reason for missing pods. A StatefulSet's status does not report that the API server refuses its pods (a quota,
-//! admission): its controller reports it in Events, which are read only while pods are missing.
+//! Finds the reason for missing pods. A StatefulSet's status does not show that the API server refuses its pods (a quota, admission). Its
+//! controller reports this in Events, which are read only while pods are missing.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::Event;
@@ -15,12 +15,12 @@ use crate::stores::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.
 const GRACE: i64 = 5;
-/// Most Events that are read: like ones are counted in one.
+/// Maximum number of Events that are read. Similar Events are counted as one.
 const EVENTS: usize = 48;
-/// Most characters of a reason that are kept.
+/// Maximum number of characters of a reason that are kept.
 const WORDS: usize = 512;
 
-/// The newest refusal since the cluster is not ready. None if no pod is missing, or nobody refused one.
+/// Returns the newest refusal since the cluster became not ready; `None` if no pod is missing or no refusal was reported.
 pub(super) async fn look(
     client: &Client,
     cluster: &KubeBrainCluster,
@@ -33,7 +33,7 @@ pub(super) async fn look(
     newest(client, &names.namespace, uid, since).await
 }
 
-/// The newest refusal of a pod of the object with this uid, since then, in the words of its controller.
+/// Returns the newest refusal of a pod of the object with this uid since then, in the words of its controller.
 pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i64) -> Option<String> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={uid},reason=FailedCreate"));
@@ -52,7 +52,7 @@ pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i
     newest.map(|(_, message)| message.chars().take(WORDS).collect())
 }
 
-/// Since when the cluster is not ready, if pods are missing and that is long enough ago.
+/// Returns the time since which the cluster is not ready, if pods are missing and that is long enough ago.
 fn missing_since(cluster: &KubeBrainCluster, names: &Names, observed: &Observed) -> Option<i64> {
     let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
     let wanted = usize::try_from(set.data["spec"]["replicas"].as_u64()?).ok()?;
@@ -63,7 +63,7 @@ fn missing_since(cluster: &KubeBrainCluster, names: &Names, observed: &Observed)
     (missing && since + GRACE <= observed.now.as_second()).then_some(since)
 }
 
-/// When an Event was last seen.
+/// Returns the time when an Event was last seen.
 fn at(event: &Event) -> Option<Timestamp> {
     let series = event
         .series

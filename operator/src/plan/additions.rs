@@ -1,15 +1,15 @@
-//! Fields that somebody else adds to an owned object. Most do no harm, and defaults of the API server are among them. Those that change
-//! what a Service or a pod does are taken back.
+//! Fields that other managers add to an owned object. Most are harmless, such as defaults of the API server. Those that change what a
+//! Service or a pod does are removed.
 //!
-//! An apply cannot remove what another manager owns: a merge patch does.
+//! An apply cannot remove fields that another manager owns; a merge patch can.
 
 use serde_json::{Map, Value, json};
 
 use crate::drift::RESTARTED_AT;
 use crate::objects::{Kind, Object};
 
-/// Fields of a Service that lead clients elsewhere, and what the API server sets where nobody does. Those of a load balancer stay: the spec
-/// has no fields for them.
+/// Fields of a Service that redirect clients, with the API server's defaults. Fields of a load balancer stay, because the spec has no
+/// fields for them.
 const SERVICE: [(&str, Option<&str>); 6] = [
     ("externalIPs", None),
     ("externalName", None),
@@ -27,7 +27,7 @@ const POD: [&str; 6] = [
     "serviceAccount",
     "terminationGracePeriodSeconds",
 ];
-/// The same for a container.
+/// Fields of a container that the API server fills in.
 const CONTAINER: [&str; 6] = [
     "imagePullPolicy",
     "ports",
@@ -36,17 +36,17 @@ const CONTAINER: [&str; 6] = [
     "terminationMessagePath",
     "terminationMessagePolicy",
 ];
-/// Lists of a container whose entries are told apart by a key.
+/// Lists of a container whose entries are identified by a key.
 const KEYED: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
 
-/// A merge patch that takes the additions back, and their names.
+/// A merge patch that removes the additions, and their names.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Additions {
     pub(crate) patch: Value,
     pub(crate) fields: Vec<String>,
 }
 
-/// The additions to the live object that change what it does, if there are any.
+/// Returns the additions to the live object that change what it does, if any.
 pub(super) fn find(object: &Object, live: &Value) -> Option<Additions> {
     let (rendered, live) = (&object.body, live);
     let mut fields = Vec::new();
@@ -114,7 +114,7 @@ fn stateful_set(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Val
                 _ => container(wanted, entry, &at, fields),
             })
             .collect();
-        // A merge patch knows no entries of lists: this one is replaced by what of it is wanted, as it stands.
+        // A merge patch cannot address entries of a list, so it replaces this list by the live entries that are wanted.
         if fields.len() > before && !wanted[list].is_null() {
             patch["template"]["spec"][list] = Value::Array(kept);
         }
@@ -122,7 +122,7 @@ fn stateful_set(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Val
     patch
 }
 
-/// A container without what was added to it.
+/// Returns a container without what was added to it.
 fn container(wanted: &Value, present: &Value, at: &str, fields: &mut Vec<String>) -> Value {
     let mut kept = present.clone();
     let at = format!("{at}[{}]", present["name"].as_str().unwrap_or_default());
@@ -141,7 +141,7 @@ fn container(wanted: &Value, present: &Value, at: &str, fields: &mut Vec<String>
     kept
 }
 
-/// The entries of a live list that are wanted, each with the rendered one. Names those that are not.
+/// Returns the live entries of a list that are wanted, each with the rendered one. Adds the names of the others to `fields`.
 fn entries<'a>(
     wanted: &'a Value,
     present: &'a Value,
@@ -162,7 +162,7 @@ fn entries<'a>(
     kept
 }
 
-/// The fields of a live map that are not rendered, but for those that the API server fills in.
+/// Returns the fields of a live map that are not rendered, except those that the API server fills in.
 fn added_keys<'a>(wanted: &Value, present: &'a Value, filled: &[&str]) -> Vec<&'a str> {
     let present = present.as_object().into_iter().flatten();
     let added = present

@@ -1,6 +1,6 @@
-//! Certificates: the authority first, then what it signs, each issued anew when it does not serve any more.
+//! Certificates: the authority first, then the certificates it signs, each reissued when it is no longer usable.
 //!
-//! The Secret of the authority is written alone: what follows from it is planned from what was stored, by the next pass.
+//! A write of the authority's Secret is planned alone. The next pass plans what follows from it, based on the stored Secret.
 
 use std::collections::BTreeMap;
 
@@ -26,19 +26,19 @@ mod recorded;
 /// The status of the certificates.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    /// Reason that certificates cannot be issued, or that the given ones do not serve.
+    /// Reason why certificates cannot be issued, or why the given ones are unusable.
     pub(crate) problem: Option<Problem>,
     /// True if only a change of the spec or of the authority helps.
     pub(crate) stalled: bool,
-    /// Some certificate is missing and is not issued now: members that need it could not start.
+    /// A certificate is missing and is not issued now: members that need it could not start.
     pub(crate) preparing: bool,
     /// The stored authority, if it is trusted.
     pub(crate) authority: Option<AuthorityView>,
-    /// Fingerprint of the key that a deleted cluster left behind, if it could be taken over.
+    /// Fingerprint of the key that a deleted cluster left, if it could be taken over.
     pub(crate) adoptable: Option<String>,
-    /// The reason for which a replacement of the authority's key waits.
+    /// Reason why a replacement of the authority's key waits.
     pub(crate) waiting: Option<String>,
-    /// Stored certificates, also those that this pass replaces.
+    /// Stored certificates, including those that this pass replaces.
     pub(crate) leaves: BTreeMap<Leaf, Stored>,
 }
 
@@ -49,7 +49,7 @@ impl Certificates {
     }
 }
 
-/// An authority, as the status speaks of it.
+/// An authority as the status describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuthorityView {
     /// Generation of the key that signs.
@@ -59,7 +59,7 @@ pub(crate) struct AuthorityView {
     pub(crate) not_after: Option<Timestamp>,
     /// Digest of the bundle, once it is published.
     pub(crate) bundle: Option<String>,
-    /// Of the key that signs.
+    /// Fingerprint of the key that signs.
     pub(crate) fingerprint: Option<String>,
     /// Generation and fingerprint of the key that signs next.
     pub(crate) next: Option<(i32, String)>,
@@ -89,17 +89,17 @@ pub(crate) struct Stored {
     /// The Secret that holds it.
     pub(crate) secret: String,
     pub(crate) certificate: Inspected,
-    /// When the operator renews it; never if somebody else made it, or if it ends with its authority.
+    /// Time of renewal by the operator; `None` if the operator did not issue it, or if it expires with its authority.
     pub(crate) renewal: Option<Timestamp>,
     /// Generation of the key that signed it, if that key is still known.
     pub(crate) generation: Option<i32>,
 }
 
-/// The identity of a live object, for a write that shall hit no other.
+/// The identity of a live object, for a write that must not hit another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Live {
     pub(crate) uid: String,
-    /// Its resource version: a stored authority is never written over by what an older one says.
+    /// Its resource version, so that older data never overwrites a stored authority.
     pub(crate) version: String,
 }
 
@@ -117,7 +117,7 @@ impl Scope<'_> {
         self.observed.objects.get(&Key::new(Kind::Secret, name))
     }
 
-    /// Plans to write `object` if it is not as it should be; while nothing may change, only if its data is not.
+    /// Plans to write `object` if the live one differs; while nothing may change, only if its data differs.
     fn apply(&self, plan: &mut Plan, object: Object) -> Result<(), serde_json::Error> {
         if self.desired.held.is_none() {
             return owned::apply(plan, object, self.observed);
@@ -128,17 +128,17 @@ impl Scope<'_> {
         Ok(())
     }
 
-    /// The texts of a Secret that the user made; what is no text is left out.
+    /// Returns the text values of a Secret of the user; other values are omitted.
     fn given(&self, name: &str) -> Option<BTreeMap<String, String>> {
         let secret = self.observed.given_secrets.get(name)?.as_ref()?;
         Some(as_texts(secret.data.clone()))
     }
 }
 
-/// Plans what certificates need.
+/// Plans the steps for certificates.
 ///
 /// # Errors
-/// An object does not serialise.
+/// An object fails to serialise.
 pub(super) fn plan(
     plan: &mut Plan,
     cluster: &KubeBrainCluster,
@@ -184,7 +184,7 @@ fn live(object: &DynamicObject) -> Live {
     }
 }
 
-/// The texts of a Secret; what is no text is left out.
+/// Returns the text values of a Secret; other values are omitted.
 fn texts(secret: &DynamicObject) -> BTreeMap<String, String> {
     as_texts(secret.clone().try_parse::<Secret>().ok().and_then(|secret| secret.data))
 }
@@ -196,7 +196,7 @@ fn as_texts(data: Option<BTreeMap<String, ByteString>>) -> BTreeMap<String, Stri
         .collect()
 }
 
-/// Certificate and key of a Secret, if both are there and are text.
+/// Returns certificate and key of a Secret, if both exist and are text.
 pub(crate) fn pair(secret: &DynamicObject, certificate: &str, key: &str) -> Option<Pair> {
     let mut data = texts(secret);
     Some(Pair {

@@ -1,4 +1,4 @@
-//! Claims: bound or not, growing when the spec asks for more, and kept when the cluster is deleted if the spec says so.
+//! Claims: bound or not, growing if the spec asks for more, and kept after the deletion of the cluster if the spec says so.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::observe::Observed;
 use crate::quantity;
 use crate::spec::{Desired, Refusal};
 
-/// Reason of the refusal to change anything while a claim is being deleted.
+/// Reason for refusing changes while a claim is being deleted.
 pub(crate) const TERMINATING: &str = "VolumeTerminating";
 
 /// The status of the volumes.
@@ -24,18 +24,18 @@ pub(crate) struct Claims {
     pub(crate) count: usize,
     /// Claims without a volume.
     pub(crate) pending: Vec<String>,
-    /// Claims whose volume is gone.
+    /// Claims whose volume is lost.
     pub(crate) lost: Vec<String>,
     /// The smallest capacity among the volumes.
     pub(crate) capacity: Option<Quantity>,
-    /// Claims whose volume has not the wanted size yet.
+    /// Claims whose volume does not have the wanted size yet.
     pub(crate) growing: Vec<String>,
-    /// Those among them that the storage cannot let grow, and why.
+    /// Growing claims that the storage cannot expand, with the reason.
     pub(crate) infeasible: BTreeMap<String, String>,
 }
 
-/// Refuses to change anything while a claim is being deleted whose pod still exists: Kubernetes keeps the claim, and the data in its
-/// volume, only as long as that pod.
+/// Refuses changes while a claim is being deleted whose pod still exists: Kubernetes keeps the claim, and the data in its volume, only as
+/// long as that pod exists.
 pub(crate) fn terminating(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     desired.storage.embedded()?;
     let (claim, pod) = held_by_pods(observed).next()?;
@@ -49,7 +49,7 @@ pub(crate) fn terminating(desired: &Desired, observed: &Observed) -> Option<Refu
     })
 }
 
-/// Claims that are being deleted and whose pods still exist, with these.
+/// Returns claims that are being deleted while their pods still exist, with these pods.
 fn held_by_pods(observed: &Observed) -> impl Iterator<Item = (String, String)> {
     let terminating = observed.claims.iter().filter(|claim| is_terminating(claim));
     terminating.filter_map(|claim| {
@@ -94,7 +94,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
             .as_ref()
             .and_then(|spec| spec.volume_attributes_class_name.clone());
         let reclassed = wanted.volume_attributes_class_name.is_some() && wanted.volume_attributes_class_name != class;
-        // A growth that did not happen may be taken back, but not below what the volume has.
+        // An expansion that did not happen may be reverted, but not below the capacity of the volume.
         let taken_back = requested > quantity::parse(&wanted.size) && larger(capacity(claim));
         if larger(requested) || taken_back || reclassed {
             let size = if larger(requested) || taken_back {
@@ -118,8 +118,8 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
     }
 }
 
-/// Plans to keep the claims of a deleted cluster, if the spec wants that and the live StatefulSet does not. It is a step of its own,
-/// which nothing holds back: until it is taken, a deletion takes the data with it. The rest of the StatefulSet follows in a later pass.
+/// Plans to keep the claims of a deleted cluster, if the spec wants that and the live StatefulSet does not. It is a step of its own that
+/// nothing holds back, because until then a deletion would delete the data. The rest of the StatefulSet follows in a later pass.
 pub(super) fn retain(plan: &mut Plan, uid: &str, desired: &Desired, observed: &Observed) {
     let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
     let wanted = desired.storage.embedded();
@@ -159,7 +159,7 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<i128> {
     quantity::parse(&request(claim)?)
 }
 
-/// A volume without a stated capacity counts as one of the requested size.
+/// Returns the capacity of a volume. Without a stated capacity, it counts as one of the requested size.
 fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
     let capacity = claim
         .status
@@ -168,7 +168,7 @@ fn capacity(claim: &PersistentVolumeClaim) -> Option<i128> {
     capacity.map_or_else(|| requested(claim), quantity::parse)
 }
 
-/// The message of the controller or the kubelet about a growth that it cannot carry out.
+/// Returns the message of the controller or the kubelet about an expansion that it cannot carry out.
 fn infeasible(claim: &PersistentVolumeClaim) -> Option<String> {
     const STATES: [&str; 2] = ["ControllerResizeInfeasible", "NodeResizeInfeasible"];
     const CONDITIONS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];

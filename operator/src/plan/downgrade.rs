@@ -1,5 +1,5 @@
-//! Older versions than the one that runs. What an image can read is known only when it runs, so a version that may be too old for the
-//! stored data is not tried unless somebody asks for it by name.
+//! Versions older than the running one. Only the running image shows which formats it can read. So a version that may be too old for the
+//! stored data is not tried unless the user allows it by name.
 
 use crds::KubeBrainCluster;
 use crds::cluster::workload::WorkloadType;
@@ -29,10 +29,10 @@ pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option
     })
 }
 
-/// The newest formats that members write, in words.
+/// Returns the newest formats that members write, in words.
 fn written(observed: &Observed) -> Option<String> {
     let answers = || observed.probes.values().filter_map(|answer| answer.as_ref().ok());
-    // From the status alone it is not known.
+    // The status alone does not show it.
     let rows = answers()
         .map(|answer| answer.formats.written)
         .max()
@@ -44,7 +44,7 @@ fn written(observed: &Observed) -> Option<String> {
     })
 }
 
-/// Major and minor part: patches of one line share their formats.
+/// Returns major and minor part; patches of one minor version share their formats.
 fn line(version: &str) -> Option<(u64, u64)> {
     let mut parts = version.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))

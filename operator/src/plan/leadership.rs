@@ -1,4 +1,4 @@
-//! The leader, by the brains' reports. No answer from a brain is not the same as "it does not lead".
+//! The leader according to the brains' reports. A brain that does not answer may still lead.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use kube::ResourceExt;
 
 use crate::observe::Observed;
 
-/// The known state of the lead.
+/// The leadership as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Lead {
     /// This pod leads, in this epoch.
     Held { pod: String, epoch: i64 },
     /// Every member answers, and none leads.
     Nobody,
-    /// Too few answer to tell.
+    /// Too few members answer to decide.
     #[default]
     Unknown,
 }
 
 impl Lead {
-    /// The leader's pod, if it is known.
+    /// Returns the leader's pod, if it is known.
     pub(crate) fn pod(&self) -> Option<&str> {
         match self {
             Self::Held { pod, .. } => Some(pod),
@@ -29,8 +29,8 @@ impl Lead {
     }
 }
 
-/// The leader, which is none of the `strangers`. Of two that say they lead, the one in the higher epoch is right: the other has not heard yet. Where only followers
-/// answer, their leader leads if its pod is one of ours.
+/// Returns the leader, ignoring the `strangers`. If two brains claim to lead, the one in the higher epoch does: the other does not know of
+/// the change yet. If only followers answer, the leader that they name leads, provided that its pod is one of ours.
 pub(crate) fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> Lead {
     let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && !strangers.contains(&pod.name_any());
     let answers = || {

@@ -1,4 +1,4 @@
-//! Objects without keys of their own: applied when they differ, deleted when they are wanted no more.
+//! Objects without keys of their own: applied if they differ, and deleted if they are no longer wanted.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -16,16 +16,16 @@ use crate::objects::{self, Key, Kind, Object, Renderer, resources};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
-/// Fields of a StatefulSet that Kubernetes never lets change.
+/// Fields of a StatefulSet that Kubernetes never allows to change.
 const FIXED: [&str; 4] = ["volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"];
 
-/// Every object that this spec writes.
+/// Returns every object that this spec writes.
 pub(super) fn keys(
     desired: &Desired,
     observed: &Observed,
     renderer: &Renderer<'_>,
 ) -> Result<Vec<Key>, serde_json::Error> {
-    // Of a refused spec nothing is written but certificates.
+    // Under a refused spec only certificates are written.
     let objects = match desired.refusal() {
         None => renderer.all(observed.pod_monitors)?,
         Some(_) => Vec::new(),
@@ -86,19 +86,19 @@ pub(super) fn plan(
     Ok(())
 }
 
-/// Returns true if pods do not have the processors and the memory of the live template yet.
+/// Returns true if pods do not have the CPU and memory of the live template yet.
 fn lags(live: &DynamicObject, observed: &Observed) -> bool {
     let wanted = live.data["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].as_str();
     let differs = |pod: &Pod| pod.annotations().get(RESOURCES_HASH).map(String::as_str) != wanted;
     observed.pods.iter().any(differs)
 }
 
-/// Returns true if an object of this kind is a Lease as leader lock, or gives the right to it.
+/// Returns true if an object of this kind is the Lease of the leader lock, or grants the right to it.
 fn is_lock(kind: Kind) -> bool {
     matches!(kind, Kind::Role | Kind::RoleBinding | Kind::Lease)
 }
 
-/// Returns true if there are brains that compete for a Lease, or if the live template would make some: the lock stays as long.
+/// Returns true if brains compete for a Lease, or if the live template would create such brains. The lock is kept that long.
 fn may_hold_lease(objects: &[Object], observed: &Observed) -> bool {
     let set = objects.iter().find(|object| object.key.kind == Kind::StatefulSet);
     let live = set.and_then(|set| observed.objects.get(&set.key)).cloned();
@@ -108,7 +108,7 @@ fn may_hold_lease(objects: &[Object], observed: &Observed) -> bool {
     pods.chain(&template).any(objects::competes_by_lease)
 }
 
-/// Plans to write `object` unless the live one is as it should be, or not ours to write.
+/// Plans to write `object` unless the live one matches it or is not ours.
 pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Result<(), serde_json::Error> {
     if plan.foreign.contains(&object.key) || plan.former.contains(&object.key) {
         return Ok(());
@@ -145,7 +145,7 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
     Ok(())
 }
 
-/// What somebody else added to the live object and is not to stay, unless admission puts it there.
+/// Returns what another manager added to the live object and must be removed, unless admission adds it.
 fn added(object: &Object, live: &DynamicObject, observed: &Observed) -> Result<Option<Additions>, serde_json::Error> {
     if live.metadata.deletion_timestamp.is_some() || observed.is_as_admitted(object) {
         return Ok(None);
@@ -153,7 +153,7 @@ fn added(object: &Object, live: &DynamicObject, observed: &Observed) -> Result<O
     Ok(additions::find(object, &serde_json::to_value(live)?))
 }
 
-/// The same for what is written although nothing may change: of the live object only the data counts.
+/// The same for objects that are written although nothing may change: only the data of the live object counts.
 pub(super) fn apply_data(plan: &mut Plan, object: Object, observed: &Observed) {
     let live = observed
         .objects
@@ -164,7 +164,7 @@ pub(super) fn apply_data(plan: &mut Plan, object: Object, observed: &Observed) {
     }
 }
 
-/// Returns true if the data of the live object, if there is one that stays, is not as `object` says.
+/// Returns true if a live object exists, is not being deleted, and has other data than `object`.
 pub(super) fn data_differs(object: &Object, observed: &Observed) -> bool {
     let live = observed.objects.get(&object.key);
     live.is_some_and(|live| {
@@ -172,13 +172,13 @@ pub(super) fn data_differs(object: &Object, observed: &Observed) -> bool {
     })
 }
 
-/// Takes labels and annotations over from the live object: while nothing may change, those of the spec do not count.
+/// Takes labels and annotations from the live object: while nothing may change, those of the spec do not count.
 pub(crate) fn keep_metadata(object: &mut Object, live: &DynamicObject) {
     object.body["metadata"]["labels"] = json!(live.metadata.labels);
     object.body["metadata"]["annotations"] = json!(live.metadata.annotations);
 }
 
-/// Returns true if the live object, if there is one that stays, is not as `object` says.
+/// Returns true if a live object exists, is not being deleted, and differs from `object`.
 pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serde_json::Error> {
     let live = observed.objects.get(&object.key);
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
@@ -191,9 +191,9 @@ pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serd
     Ok((!same || !drift::is_within(&object.body, &live_body)) && !observed.is_as_admitted(object))
 }
 
-/// Takes over from the live StatefulSet what cannot be changed, so that the rest still can. Names what differs.
+/// Takes immutable fields from the live StatefulSet, so that the others can still change. Returns the names of those that differ.
 ///
-/// The size of the claims is not among it: claims themselves can grow.
+/// The size of the claims is not one of them, because claims themselves can grow.
 fn keep_fixed(object: &mut Object, live: &Value) -> Vec<&'static str> {
     let mut differing = Vec::new();
     for field in FIXED {

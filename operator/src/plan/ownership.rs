@@ -10,20 +10,20 @@ use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 
-/// The owner of an object, by its controller reference; where it has none, by its labels.
+/// The owner of an object by its controller reference, or by its labels if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ownership {
-    /// This cluster's.
+    /// It belongs to this cluster.
     Ours,
-    /// A cluster's that had the same name and is deleted; the garbage collector will remove the object.
+    /// It belongs to a deleted cluster of the same name; the garbage collector will remove it.
     Former,
-    /// Left over from a cluster of that name that was deleted without its objects: nobody controls it.
+    /// It is left from a cluster of that name that was deleted without its objects, and has no controller.
     Orphaned,
-    /// Somebody else's: hands off.
+    /// It belongs to another owner and must not be touched.
     Foreign,
 }
 
-/// The owner of the object with this metadata, from the view of the cluster `name` with `uid`.
+/// Returns the owner of the object with this metadata, as seen by the cluster `name` with `uid`.
 pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
     let owners = metadata.owner_references.iter().flatten();
     let Some(controller) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
@@ -50,10 +50,10 @@ pub(crate) fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
     }
 }
 
-/// Drops pods and claims that only carry the labels of the cluster `names` with `uid`: they are neither touched nor counted.
+/// Drops pods and claims that only carry the labels of the cluster `names` with `uid`: they are neither changed nor counted.
 ///
-/// A pod is the cluster's if the cluster's StatefulSet controls it. A claim has no owner as long as it shall outlive its pod: it
-/// is known by the name that the StatefulSet controller gives it, and by the label.
+/// A pod belongs to the cluster if the cluster's StatefulSet controls it. A claim that must outlive its pod has no owner; it is identified
+/// by the name that the StatefulSet controller gives it, and by the label.
 pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
     let own = |set: &&DynamicObject| {
@@ -69,7 +69,7 @@ pub(crate) fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
     observed.claims.retain(|claim| is_own_claim(claim, pods, names));
 }
 
-/// Takes the pod in which a template is tried out of all pods with the cluster's label.
+/// Removes the pod in which a template is tried from all pods with the cluster's label, and returns it.
 pub(crate) fn take_trial(pods: &mut Vec<Pod>, names: &Names, uid: &str) -> Option<Pod> {
     let is_trial =
         |pod: &Pod| pod.name_any() == names.trial() && of(&pod.metadata, &names.cluster, uid) == Ownership::Ours;
@@ -77,7 +77,7 @@ pub(crate) fn take_trial(pods: &mut Vec<Pod>, names: &Names, uid: &str) -> Optio
     Some(pods.remove(at))
 }
 
-/// Uid of the StatefulSet that controls a pod.
+/// Returns the uid of the StatefulSet that controls a pod.
 pub(crate) fn controller(pod: &Pod) -> Option<&str> {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     let controller = owners.find(|owner| owner.controller == Some(true))?;
@@ -91,7 +91,7 @@ fn is_own_claim(claim: &PersistentVolumeClaim, pods: &[Pod], names: &Names) -> b
         .and_then(|name| name.strip_prefix(names.cluster.as_str()))
         .and_then(|name| name.strip_prefix('-'));
     let is_ordinal = |text: &str| text.parse::<u32>().is_ok_and(|number| number.to_string() == text);
-    // Without a label it is still the one that a pod mounts.
+    // Even without a label it is the claim that a pod mounts.
     let is_mounted = || {
         pods.iter()
             .any(|pod| name.strip_prefix("data-") == Some(&pod.name_any()))

@@ -1,4 +1,4 @@
-//! The number of members while nothing may change: a pause stops changes of ours, and admits none of others.
+//! The number of members while nothing may change: a pause stops the operator's changes, and reverts those of others.
 
 use crds::KubeBrainCluster;
 use kube::ResourceExt;
@@ -9,8 +9,8 @@ use crate::objects::{Key, Kind};
 use crate::observe::Observed;
 use crate::spec::Desired;
 
-/// Plans to set the number back to the one that the StatefulSet was told last, if nothing may change, or while a trial holds its next
-/// template back. An embedded store never has more than one member, whatever is known.
+/// Plans to set the number back to the one that the operator last set in the StatefulSet, if nothing may change, or while a trial holds
+/// back its next template. An embedded store never has more than one member, whatever is known.
 pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
     let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
     let Some(live) = observed.objects.get(&key) else {

@@ -1,6 +1,7 @@
-//! Other resources for pods that run: in place, one pod at a time, and by the roll-out where that cannot be.
+//! Changes the resources of running pods: in place, one pod at a time, or by the roll-out where that is impossible.
 //!
-//! The pod itself records the resources that it was brought to, so that amounts which admission or an autoscaler changed are no difference.
+//! The pod itself records the resources that were applied to it, so amounts that admission or an autoscaler changed do not count as a
+//! difference.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt;
@@ -13,7 +14,7 @@ use crate::observe::Observed;
 use crate::quantity;
 use crate::spec::Desired;
 
-/// The hash of the resources that pods of this template shall have; none in a template of an epoch without.
+/// Returns the hash of the resources that pods of this template must have; `None` for a template of an epoch without this hash.
 pub(super) fn wanted(set: &Value) -> Option<&str> {
     set["spec"]["template"]["metadata"]["annotations"][RESOURCES_HASH].as_str()
 }
@@ -21,7 +22,7 @@ pub(super) fn wanted(set: &Value) -> Option<&str> {
 /// Plans to resize the first pod that has other resources than the live template.
 ///
 /// # Errors
-/// A pod does not serialise.
+/// A pod fails to serialise.
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> Result<(), serde_json::Error> {
     let disrupts = |step: &Step| matches!(step, Step::Replace { .. } | Step::HandOver { .. });
     if !plan.rollout.adopted || plan.is_blocked() || plan.steps.iter().any(disrupts) {
@@ -63,12 +64,12 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
     Ok(())
 }
 
-/// Returns the reason that a pod cannot get the resources of this hash in place, if any; `set` is the StatefulSet.
+/// Returns the reason why a pod cannot get the resources of this hash in place, if any; `set` is the StatefulSet.
 ///
-/// A brain shares out its memory when it starts, so another limit replaces its pod. The only member gets more memory in place first: when its
-/// node has given that, there is room for the next pod, too. One that does not run (`runs`) loses nothing by a replacement, which may go to a
-/// node with more room. Where its node can never give the resources, there may be no other one: it stays until a person deletes it, and so does
-/// one that only does not run just now.
+/// A brain divides its memory at startup, so another limit replaces its pod. The only member first gets more memory in place: once its node
+/// has given it, the next pod has room, too. A member that does not run (`runs`) loses nothing by a replacement, which may go to a node
+/// with more room. If its node can never give the resources, there may be no other node that can: the member stays until a user deletes its
+/// pod. A member that does not run only at the moment stays, too.
 pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bool, bool)) -> Option<&'static str> {
     const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
     let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
@@ -88,12 +89,13 @@ pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bo
     (is_infeasible(pod) && !stays).then_some("its node cannot give it the resources")
 }
 
-/// Returns true if the node of a pod can never give it the resources that it was asked for.
+/// Returns true if the node of a pod can never give it the requested resources.
 pub(super) fn is_infeasible(pod: &Pod) -> bool {
     reason(pod, "PodResizePending") == Some("Infeasible")
 }
 
-/// What a member waits for whose node has not given it its resources, in words: those alone, or the memory that it is to be restarted with.
+/// Returns what a member waits for whose node has not given it its resources, in words: for these resources, or for the memory with which
+/// it will be restarted.
 pub(super) fn waits(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
@@ -117,7 +119,7 @@ pub(super) fn waits(pod: &Pod) -> Option<String> {
     })
 }
 
-/// The limit of memory that the kubelet has given the brain of a pod.
+/// Returns the memory limit that the kubelet has given to the brain of a pod.
 fn given(pod: &Pod) -> Option<i128> {
     let mut containers = pod
         .status
@@ -127,13 +129,13 @@ fn given(pod: &Pod) -> Option<i128> {
     quantity::parse(brain.resources.as_ref()?.limits.as_ref()?.get("memory")?)
 }
 
-/// The limit of memory that the brain of a pod was started with: not the one that its node was asked for and has not given.
+/// Returns the memory limit with which the brain of a pod was started, ignoring one that its node has not given yet.
 fn present(pod: &Pod) -> Option<i128> {
     let asked = pod.annotations().contains_key(MEMORY_RESIZED);
     given(pod).filter(|_| asked).or_else(|| memory(pod))
 }
 
-/// The limit of memory that the brain of a pod has, in thousandths of a byte.
+/// Returns the memory limit of the brain of a pod, in thousandths of a byte.
 fn memory(pod: &Pod) -> Option<i128> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut brains = containers.filter(|container| container.name == CONTAINER);
@@ -141,14 +143,14 @@ fn memory(pod: &Pod) -> Option<i128> {
     quantity::parse(limits.get("memory")?)
 }
 
-/// The limit that the brain's container has in the template.
+/// Returns the memory limit of the brain's container in the template.
 fn limit(set: &Value) -> Option<i128> {
     let containers = set["spec"]["template"]["spec"]["containers"].as_array()?;
     let brain = containers.iter().find(|container| container["name"] == CONTAINER)?;
     quantity::of(&brain["resources"]["limits"]["memory"])
 }
 
-/// A condition that is true.
+/// Returns a condition that is true.
 fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     conditions
@@ -156,7 +158,7 @@ fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
         .find(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// The reason of a condition that is true.
+/// Returns the reason of a condition that is true.
 fn reason<'a>(pod: &'a Pod, type_: &str) -> Option<&'a str> {
     condition(pod, type_).map(|found| found.reason.as_deref().unwrap_or_default())
 }

@@ -1,6 +1,6 @@
-//! The role label, by which the leader's Service finds the leader.
+//! The role label, by which the leader's Service selects the leader.
 //!
-//! While it is not known who leads, labels stay as they are: a brain that the operator cannot reach may serve clients well.
+//! While the leader is unknown, labels stay unchanged: a brain that the operator cannot reach may still serve clients.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::names::ROLE;
 use crate::observe::Observed;
 use crate::probe::Role;
 
-/// Labels every pod, but none of the `strangers`: those serve other data.
+/// Labels every pod except the `strangers`, which serve other data.
 pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<String>) {
     for pod in &observed.pods {
         if pod.metadata.deletion_timestamp.is_some() {
@@ -26,7 +26,7 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<St
         };
         let role = match &plan.lead {
             _ if strangers.contains(&name) => None,
-            // A member that reports that it does not lead does not belong behind the leader's Service.
+            // A member that reports that it does not lead must not be selected by the leader's Service.
             Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
             Lead::Unknown => Some("follower"),
             Lead::Held { pod, .. } if *pod == name => Some("leader"),

@@ -1,8 +1,7 @@
-//! Replacing outdated pods: what serves nobody first, then followers, as many at a time as may be unavailable, the leader last and alone,
-//! after it has handed over. One step in a pass.
+//! Replaces outdated pods: first those that do not serve, then followers, as many at a time as may be unavailable, and the leader last and
+//! alone, after it has handed over. One step per pass.
 //!
-//! `status.rollout` holds the state that is needed from pass to pass, so a restarted operator continues where the former one
-//! stopped.
+//! `status.rollout` holds the state between passes, so a restarted operator continues where the former one stopped.
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::HandOver;
@@ -34,25 +33,25 @@ pub(crate) use transfer::Transfer;
 pub(crate) struct Rollout {
     /// True if the StatefulSet exists and its controller has seen its newest version.
     pub(crate) adopted: bool,
-    /// Pods that exist and are not on their way out.
+    /// Number of pods that exist and are not being deleted.
     pub(crate) pods: usize,
-    /// Pods on their way out.
+    /// Number of pods that are being deleted.
     pub(crate) terminating: usize,
-    /// Pods that are ready.
+    /// Number of pods that are ready.
     pub(crate) ready: usize,
-    /// Pods of the newest template.
+    /// Number of pods of the newest template.
     pub(crate) updated: usize,
     /// Pods of an older template.
     pub(crate) outdated: Vec<String>,
     /// Revision of the newest template.
     pub(crate) revision: Option<String>,
-    /// Reason that an outdated pod is not replaced yet.
+    /// Reason why an outdated pod is not replaced yet.
     pub(crate) waiting: Option<String>,
     /// The present step, such as `ReplaceFollower`.
     pub(crate) step: Option<&'static str>,
-    /// The hand-over that is under way.
+    /// The hand-over in progress.
     pub(crate) hand_over: Option<HandOver>,
-    /// The wish for another leader that this pass deals with.
+    /// The request for another leader that this pass handles.
     pub(crate) transfer: Option<Transfer>,
 }
 
@@ -75,7 +74,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     };
     let Some(set) = set else {
         if is_external(cluster) {
-            // The owner of the pods replaces them: the only thing to compare is the version that their members report.
+            // The owner of the pods replaces them, so only the version that their members report can be compared.
             let is_expected = |pod: &&&Pod| match observed.probes.get(&pod.name_any()) {
                 Some(Ok(answer)) => answer.version == cluster.spec.version,
                 _ => false,
@@ -164,7 +163,7 @@ fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
         Choice::Wait(why) => plan.rollout.waiting = Some(why),
         Choice::Replace { pod, step, why } => {
             plan.rollout.step = Some(step);
-            // A step that disrupts stands alone for its pod: what is written to it meanwhile would only get in its way.
+            // A replacement is the only step for its pod: other writes to the pod in this pass would only interfere.
             let name = pod.name_any();
             plan.steps
                 .retain(|step| !matches!(step, Step::Label { pod, .. } if *pod == name));
@@ -174,7 +173,7 @@ fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
     }
 }
 
-/// Asks for another leader. The status remembers since when, if the leader was really asked: a pause holds the step back.
+/// Asks for another leader. The status records the time only if the leader was really asked: a pause holds the step back.
 fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
     let known = members.hand_over_under_way(from, epoch);
     let since = known.map_or(Time(whole_seconds(members.observed.now)), |known| known.since.clone());
@@ -202,7 +201,7 @@ fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &
     plan.rollout.hand_over = Some(asked);
 }
 
-/// A leader that scaling would remove hands over first: the StatefulSet keeps its size as long as that may take.
+/// A leader that scaling would remove hands over first: until then, or until the timeout, the StatefulSet keeps its size.
 fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value>) -> bool {
     let Lead::Held { pod: leader, epoch } = &members.lead else {
         return false;
@@ -250,8 +249,8 @@ fn replace(pod: &Pod, why: String) -> Option<Step> {
     })
 }
 
-/// Returns true if a pod is as the newest template wants it in all that needs a restart. Pods from before there was a hash are told apart by
-/// the revision.
+/// Returns true if a pod matches the newest template in everything that needs a restart. Pods from before the hash existed are compared by
+/// revision.
 fn is_updated(pod: &Pod, hash: Option<&str>, newest: Option<&str>) -> bool {
     match (pod.annotations().get(RESTART_HASH), hash) {
         (Some(own), Some(wanted)) => own == wanted,
@@ -259,12 +258,12 @@ fn is_updated(pod: &Pod, hash: Option<&str>, newest: Option<&str>) -> bool {
     }
 }
 
-/// Revision of the template that a pod was made from.
+/// Returns the revision of the template that a pod was created from.
 pub(crate) fn revision(pod: &Pod) -> Option<&str> {
     pod.labels().get("controller-revision-hash").map(String::as_str)
 }
 
-/// Returns true if the spec leaves the replacement of pods to somebody else.
+/// Returns true if the spec leaves the replacement of pods to the user.
 fn is_by_hand(cluster: &KubeBrainCluster) -> bool {
     cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete
 }

@@ -1,4 +1,4 @@
-//! The TiKV cluster below the brains: whether it still is the one that holds the data; and the Secrets that pods mount.
+//! Checks that the TiKV cluster of the brains is still the one that holds the data, and that the Secrets that pods mount exist.
 
 use crds::KubeBrainCluster;
 
@@ -6,16 +6,16 @@ use crate::observe::Observed;
 use crate::spec::{Desired, Refusal};
 use crate::stores::given::VALUE;
 
-/// Reason of the refusal to make pods that would mount what is not there.
+/// Reason for refusing to create pods that would mount a missing Secret.
 const SECRET_MISSING: &str = "SecretMissing";
-/// Largest value of a Secret that is looked at, in KiB.
+/// Maximum size of a Secret's value that is read, in KiB.
 const MOST: usize = VALUE >> 10;
 
-/// Reason of the refusal of another TiKV cluster.
+/// Reason for refusing another TiKV cluster.
 pub(crate) const OTHER_CLUSTER: &str = "ClusterIDChanged";
 
-/// Refuses an authority for TiKV that is more than certificates: naming a Secret is no way to read what else is in it. One that is not there, or
-/// too large to be kept, may be anything by the time at which a pod mounts it.
+/// Refuses an authority for TiKV that contains more than certificates, so that naming a Secret cannot reveal its other content. A Secret
+/// that does not exist, or is too large to be kept, may have any content by the time when a pod mounts it.
 pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let named = &desired.storage.tikv()?.tls.as_ref()?.ca_secret_ref;
     let (name, key) = (&named.name, &named.key);
@@ -48,7 +48,7 @@ pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<
     })
 }
 
-/// Refuses to make pods that would wait for the keys of JSON Web Tokens.
+/// Refuses to create pods that would wait for the keys of JSON Web Tokens.
 pub(super) fn missing_keys(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Refusal> {
     let name = &cluster.spec.jwt_secret_ref.as_ref()?.name;
     let is_missing = observed.given_secrets.get(name)?.is_none();
@@ -60,7 +60,7 @@ pub(super) fn missing_keys(cluster: &KubeBrainCluster, observed: &Observed) -> O
     })
 }
 
-/// Refuses a TiKV cluster that does not hold the data: members or the referenced object name another.
+/// Refuses a TiKV cluster that does not hold the data, if members or the referenced object report another one.
 pub(super) fn changed(desired: &Desired, observed: &Observed) -> Option<Refusal> {
     let refusal = |message| Refusal {
         reason: OTHER_CLUSTER,

@@ -1,7 +1,8 @@
-//! The store of the brains: whether it still is the one that holds the data.
+//! Checks that the store of the brains is still the one that holds the data.
 //!
-//! An embedded one is the first member's; every other pod of such a cluster is one too many. A store other than the pinned one is never led to.
-//! Below a prefix of TiKV there has to be a store once one served: a restored one may have another id, and an empty prefix is not begun anew.
+//! An embedded store belongs to the first member; all other pods of such a cluster are surplus. Services never lead to a store other than
+//! the pinned one. Below a prefix of TiKV a store must exist once one has served: a restored one may have another id, but an empty prefix
+//! is not initialised again.
 
 use std::collections::BTreeSet;
 
@@ -15,15 +16,15 @@ use crate::observe::{Observed, is_ready};
 use crate::probe::{Answer, Refusal as BrainRefusal};
 use crate::spec::{Desired, Refusal, Storage, accepted_store};
 
-/// Reason of the refusal of a store that does not hold the data.
+/// Reason for refusing a store that does not hold the data.
 pub(crate) const DATA_REPLACED: &str = "DataReplaced";
 
 /// Code of a brain that finds no store.
 const MISSING: &str = "StoreMissing";
-/// Codes of a brain that refuses the store that it finds, or finds none.
+/// Codes of a brain that refuses the store it finds, or finds none.
 const REFUSALS: [&str; 2] = ["StoreMismatch", MISSING];
 
-/// Id of the store that serves; none while no member that has it does.
+/// Returns the id of the store that serves; `None` while no member with that store serves.
 pub(crate) fn seen<'a>(desired: &Desired, observed: &'a Observed) -> Option<&'a str> {
     let answer = match desired.storage {
         Storage::Embedded(_) => answer(desired, observed).filter(|answer| answer.ready),
@@ -65,7 +66,7 @@ pub(super) fn replaced(cluster: &KubeBrainCluster, desired: &Desired, observed: 
     })
 }
 
-/// What is wrong with the embedded store, in words, unless it is the pinned one.
+/// Returns what is wrong with the embedded store, in words, unless it is the pinned one.
 fn other_than(pinned: &String, desired: &Desired, observed: &Observed) -> Option<String> {
     let member = desired.names.pod(0);
     match answer(desired, observed).and_then(|answer| answer.cluster.as_ref()) {
@@ -82,7 +83,7 @@ fn other_than(pinned: &String, desired: &Desired, observed: &Observed) -> Option
     }
 }
 
-/// The reason that a pod's brain does not serve, as it reports it or as the one before it ended.
+/// Returns the reason why a pod's brain does not serve, from its report or from the end of its previous container.
 fn refusal_of(observed: &Observed) -> impl Fn(&Pod) -> Option<(String, BrainRefusal)> {
     |pod| {
         let running = observed.refusals.get(&pod.name_any());
@@ -91,7 +92,7 @@ fn refusal_of(observed: &Observed) -> impl Fn(&Pod) -> Option<(String, BrainRefu
     }
 }
 
-/// Returns the reason to make a pod anew that waits for a store which was given up since.
+/// Returns the reason to recreate a pod that waits for a store that was given up since.
 pub(super) fn waits_for_lost(pod: &Pod, desired: &Desired) -> Option<&'static str> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut brains = containers.filter(|container| container.name == CONTAINER);
@@ -102,7 +103,7 @@ pub(super) fn waits_for_lost(pod: &Pod, desired: &Desired) -> Option<&'static st
     (waits && !is_ready(pod) && desired.store.is_none()).then_some("the store that it waits for is given up")
 }
 
-/// Pods that are not the member with the data: those beside the first one, and one that serves another store.
+/// Returns pods that are not the member with the data: all but the first one, and any that serves another store.
 pub(super) fn strangers(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
     if desired.storage.embedded().is_none() {
         return BTreeSet::new();

@@ -198,7 +198,7 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
         |w| drop(w.seen.objects.remove(&Key::new(Kind::Service, "dev-client"))),
         &["apply Service dev-client"],
     );
-    // On its way out: it has to be gone before it can be made anew.
+    // The object is being deleted; it must be gone before it can be created again.
     changed(
         |w| {
             let service = w.object(Kind::Service, "dev-client");
@@ -213,7 +213,7 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
 fn what_a_stateful_set_cannot_change_is_kept_and_named() {
     let mut fake = FakeCluster::settled(json!({"storage": {"embedded": {"storageClassName": "fast"}}}));
     let claims = fake.object(Kind::StatefulSet, "dev").data["spec"]["volumeClaimTemplates"].clone();
-    // The API server would refuse this edit; here the operator has to cope.
+    // The API server would refuse this edit; the operator must cope with it anyway.
     fake.edit(json!({"storage": {"embedded": {"storageClassName": "slow"}}, "restartedAt": "2026-11-21T00:00:01Z"}));
     let plan = fake.plan();
     assert_eq!(plan.fixed, ["volumeClaimTemplates"]);

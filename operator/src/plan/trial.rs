@@ -1,8 +1,8 @@
-//! A template that would replace the only member is tried first, in a pod of its own; until it has proved that it runs, the
-//! StatefulSet keeps the one that it has, and so does a member that a node loses meanwhile.
+//! A template that would replace the only member is tried first, in a pod of its own. Until the trial proves that it runs, the StatefulSet
+//! keeps its present template, so a member that is lost with its node is recreated from that template.
 //!
-//! The member's readiness decides nothing. A template is written untried only where nothing can be lost: no member ever ran, none is
-//! wanted, or the present template is known not to run.
+//! The member's readiness decides nothing. A template is applied untried only if nothing can be lost: no member ever ran, none is wanted,
+//! or the present template is known not to run.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
@@ -21,32 +21,32 @@ use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Desired, Refusal};
 use crate::status::{UNSCHEDULABLE, pod_stuck, sandbox_awaited_since};
 
-/// Reason of the refusal of a template that does not run.
+/// Reason for refusing a template that does not run.
 pub(crate) const TRIAL_FAILED: &str = "TrialFailed";
-/// Seconds after which a trial that proved nothing is made anew.
+/// Seconds after which a trial without a result is repeated.
 const RETRY: i64 = 20;
-/// Trials in a row that may prove nothing before the template counts as one that does not run.
+/// Number of trials in a row without a result after which the template counts as one that does not run.
 const LOSSES: i32 = 3;
-/// Beginning of the error of a brain from before there was `--check`.
+/// Beginning of the error message of a brain that does not know `--check` yet.
 const NO_CHECK: &str = "unknown flag --check";
 
-/// The reasons of the kubelet for the end of a container that never ran.
+/// The kubelet's reasons for the end of a container that never ran.
 const NEVER_RAN: [&str; 3] = ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"];
 
 /// The outcome of a trial.
 enum Outcome {
     Passed,
-    /// The image is older than trials.
+    /// The image does not support trials.
     Untestable,
-    /// Nothing is known yet.
+    /// The trial has no result yet.
     Open,
-    /// The node or somebody else ended it, and why: that proves nothing.
+    /// The trial was ended from outside, for instance by the node, for this reason; it proves nothing.
     Lost(String),
-    /// It does not run, and why.
+    /// The template does not run, for this reason.
     Failed(String),
 }
 
-/// Tries the template of `set` if it would replace the only member. Returns true if the StatefulSet must keep the one that it has.
+/// Tries the template of `set` if it would replace the only member. Returns true if the StatefulSet must keep its present template.
 pub(super) fn holds_back(
     plan: &mut Plan,
     cluster: &KubeBrainCluster,
@@ -76,7 +76,7 @@ pub(super) fn holds_back(
         return false;
     }
     let begun = trial.filter(|pod| !wanted.differs(&Hashes::of_pod(pod)));
-    // One that has begun decides, whatever becomes of the member meanwhile.
+    // A trial that has begun decides, whatever happens to the member until then.
     if begun.is_none() && !may_lose_member(cluster, desired, observed, live, &wanted) {
         end(plan);
         return false;
@@ -87,7 +87,7 @@ pub(super) fn holds_back(
         (None, _) => {
             let (template, present) = (&set.body["spec"]["template"], &live.data["spec"]["template"]);
             let trial = |size| renderer.trial(template, present, size);
-            // The member has not the resources of the live template either: some node must have room for all of them.
+            // The member does not have the resources of the live template either: some node must have room for all of them.
             let lacks = |pod: &Pod| pod.name_any() == member && resize::is_infeasible(pod);
             let first = match observed.pods.iter().any(lacks) {
                 true => Size::Whole,
@@ -132,7 +132,7 @@ pub(super) fn holds_back(
     true
 }
 
-/// The refusal of a template whose trial did not run, and why.
+/// Returns the refusal of a template whose trial did not run, with the reason.
 pub(crate) fn failed(names: &Names, why: &str) -> Refusal {
     let (name, member) = (names.trial(), names.pod(0));
     Refusal {
@@ -143,17 +143,17 @@ pub(crate) fn failed(names: &Names, why: &str) -> Refusal {
     }
 }
 
-/// The hashes over what needs a restart in a template, and over the processors and the memory in it. Those alone change a running pod in
-/// place, if they can; but they take the only member away where it cannot run with them.
+/// The hashes over the parts of a template that need a restart, and over its CPU and memory. A change of CPU and memory alone is made in a
+/// running pod in place, if possible; but it takes the only member away if the pod cannot run with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hashes {
     restart: Option<String>,
-    /// `None` in a template of an epoch without.
+    /// `None` for a template of an epoch without this hash.
     resources: Option<String>,
 }
 
 impl Hashes {
-    /// Those of the template of a StatefulSet.
+    /// Returns the hashes of the template of a StatefulSet.
     fn of_set(set: &Value) -> Self {
         let annotations = &set["spec"]["template"]["metadata"]["annotations"];
         let hash = |key| annotations[key].as_str().map(str::to_owned);
@@ -177,15 +177,15 @@ impl Hashes {
     }
 }
 
-/// Trials in a row that proved nothing.
+/// Returns the number of trials in a row without a result.
 fn losses(cluster: &KubeBrainCluster) -> i32 {
     let rollout = cluster.status.as_ref().and_then(|status| status.rollout.as_ref());
     let same = rollout.filter(|rollout| rollout.generation == cluster.metadata.generation);
     same.and_then(|rollout| rollout.trial_losses).unwrap_or_default()
 }
 
-/// Returns true unless it is known that a template cannot take the only member away: there never was one, the StatefulSet was told to have
-/// none, the member has the template with the hashes `wanted` already, or the live template does not run.
+/// Returns true unless a template is known not to take the only member away: there never was a member, the operator last set the number of
+/// members to zero, the member already has the template with the hashes `wanted`, or the live template does not run.
 fn may_lose_member(
     cluster: &KubeBrainCluster,
     desired: &Desired,
@@ -195,11 +195,11 @@ fn may_lose_member(
 ) -> bool {
     let status = cluster.status.as_ref();
     let member = desired.names.pod(0);
-    // One that serves may be from before this resource was made again.
+    // A member that serves may be from before this resource was recreated.
     let serves = |pod: &Pod| pod.name_any() == member && is_ready(pod);
     let ever_ran = status.is_some_and(|status| status.version.is_some() || status.current_revision.is_some())
         || observed.pods.iter().any(serves);
-    // Not the live number: somebody else may have set that.
+    // The live number is not used first, because another client may have set it.
     let told = status.and_then(|status| status.pinned_replicas).map(i64::from);
     let told = told.or_else(|| live.data["spec"]["replicas"].as_i64());
     if !ever_ran || told == Some(0) {
@@ -214,16 +214,16 @@ fn may_lose_member(
     own.differs(wanted) && !(is_of_live && does_not_run(pod, observed))
 }
 
-/// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is no fault of the
-/// template, and a volume that is not there may come.
+/// Returns true if a pod is known not to run: a container cannot start, or ends again and again. A missing node is not the template's
+/// fault, and a missing volume may still appear.
 pub(super) fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
     let stuck = pod_stuck(pod, observed.now.as_second());
     let waits = sandbox_awaited_since(pod).is_some();
     !is_ready(pod) && !waits && stuck.is_some_and(|stuck| stuck.reason != UNSCHEDULABLE)
 }
 
-/// The outcome of the trial in this pod, by its brain and by what runs before it. Other containers only have to start: they may end as
-/// they like when the brain has ended.
+/// Returns the outcome of the trial in this pod, from its brain and the init containers before it. Other containers must only start: it
+/// does not matter how they end after the brain has ended.
 fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
     let status = pod.status.clone().unwrap_or_default();
     let sidecars = sidecars(pod);
@@ -236,7 +236,7 @@ fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
         let Some(end) = ended(container).filter(|end| end.exit_code != 0) else {
             continue;
         };
-        // The kubelet ends the others when the pod is taken away.
+        // The kubelet ends the other containers when it removes the pod.
         if status.reason.is_some() {
             return Outcome::Lost(taken(&status));
         }
@@ -288,21 +288,21 @@ fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     container.state.as_ref()?.terminated.as_ref()
 }
 
-/// Names of the init containers that run beside the others.
+/// Returns the names of the init containers that keep running beside the others.
 fn sidecars(pod: &Pod) -> Vec<String> {
     let inits = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
     let sidecars = inits.filter(|init| init.restart_policy.as_deref() == Some("Always"));
     sidecars.map(|sidecar| sidecar.name.clone()).collect()
 }
 
-/// Returns true if a container runs, or did.
+/// Returns true if a container runs or has run.
 fn has_started(container: &ContainerStatus) -> bool {
     let ran = |end: &ContainerStateTerminated| !end.reason.as_deref().is_some_and(|why| NEVER_RAN.contains(&why));
     let runs = |state: &ContainerState| state.running.is_some() || state.terminated.as_ref().is_some_and(ran);
     container.state.as_ref().is_some_and(runs) || container.last_state.as_ref().is_some_and(runs)
 }
 
-/// The pod without the states of those containers beside the brain that have started: how they end does not count.
+/// Returns the pod without the states of the other containers that have started: how they end does not count.
 fn without_started(pod: &Pod, sidecars: &[String]) -> Pod {
     let mut pod = pod.clone();
     if let Some(status) = &mut pod.status {
@@ -316,7 +316,7 @@ fn without_started(pod: &Pod, sidecars: &[String]) -> Pod {
     pod
 }
 
-/// The reason for which a pod was taken away, in the kubelet's words.
+/// Returns the reason why a pod was removed, in the kubelet's words.
 fn taken(status: &PodStatus) -> String {
     let words = [status.reason.as_deref(), status.message.as_deref()];
     let words: Vec<&str> = words.into_iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! The API server, found as kubectl finds it, and its refusals in words for a person.
+//! Connects to the API server as kubectl does, and explains its refusals to the user.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// Field manager of what the plugin writes.
+/// Field manager of the plugin's writes.
 const MANAGER: &str = "kubectl-kubebrain";
-/// An API server that cannot be reached is given up after this.
+/// Timeout for a connection to the API server.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where the API server is and who asks, as with kubectl.
+/// How to reach the API server and as which user, with the options of kubectl.
 #[derive(Debug, Args)]
 pub(super) struct Connection {
-    /// Namespace of the cluster; the context's if not given
+    /// Namespace of the cluster; default: that of the context
     #[arg(short, long, global = true)]
     namespace: Option<String>,
     /// Context of the kubeconfig
@@ -28,10 +28,10 @@ pub(super) struct Connection {
     /// User to act as
     #[arg(long = "as", global = true, value_name = "USER")]
     as_user: Option<String>,
-    /// Group to act as a member of; may be given several times, and goes with --as
+    /// Group to act as a member of; can be given several times, requires --as
     #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "as_user")]
     as_groups: Vec<String>,
-    /// Path of the kubeconfig; $KUBECONFIG or ~/.kube/config if not given
+    /// Path of the kubeconfig; default: $KUBECONFIG or ~/.kube/config
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Target {
     pub(super) namespace: String,
 }
 
-/// What kubectl takes is taken.
+/// Accepts the same kubeconfigs as kubectl.
 async fn configure(
     read: Result<Kubeconfig, KubeconfigError>,
     options: &KubeConfigOptions,
@@ -87,13 +87,13 @@ impl Target {
     }
 
     /// # Errors
-    /// There is no such cluster, or the API server refused or did not answer.
+    /// The cluster does not exist, or the API server refused or did not answer.
     pub(super) async fn get(&self, name: &str) -> anyhow::Result<KubeBrainCluster> {
         let answer = self.clusters().get(name).await;
         answer.map_err(|error| self.explain(error, "get", &format!("KubeBrainCluster {name}")))
     }
 
-    /// A merge patch of the cluster. With a resource version in it, it fails if somebody wrote the cluster meanwhile.
+    /// Applies a merge patch to the cluster. A patch with a resource version fails if the cluster has been written since.
     ///
     /// # Errors
     /// The API server refused or did not answer.
@@ -113,7 +113,7 @@ impl Target {
             .await
     }
 
-    /// A refusal of `verb` on `what` in words.
+    /// Explains a refusal of `verb` on `what`.
     pub(super) fn explain(&self, error: kube::Error, verb: &str, what: &str) -> anyhow::Error {
         let namespace = &self.namespace;
         let status = match error {

@@ -14,7 +14,7 @@ use super::table::table;
 pub(super) struct Row {
     namespace: String,
     name: String,
-    /// `True`, `False` or `Unknown`, and why.
+    /// `True`, `False` or `Unknown`, and the reason.
     ready: String,
     reason: String,
     members: String,
@@ -22,7 +22,7 @@ pub(super) struct Row {
     version: String,
 }
 
-/// The clusters of the namespace, or of all.
+/// Returns the clusters of the namespace, or of all namespaces.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -61,7 +61,7 @@ fn row(cluster: &KubeBrainCluster) -> Row {
     }
 }
 
-/// The rows as text, with the namespace where there are several.
+/// Returns the rows as text, with the namespace if there are several.
 pub(super) fn table_of(rows: &[Row], everywhere: bool) -> String {
     let cells = |row: &Row| {
         [

@@ -1,4 +1,4 @@
-//! The input of a pass of the operator, read from the API server once instead of from the operator's stores.
+//! The input of a pass of the operator, read once from the API server instead of from the operator's stores.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ use crate::stores::external::is_external;
 use crate::stores::given;
 use crate::stores::{belongs, is_optional, name_kind, tidb_cluster};
 
-/// The TiDB operator's cluster that the spec names, if there is one.
+/// Returns the TiDB operator's cluster that the spec names, if it exists.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -33,13 +33,13 @@ pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> a
     };
     let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &tidb_cluster());
     match api.get_opt(&reference.name).await {
-        // The group itself may be unknown.
+        // The API server may not know the group.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         found => found.map_err(|error| target.explain(error, "get", "clusters.core.pingcap.com")),
     }
 }
 
-/// The operator's objects, pods and claims. What the members say is not in it.
+/// Reads the operator's objects, pods and claims, but not the answers of the members.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -73,7 +73,7 @@ pub(super) async fn look(target: &Target, cluster: &KubeBrainCluster, names: &Na
     Ok(observed)
 }
 
-/// Objects that carry the operator's label, of every kind that it makes.
+/// Returns objects with the operator's label, of every kind that it creates.
 async fn objects(
     target: &Target,
     (cluster, names): (&KubeBrainCluster, &Names),
@@ -86,12 +86,12 @@ async fn objects(
         let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &resource);
         let listed = match api.list(&params).await {
             Ok(listed) => listed,
-            // By its code: an API server that does not know the group answers in plain text, without a reason.
+            // Compare the code: an API server that does not know the group answers in plain text, without a reason.
             Err(kube::Error::Api(status)) if status.code == 404 && is_optional(kind) => {
                 *pod_monitors = false;
                 continue;
             }
-            // Kinds that this spec does not want may be hidden from the user; they have no objects, except after a change of the spec.
+            // The user may lack the right to kinds that this spec does not use. They have no objects, except after a change of the spec.
             Err(kube::Error::Api(status)) if status.code == 403 && !is_wanted(kind, cluster) => continue,
             Err(error) => return Err(target.explain(error, "list", &resource.plural)),
         };
@@ -107,7 +107,7 @@ async fn objects(
     Ok(found)
 }
 
-/// Returns true if the spec asks for objects of a kind.
+/// Returns true if the spec results in objects of a kind.
 fn is_wanted(kind: Kind, cluster: &KubeBrainCluster) -> bool {
     match kind {
         Kind::Role | Kind::RoleBinding | Kind::Lease => cluster.spec.election().backend == ElectionBackend::Lease,

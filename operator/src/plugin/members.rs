@@ -1,4 +1,4 @@
-//! Reports of the members, asked through the API server's proxy on the port for metrics; or what the status says of them.
+//! Reports of the members, queried through the API server's proxy on the metrics port, or taken from the status.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
 
 /// Timeout of a member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const LONGEST: usize = 64 * 1024;
 
 /// The answers of the members, by pod.
 pub(super) struct Members {
     pub(super) answers: BTreeMap<String, Result<Answer, String>>,
-    /// Reason that they were not asked, if any.
+    /// Reason why they were not queried, if any.
     pub(super) not_asked: Option<String>,
 }
 
-/// Asks the members in `pods`, all at once.
+/// Queries the members in `pods` concurrently.
 pub(super) async fn ask(target: &Target, pods: &[String]) -> Members {
     let asked = pods.iter().map(async |pod| {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask_one(target, pod)).await;
@@ -76,7 +76,7 @@ async fn ask_one(target: &Target, pod: &str) -> Result<Answer, Unanswered> {
     Answer::parse(&body.to_bytes()).map_err(failed)
 }
 
-/// The members as the status has them: without revisions, formats and the certificates that they use.
+/// Returns the members from the status: without revisions, formats and the certificates that they use.
 pub(super) fn by_status(status: Option<&KubeBrainClusterStatus>) -> BTreeMap<String, Result<Answer, String>> {
     let Some(status) = status else { return BTreeMap::new() };
     let members = status.members.iter().flatten();
@@ -118,7 +118,7 @@ fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answ
         epoch: leader.and_then(|leader| leader.epoch).unwrap_or_default(),
         ready: member.ready,
         version: member.version.clone()?,
-        // The status does not limit the formats, so every one that a spec asks for is understood.
+        // The status does not limit the formats, so every format that a spec requests counts as supported.
         formats: Formats {
             lowest: 0,
             highest: u32::MAX,

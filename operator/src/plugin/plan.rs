@@ -1,4 +1,4 @@
-//! `plan`: the operator's own planner over what is there now. Nothing is written.
+//! `plan`: runs the operator's own planner on the present state. Nothing is written.
 
 use std::fmt;
 
@@ -18,13 +18,13 @@ use crate::observe::{self, Observed};
 use crate::plan::{self, Plan, Step};
 use crate::spec::{self, Desired, Settings};
 
-/// How the operator was started, where the cluster's objects do not show it.
+/// Flags with which the operator was started, where the cluster's objects do not show them.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct OperatorFlags {
-    /// The operator's --cluster-domain; by the running members if not given
+    /// The operator's --cluster-domain; taken from the running members if not given
     #[arg(long, value_name = "DOMAIN")]
     pub(super) cluster_domain: Option<String>,
-    /// The operator's --default-image; by the running members if not given
+    /// The operator's --default-image; taken from the running members if not given
     #[arg(long, value_name = "IMAGE")]
     pub(super) default_image: Option<String>,
     /// The operator's --ca-propagation
@@ -38,20 +38,20 @@ pub(super) struct OperatorFlags {
 pub(super) struct Report {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Steps of the next pass, in their order.
+    /// Steps of the next pass, in order.
     pub(super) steps: Vec<String>,
-    /// Steps that a pause or a refusal of the spec holds back.
+    /// Steps that are held back by a pause or by a refusal of the spec.
     pub(super) held_back: Vec<String>,
-    /// The reasons for which further steps wait.
+    /// Reasons why further steps wait.
     pub(super) waits_for: Vec<String>,
     /// Sources of the report, and unknown facts.
     pub(super) notes: Vec<String>,
 }
 
-/// The next pass over the cluster `name`.
+/// Returns the report on the next pass over the cluster `name`.
 ///
 /// # Errors
-/// There is no such cluster, or the API server refused or did not answer.
+/// The cluster does not exist, or the API server refused or did not answer.
 pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -> anyhow::Result<Report> {
     let cluster = target.get(name).await?;
     let mut names = Names {
@@ -67,7 +67,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         default_image: default_image(flags, set, &cluster),
         cluster_domain: names.domain.clone(),
         ca_propagation: flags.ca_propagation,
-        // The operator judges that, and says so in the status.
+        // The operator checks this, and reports it in the status.
         allow_unsafe_pods: true,
         allowed_pod_metadata: Vec::new(),
     };
@@ -93,7 +93,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
     Ok(report)
 }
 
-/// Puts what the members say into `observed`, and says where that is from.
+/// Puts the reports of the members into `observed`, and returns their source.
 async fn members_of(target: &Target, cluster: &KubeBrainCluster, observed: &mut Observed) -> String {
     let running = |phase: Option<&str>| phase == Some("Running");
     let pods = observed.pods.iter().filter(|pod| {
@@ -117,7 +117,7 @@ async fn members_of(target: &Target, cluster: &KubeBrainCluster, observed: &mut 
     }
 }
 
-/// Another version of the operator may plan otherwise.
+/// Returns a note if the operator has another version, which may plan differently.
 fn versions(cluster: &KubeBrainCluster) -> Option<String> {
     const OWN: &str = env!("CARGO_PKG_VERSION");
     let status = cluster.status.as_ref();
@@ -128,7 +128,7 @@ fn versions(cluster: &KubeBrainCluster) -> Option<String> {
     }
 }
 
-/// The operator's default image, as far as the members that run show it.
+/// Returns the operator's default image, as far as the running members show it.
 fn default_image(flags: &OperatorFlags, set: Option<&DynamicObject>, cluster: &KubeBrainCluster) -> String {
     if let Some(image) = &flags.default_image {
         return image.clone();
@@ -141,12 +141,12 @@ fn default_image(flags: &OperatorFlags, set: Option<&DynamicObject>, cluster: &K
     let status = || cluster.status.as_ref().and_then(|status| status.image.as_deref());
     let image = image.or_else(status).unwrap_or("kubebrain.io/kubebrain");
     let tag = tag.map(|tag| format!(":{tag}"));
-    // With the version as its tag, the default has none.
+    // If the tag is the version, the default has no tag.
     let untagged = tag.and_then(|tag| image.strip_suffix(tag.as_str()));
     untagged.unwrap_or(image).to_owned()
 }
 
-/// The DNS domain of the Kubernetes cluster, as members are told it.
+/// Returns the DNS domain of the Kubernetes cluster, from the arguments of the members.
 fn domain(flags: &OperatorFlags, set: Option<&DynamicObject>, names: &Names) -> String {
     let discovery = format!("--discovery-srv={}.", names.host(&names.headless()));
     let shown = set.and_then(|set| {
@@ -190,7 +190,7 @@ impl Report {
     }
 }
 
-/// The description of a step, and its reason.
+/// Returns the description of a step, with its reason.
 fn in_words(step: &Step, desired: &Desired) -> String {
     let what = describe(step, desired);
     match step {

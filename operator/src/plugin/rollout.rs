@@ -1,4 +1,4 @@
-//! Waiting for the operator, told by a watch of the cluster. Each change of what is known is one line.
+//! Waits for the operator with a watch of the cluster, and prints one line per change of the state.
 
 use std::io::Write;
 use std::pin::pin;
@@ -17,23 +17,23 @@ use super::connect::Target;
 use super::wishes::leader;
 use crds::wishes::{AHEAD, RESTART, Successor};
 
-/// Time that the status may take to name another leader after the operator has dealt with the wish.
+/// Time until the status must name another leader after the operator has handled the request.
 const LEADER: Duration = Duration::from_secs(30);
 
-/// The state of what is waited for.
+/// State of the condition that is waited for.
 enum Seen {
-    /// It is not there yet, in words.
+    /// It is not reached yet; the text describes the state.
     NotYet(String),
-    /// It is there, in words.
+    /// It is reached; the text describes the result.
     Done(String),
-    /// It will not come.
+    /// It will not be reached.
     Failed(String),
 }
 
-/// Waits until the newest spec, and the newest wish for a restart, are wholly there.
+/// Waits until the newest spec and the newest restart request are completely rolled out.
 ///
 /// # Errors
-/// It takes longer than `timeout`, or only a change of the spec helps, or the cluster is gone.
+/// It takes longer than `timeout`, or only a change of the spec helps, or the cluster is deleted.
 pub(super) async fn until_complete(
     target: &Target,
     name: &str,
@@ -43,10 +43,10 @@ pub(super) async fn until_complete(
     watch(target, name, Instant::now() + timeout, out, complete).await
 }
 
-/// Waits until the operator has dealt with a wish for another leader, and that one leads.
+/// Waits until the operator has handled a request for another leader, and another member leads.
 ///
 /// # Errors
-/// It takes longer than `timeout`, or the former leader still leads, or the cluster is gone.
+/// It takes longer than `timeout`, or the former leader still leads, or the cluster is deleted.
 pub(super) async fn until_transferred(
     target: &Target,
     (name, wish): (&str, &str),
@@ -81,10 +81,10 @@ pub(super) async fn until_transferred(
     watch(target, name, deadline.min(Instant::now() + LEADER), out, moved).await
 }
 
-/// Waits until the operator has taken a wish for a restart, or one that is newer.
+/// Waits until the operator has accepted this restart request or a newer one.
 ///
 /// # Errors
-/// It takes longer than `timeout`, or the operator does not act on this cluster, or the cluster is gone.
+/// It takes longer than `timeout`, or the operator does not act on this cluster, or the cluster is deleted.
 pub(super) async fn until_restart_is_taken(
     target: &Target,
     (name, wish): (&str, &str),
@@ -100,7 +100,7 @@ pub(super) async fn until_restart_is_taken(
         let handled = handled_restart(cluster);
         let wished = time(wish);
         match handled {
-            // One that lies ahead hides every other.
+            // A restart time in the future hides every other request.
             Some(handled) if lies_ahead(handled) => Seen::NotYet(format!(
                 "the operator still goes by a restart at {handled}, which lies ahead"
             )),
@@ -123,7 +123,7 @@ fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// The restart that the operator has acted on.
+/// Returns the restart that the operator has acted on.
 fn handled_restart(cluster: &KubeBrainCluster) -> Option<Timestamp> {
     time(cluster.status.as_ref()?.last_handled_restart.as_ref()?)
 }
@@ -133,7 +133,7 @@ fn lies_ahead(at: Timestamp) -> bool {
     at > Timestamp::now() + AHEAD
 }
 
-/// Says what changes until `judge` finds that it is done.
+/// Prints changes until `judge` reports that the condition is reached.
 async fn watch(
     target: &Target,
     name: &str,
@@ -141,7 +141,7 @@ async fn watch(
     out: &mut impl Write,
     judge: impl Fn(&KubeBrainCluster) -> Seen,
 ) -> anyhow::Result<()> {
-    // The first answer says why the cluster cannot be seen; a watch would try again and again.
+    // The first request shows why the cluster cannot be read; a watch would retry endlessly.
     target.get(name).await?;
     let mut changes = pin!(watch_object(target.clusters(), name).default_backoff());
     let mut said = String::new();
@@ -182,7 +182,7 @@ fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condi
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// The state of the roll-out of the spec.
+/// Returns the state of the roll-out of the spec.
 fn complete(cluster: &KubeBrainCluster) -> Seen {
     let Some(status) = &cluster.status else {
         return Seen::NotYet("the operator has not looked at it yet".to_owned());
@@ -227,7 +227,7 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
     ))
 }
 
-/// Returns true if the annotation asks for a later restart than the operator has acted on.
+/// Returns true if the annotation requests a later restart than the operator has acted on.
 fn has_unseen_restart(cluster: &KubeBrainCluster) -> bool {
     wished_restart(cluster) > handled_restart(cluster)
 }

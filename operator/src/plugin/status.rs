@@ -1,4 +1,4 @@
-//! `status`: what the operator wrote down of a cluster, how far each member is behind, and who holds the Lease.
+//! `status`: the status that the operator wrote, the lag of each member, and the holder of the Lease.
 
 use crds::KubeBrainCluster;
 use crds::cluster::election::ElectionBackend;
@@ -36,7 +36,7 @@ pub(super) struct View {
     pub(super) ca: Option<CaStatus>,
     pub(super) certificates: Vec<CertificateStatus>,
     pub(super) conditions: Vec<Condition>,
-    /// Facts that could not be found out, and why.
+    /// Facts that could not be determined, and why.
     pub(super) notes: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct View {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Lock {
     pub(super) backend: ElectionBackend,
-    /// The holder of the Lease; nothing for other locks.
+    /// The holder of the Lease; `None` for other locks.
     pub(super) holder: Option<String>,
 }
 
@@ -55,14 +55,14 @@ pub(super) struct Lock {
 pub(super) struct Member {
     #[serde(flatten)]
     pub(super) status: MemberStatus,
-    /// Revisions that it is behind the leader; unknown unless both say theirs.
+    /// Number of revisions by which it lags the leader; unknown unless both report theirs.
     pub(super) lag: Option<i64>,
 }
 
-/// Everything about the cluster `name`.
+/// Returns the view of the cluster `name`.
 ///
 /// # Errors
-/// There is no such cluster, or the API server refused or did not answer.
+/// The cluster does not exist, or the API server refused or did not answer.
 pub(super) async fn view(target: &Target, name: &str) -> anyhow::Result<View> {
     let cluster = target.get(name).await?;
     let listed = cluster.status.iter().flat_map(|status| status.members.iter().flatten());
@@ -76,7 +76,7 @@ pub(super) async fn view(target: &Target, name: &str) -> anyhow::Result<View> {
     Ok(of(cluster, &members, holder))
 }
 
-/// The holder of the Lease of the cluster `name`, or why that is not known.
+/// Returns the holder of the Lease of the cluster `name`, or the reason why it is unknown.
 async fn holder(target: &Target, name: &str) -> Result<String, String> {
     let names = Names {
         cluster: name.to_owned(),
@@ -94,7 +94,7 @@ async fn holder(target: &Target, name: &str) -> Result<String, String> {
     Ok(identity)
 }
 
-/// The view of a cluster, of what its members say, and of who holds its Lease.
+/// Builds the view from a cluster, the reports of its members and the holder of its Lease.
 pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Result<String, String>>) -> View {
     let mut notes = Vec::new();
     if let Some(why) = &said.not_asked {
@@ -136,7 +136,7 @@ pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Resul
 }
 
 impl View {
-    /// For people; `now` tells how long certificates are valid yet.
+    /// Formats the view for humans; the remaining validity of certificates is relative to `now`.
     pub(super) fn table(&self, now: Timestamp) -> String {
         let mut text = String::new();
         for (title, said) in self.summary() {
@@ -279,7 +279,7 @@ fn certificate(certificate: &CertificateStatus, now: Timestamp) -> [String; 4] {
     ]
 }
 
-/// Seconds in the largest unit that they fill, as kubectl has them.
+/// Formats seconds in the largest unit that they fill, as kubectl does.
 fn age(seconds: i64) -> String {
     match seconds {
         ..=0 => "ended".to_owned(),

@@ -3,7 +3,7 @@
 /// Space between two columns.
 const GAP: usize = 3;
 
-/// Lines with these columns; the last one is not padded. Texts may be somebody else's: nothing in them moves the cursor.
+/// Returns lines with these columns; the last column is not padded. Texts may be from other users, so control characters are replaced by spaces.
 pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     let header = header.map(str::to_owned);
     let lines: Vec<[String; N]> = std::iter::once(&header)
@@ -25,7 +25,7 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> 
     text
 }
 
-/// A text in one line without control characters, and `-` for nothing.
+/// Returns a text in one line without control characters, and `-` for an empty one.
 pub(super) fn cell_of(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if clean.is_empty() { "-".to_owned() } else { clean }

@@ -77,7 +77,7 @@ fn read(value: Value) -> KubeBrainCluster {
     serde_json::from_value(value).unwrap()
 }
 
-/// Three members that the API server leads to, the second one behind.
+/// Returns three members that are queried through the API server; the second one lags, the third one does not answer.
 fn said() -> Members {
     let mut answers = std::collections::BTreeMap::new();
     for (member, revision) in [(1, 1000), (2, 990)] {

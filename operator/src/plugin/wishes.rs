@@ -1,4 +1,4 @@
-//! Requests of a person to the operator: an annotation, or a field of the spec.
+//! Requests of a user to the operator: an annotation, or a field of the spec.
 
 use std::io::{BufRead as _, IsTerminal as _, Write};
 
@@ -13,10 +13,10 @@ use super::connect::Target;
 use crate::status::whole_seconds;
 use crds::wishes::{ANY, RESTART, TRANSFER_LEADER};
 
-/// Asks for another leader, and gives the wish as it was written.
+/// Requests another leader, and returns the request as written.
 ///
 /// # Errors
-/// There is no such cluster or member, or the API server refused or did not answer.
+/// The cluster or the member does not exist, or the API server refused or did not answer.
 pub(super) async fn transfer_leader(
     target: &Target,
     name: &str,
@@ -32,7 +32,7 @@ pub(super) async fn transfer_leader(
     if to.is_some() && to == leader {
         anyhow::bail!("{} leads already", to.unwrap_or_default());
     }
-    // The time makes it another wish than the former one.
+    // The time makes it differ from the previous request.
     let wish = format!("{}@{}", to.unwrap_or(ANY), now());
     target.annotate(name, TRANSFER_LEADER, &wish).await?;
     let (to, leader) = (to.unwrap_or("any other member"), leader.unwrap_or("an unknown member"));
@@ -49,10 +49,10 @@ pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<&str> {
     Some(cluster.status.as_ref()?.leader.as_ref()?.member.as_str())
 }
 
-/// Asks for a restart of all members, and gives the wish as it was written.
+/// Requests a restart of all members, and returns the request as written.
 ///
 /// # Errors
-/// There is no such cluster, or the API server refused or did not answer.
+/// The cluster does not exist, or the API server refused or did not answer.
 pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -> anyhow::Result<String> {
     target.get(name).await?;
     let at = now();
@@ -67,8 +67,7 @@ pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -
 /// Raises the generation of the authority's key by one.
 ///
 /// # Errors
-/// The operator does not make that key, or replaces it already; or whoever was asked does not want it; or the API server refused or
-/// did not answer.
+/// The operator does not manage that key, or already replaces it; the user does not confirm; or the API server refused or did not answer.
 pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let cluster = target.get(name).await?;
     let tls = &cluster.spec.tls;
@@ -112,7 +111,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
     Ok(())
 }
 
-/// Returns true if the person at the terminal agrees.
+/// Returns true if the user at the terminal agrees.
 fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
@@ -128,7 +127,7 @@ fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
 /// Sets `spec.paused`.
 ///
 /// # Errors
-/// There is no such cluster, or the API server refused or did not answer.
+/// The cluster does not exist, or the API server refused or did not answer.
 pub(super) async fn pause(target: &Target, name: &str, paused: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let cluster = target.get(name).await?;
     let word = if paused { "paused" } else { "resumed" };

@@ -5,11 +5,11 @@ use serde::Deserialize;
 
 use super::connection::clean;
 
-/// Longest name of a member, in bytes: a DNS name.
+/// Maximum length of a member's name, in bytes: that of a DNS name.
 const NAME: usize = 253;
-/// Longest version, in bytes.
+/// Maximum length of a version, in bytes.
 const VERSION: usize = 64;
-/// Most alarms that are read.
+/// Maximum number of alarms that are read.
 const ALARMS: usize = 64;
 
 /// A validated answer.
@@ -19,11 +19,11 @@ pub(crate) struct Answer {
     pub(crate) name: String,
     /// Its id.
     pub(crate) member: u64,
-    /// Id of its cluster, in 16 hexadecimal digits; with an embedded store, that of the store. Old brains do not report it.
+    /// Id of its cluster, in 16 hexadecimal digits. With an embedded store, this is the id of the store. Old brains do not report it.
     pub(crate) cluster: Option<String>,
     /// Its role in the cluster.
     pub(crate) role: Role,
-    /// The leader that it knows, perhaps itself.
+    /// The leader that it knows, possibly itself.
     pub(crate) leader: Option<KnownLeader>,
     /// The leader's epoch; 0 if it never knew one.
     pub(crate) epoch: i64,
@@ -35,7 +35,7 @@ pub(crate) struct Answer {
     pub(crate) formats: Formats,
     /// Newest revision that it knows.
     pub(crate) revision: i64,
-    /// Reasons that it does not take writes, such as `NOSPACE`.
+    /// Reasons why it does not accept writes, such as `NOSPACE`.
     pub(crate) alarms: Vec<String>,
     /// Storage of its data.
     pub(crate) storage: Storage,
@@ -63,11 +63,11 @@ pub(crate) struct KnownLeader {
 /// Formats of stored data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Formats {
-    /// The oldest that is understood.
+    /// The oldest format that it can read.
     pub(crate) lowest: u32,
-    /// The newest that is understood.
+    /// The newest format that it can read.
     pub(crate) highest: u32,
-    /// The one that is written now.
+    /// The format that it writes now.
     pub(crate) written: u32,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Storage {
     pub(crate) type_: String,
     /// PD's cluster id, in decimal digits.
     pub(crate) cluster_id: Option<String>,
-    /// True if it can be reached now.
+    /// True if the storage can be reached now.
     pub(crate) reachable: bool,
     /// Formats of the data directory; `None` on TiKV.
     pub(crate) directory: Option<Formats>,
@@ -89,9 +89,9 @@ pub(crate) struct Storage {
 pub(crate) struct Tls {
     /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated. Empty if there are none.
     pub(crate) trust_bundle: String,
-    /// The certificate that clients see.
+    /// The certificate that clients get.
     pub(crate) server: CertificateInUse,
-    /// The certificate that other brains see.
+    /// The certificate that other brains get.
     pub(crate) peer: Option<CertificateInUse>,
     /// Like `trust_bundle`, for other brains.
     pub(crate) peer_trust_bundle: Option<String>,
@@ -102,7 +102,7 @@ pub(crate) struct Tls {
 pub(crate) struct CertificateInUse {
     /// SHA-256 of its DER, in hex digits.
     pub(crate) fingerprint: String,
-    /// When it ends.
+    /// Time when it expires.
     pub(crate) not_after: Timestamp,
 }
 
@@ -112,10 +112,10 @@ impl Answer {
         self.role == Role::Leader
     }
 
-    /// Reads the body of an answer.
+    /// Parses the body of an answer.
     ///
     /// # Errors
-    /// A message for the status if something is wrong with it.
+    /// A message for the status if the answer is invalid.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let wire: Wire = serde_json::from_slice(body).map_err(|error| {
             format!(
@@ -128,7 +128,7 @@ impl Answer {
             .and_then(Self::consistent)
     }
 
-    /// Refuses an answer that contradicts itself.
+    /// Rejects an answer that contradicts itself.
     fn consistent(self) -> Result<Self, String> {
         let itself = self.leader.as_ref().map(|leader| leader.member == self.member);
         match (self.role, itself) {
@@ -141,7 +141,7 @@ impl Answer {
     }
 }
 
-/// The answer as it is sent. Fields that are not known are left out.
+/// The answer on the wire. Unknown fields are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -197,7 +197,7 @@ struct WireCertificate {
 }
 
 impl Wire {
-    /// `None` if something is malformed.
+    /// Returns `None` if a field is malformed.
     fn read(self) -> Option<Answer> {
         let leader = match self.leader {
             Some(leader) => Some(KnownLeader {
@@ -270,13 +270,13 @@ impl WireCertificate {
     }
 }
 
-/// An id of up to 16 hex digits.
+/// Parses an id of up to 16 hex digits.
 fn id(text: &str) -> Option<u64> {
     let digits = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|_| digits)
 }
 
-/// The digest of a bundle, or nothing.
+/// Parses the digest of a bundle; empty if there is none.
 fn bundle(text: &str) -> Option<String> {
     if text.is_empty() {
         Some(String::new())
@@ -285,7 +285,7 @@ fn bundle(text: &str) -> Option<String> {
     }
 }
 
-/// 64 hex digits.
+/// Parses 64 hex digits.
 fn sha256(text: &str) -> Option<String> {
     let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     digits.then(|| text.to_ascii_lowercase())

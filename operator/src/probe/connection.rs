@@ -1,6 +1,6 @@
 //! One exchange with a brain over HTTP/2.
 //!
-//! Invariant: everything runs inside the caller's future, so dropping that closes the connection and frees its memory.
+//! Invariant: everything runs inside the caller's future, so dropping it closes the connection and frees its memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use tokio_rustls::TlsConnector;
 
 use super::Identity;
 
-/// Timeout of connecting, including the handshake.
+/// Timeout for connecting, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Longest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const LONGEST: u32 = 64 * 1024;
-/// Largest header list, in bytes.
+/// Maximum size of a header list, in bytes.
 const HEADERS: u32 = 8 * 1024;
 
-/// A brain and how to reach it.
+/// A brain and its address.
 pub(super) struct Peer<'a> {
     pub(super) address: SocketAddr,
     /// DNS name in its certificate.
     pub(super) host: &'a str,
-    /// None for a plain connection.
+    /// `None` for a plain connection.
     pub(super) identity: Option<&'a Identity>,
 }
 
@@ -47,10 +47,10 @@ impl Peer<'_> {
         format!("{scheme}://{}:{}{path}", self.host, self.address.port())
     }
 
-    /// Sends one request and reads its answer, which has to be complete within `patience` after connecting.
+    /// Sends one request and reads its answer, which must be complete within `patience` after connecting.
     ///
     /// # Errors
-    /// The reason that there is no answer, in words for the status.
+    /// The reason why there is no answer, in words for the status.
     pub(super) async fn exchange(
         &self,
         request: request::Builder,
@@ -91,7 +91,7 @@ enum Stream {
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
-/// Trusts the identity's authorities alone, and shows its certificate.
+/// Returns a configuration that trusts only the identity's authorities and presents its certificate.
 fn config(identity: &Identity) -> Result<ClientConfig, String> {
     let bad = |what: &str| format!("the operator's {what} cannot be used");
     let chain = |pem: &str, what: &str| {
@@ -115,7 +115,7 @@ fn config(identity: &Identity) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// The peer may send one window, which is never given back: it holds the longest answer and one byte.
+/// The peer may send only one flow-control window, which is never replenished. It holds the largest answer and one more byte.
 async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Reply, String>
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -156,13 +156,13 @@ where
         reply = &mut exchange => reply,
         ended = &mut connection => {
             ended.map_err(broken)?;
-            // Data that arrived before the end can still be read.
+            // Data that arrived before the end of the connection can still be read.
             exchange.await
         }
     }
 }
 
-/// Text from a brain, fit for a message: at most `longest` bytes, no control characters.
+/// Makes a brain's text fit for a message: at most `longest` bytes, no control characters.
 pub(super) fn clean(text: &str, longest: usize) -> String {
     let mut cleaned = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {
@@ -174,7 +174,7 @@ pub(super) fn clean(text: &str, longest: usize) -> String {
     cleaned
 }
 
-/// An error with its causes: the outermost alone says nothing about certificates.
+/// Returns an error with its causes, because the outermost error alone says nothing about certificates.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,31 +1,31 @@
-//! A brain's own reason for not serving: a stable word for programs and a line for people.
+//! A brain's own reason for not serving: a stable code for programs and a line for users.
 //!
-//! The brain answers with it while it waits for its storage, and leaves it as the reason of its end.
+//! The brain answers with it while it waits for its storage, and leaves it as its termination message.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde::Deserialize;
 
 use super::connection::clean;
 
-/// Longest code, in bytes.
+/// Maximum length of a code, in bytes.
 const CODE: usize = 64;
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 const MESSAGE: usize = 512;
 
-/// Reason that a brain does not serve.
+/// Reason why a brain does not serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The brain's word, such as `PrefixTaken`.
+    /// The brain's code, such as `PrefixTaken`.
     pub(crate) code: String,
     pub(crate) message: String,
 }
 
-/// Reason that a brain did not identify itself.
+/// Reason why a brain did not identify itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silence {
-    /// In words for the status.
+    /// The reason in words for the status.
     pub(crate) text: String,
-    /// In its own words, if it has some.
+    /// The brain's own reason, if it gave one.
     pub(crate) refusal: Option<Refusal>,
 }
 
@@ -51,7 +51,7 @@ impl From<Wire> for Refusal {
 }
 
 impl Refusal {
-    /// Of the body of an answer; `None` of an older brain.
+    /// Parses the body of an answer; `None` for an older brain.
     pub(super) fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body {
@@ -61,7 +61,7 @@ impl Refusal {
         Some(body.refusal.into())
     }
 
-    /// The reason of the end of a pod's brain. An older one left only lines of its log, of which the last is taken, without a code.
+    /// Returns the reason why a pod's brain ended. An older brain left only lines of its log; then the last line is taken, without a code.
     pub(crate) fn of_end(pod: &Pod) -> Option<Self> {
         let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
         containers.iter().find_map(|container| {
@@ -73,7 +73,7 @@ impl Refusal {
         })
     }
 
-    /// The same of one container.
+    /// The same for one container.
     pub(crate) fn of_container(ended: &ContainerStateTerminated) -> Option<Self> {
         let message = ended.message.as_ref()?;
         if let Ok(wire) = serde_json::from_str::<Wire>(message) {

@@ -1,4 +1,4 @@
-//! Brains that answer, and brains that lie.
+//! Brains that answer correctly, and brains that give false answers.
 
 use std::io::Write as _;
 use std::sync::Arc;

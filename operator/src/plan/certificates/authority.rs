@@ -1,4 +1,4 @@
-//! The authority: made once, kept, renewed, replaced in phases; never silently made anew.
+//! The authority: created once, kept, renewed, replaced in phases, and never silently recreated.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::objects::{Key, Kind};
 use crate::plan::owned;
 use crate::spec::Held;
 
-/// Plans the authority and what it signs.
+/// Plans the authority and the certificates it signs.
 pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::Error> {
     let key = Key::new(Kind::Secret, scope.desired.names.authority());
     issue::look(plan, scope);
@@ -87,7 +87,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     issue::plan(plan, scope, &state, given.as_ref(), &bundle)
 }
 
-/// The next phase of a replacement, or what it waits for.
+/// Plans the next phase of a replacement, or returns the reason why it waits.
 pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
     let secret = scope.secret(&scope.desired.names.authority())?;
     plan.certificates.authority.as_ref()?;
@@ -138,7 +138,7 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
     }
 }
 
-/// There is no authority: the first one is made; a lost one only if that was asked for.
+/// Plans for a missing authority: the first one is created, but a lost one is replaced only on request.
 fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
     let tls = &scope.cluster.spec.tls;
     let name = scope.desired.names.authority();
@@ -189,7 +189,8 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     );
 }
 
-/// Change that the stored authority needs before anything is published or signed. While nothing may change, that is only its renewal.
+/// Returns the change that the stored authority needs before anything is published or signed. While nothing may change, that is only its
+/// renewal.
 fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Option<Change> {
     let tls = &scope.cluster.spec.tls;
     let held = scope.desired.held.is_some();
@@ -237,7 +238,7 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
     }
 }
 
-/// A Secret without any owner, restored by hand or left behind by a deleted cluster, is taken in if its key is the recorded one.
+/// Takes over a Secret without any owner, restored by hand or left by a deleted cluster, if its key is the recorded one.
 fn adopt(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatus>) {
     let Some(secret) = scope.secret(&key.name) else {
         return;
@@ -258,10 +259,10 @@ fn adopt(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatu
     }
 }
 
-/// The user's own authority, if the spec names one.
+/// Returns the user's own authority, if the spec names one.
 ///
 /// # Errors
-/// Reason and message why it cannot sign.
+/// Reason and message if it cannot sign.
 fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> {
     let Some(reference) = &scope.cluster.spec.tls.ca_secret_ref else {
         return Ok(None);
@@ -272,7 +273,7 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     let mut data = scope
         .given(name)
         .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key, or have cert-manager make it"))?;
-    // The names of a Secret of cert-manager, whose ca.crt is the certificate of whoever signed this authority.
+    // These are the keys of a Secret of cert-manager, where ca.crt is the certificate of the issuer of this authority.
     let [certificate, key] = if data.contains_key("ca.key") {
         ["ca.crt", "ca.key"]
     } else {
@@ -306,7 +307,7 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     Ok(Some(authority))
 }
 
-/// The first certificate of a chain: the others are of those who signed it.
+/// Returns the first certificate of a chain; the others belong to its issuers.
 fn first_certificate(chain: &str) -> String {
     const END: &str = "-----END CERTIFICATE-----";
     chain
@@ -314,8 +315,8 @@ fn first_certificate(chain: &str) -> String {
         .map_or_else(|| chain.to_owned(), |end| format!("{}\n", &chain[..end + END.len()]))
 }
 
-/// Removes a key that does not belong to the stored certificate, if that is the user's own: older operators left the key of the
-/// former authority beside it, and the user's own key is stored nowhere.
+/// Removes a key that does not match the stored certificate, if that certificate is the user's own. Older operators left the key of the
+/// former authority next to it, and the user's own key is never stored.
 fn remove_former_key(data: &mut BTreeMap<String, String>, given: &Authority) {
     let (Some(certificate), Some(key)) = (data.get("ca.crt"), data.get("ca.key")) else {
         return;

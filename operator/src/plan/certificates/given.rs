@@ -1,4 +1,4 @@
-//! Certificates in Secrets that somebody else fills: nothing is issued, everything is checked.
+//! Certificates in Secrets that the user provides: they are checked, and none is issued.
 
 use crds::cluster::tls::TlsSecrets;
 use kube::ResourceExt;
@@ -64,7 +64,7 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// The use of each Secret.
+/// Returns the purpose of each Secret.
 fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose); 3] {
     let names = &scope.desired.names;
     let pods: Vec<String> = if is_external(scope.cluster) {

@@ -1,4 +1,4 @@
-//! Plans the issue of leaf certificates.
+//! Plans the issuance of leaf certificates.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::{Plan, Scope, Step, Stored, pair};
 use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
 use crate::objects::{Key, Kind};
 
-/// The part of the time for renewals in which a certificate is signed by a key that is still being published.
+/// Divisor of the time for renewals: only in this last part of it, a key that is still being published may sign a certificate.
 const LAST: u32 = 4;
 
-/// Notes which certificates are stored.
+/// Records which certificates are stored.
 pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
     let end = recorded.and_then(|recorded| recorded.not_after.as_ref());
@@ -30,7 +30,7 @@ pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
     }
 }
 
-/// Plans every certificate: issued, or kept with the newest bundle beside it.
+/// Plans every certificate: it is issued, or kept and stored with the newest bundle.
 pub(super) fn plan(
     plan: &mut Plan,
     scope: Scope<'_>,
@@ -79,13 +79,14 @@ fn one(
     let stored = stored(scope, leaf);
     let inspected = stored.as_ref().and_then(|pair| Inspected::read(&pair.certificate).ok());
     let request = match (&inspected, scope.desired.held.is_some()) {
-        // Renewed, but not changed.
+        // It is renewed without changes.
         (Some(certificate), true) => &Request::kept(certificate, request.renew_before),
         (None, true) if live.is_none() => return Ok(()),
         _ => request,
     };
     let left = inspected.map(|certificate| certificate.not_after.duration_since(scope.observed.now));
-    // A lost key signs nothing; the coming one only what would soon serve nobody otherwise, since not all may trust it yet.
+    // A lost key cannot sign. The coming key signs only a certificate that would soon expire otherwise, because not all clients may trust
+    // it yet.
     let last = request.renew_before / LAST;
     let serves = left.is_some_and(|left| Duration::try_from(left).is_ok_and(|left| left > last));
     let signer = current.or(next.filter(|_| !serves));

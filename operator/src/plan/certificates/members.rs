@@ -1,4 +1,4 @@
-//! The certificates that running members report to use.
+//! The certificates that running members report as in use.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::observe::Observed;
 use crate::probe::Tls;
 
-/// Returns the reason that not every running member trusts the bundle with this digest.
+/// Returns the reason why not every running member trusts the bundle with this digest.
 pub(super) fn distrust(observed: &Observed, digest: &str) -> Option<String> {
     find(observed, |tls| {
         let peers = tls.peer_trust_bundle.as_deref().is_none_or(|found| found == digest);
@@ -14,7 +14,7 @@ pub(super) fn distrust(observed: &Observed, digest: &str) -> Option<String> {
     })
 }
 
-/// Returns the reason that not every running member presents these certificates, by their fingerprints.
+/// Returns the reason why not every running member presents these certificates, identified by their fingerprints.
 pub(super) fn outdated(observed: &Observed, server: &str, peer: &str) -> Option<String> {
     find(observed, |tls| {
         if tls.server.fingerprint != server {
@@ -25,7 +25,7 @@ pub(super) fn outdated(observed: &Observed, server: &str, peer: &str) -> Option<
     })
 }
 
-/// The first member with an objection, with its name.
+/// Returns the objection to the first member that has one, with its name.
 fn find(observed: &Observed, objection: impl Fn(&Tls) -> Option<String>) -> Option<String> {
     observed.pods.iter().filter(|pod| is_running(pod)).find_map(|pod| {
         let name = pod.name_any();

@@ -1,7 +1,7 @@
 //! Compares a stored authority with the one that the status recorded.
 //!
-//! A Secret under the authority's name may have been put there by somebody else, with this cluster as its owner. So a new
-//! authority is recorded in the status before anything is published or signed, and one that is not recorded is never used.
+//! Another client may have created a Secret under the authority's name, with this cluster as its owner. So a new authority is recorded in
+//! the status before anything is published or signed, and one that is not recorded is never used.
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::CaStatus;
@@ -12,21 +12,21 @@ use crate::certificates::{Authority, Bundle, Inspected, Leaf, State};
 use crate::names::ADOPT_CA;
 use crate::objects::{Key, Kind};
 
-/// For so long a Secret that was just made may not be seen yet, in seconds.
+/// Seconds for which a newly created Secret may not be visible yet.
 const UNSEEN: i64 = 10;
 
-/// The verdict on a stored authority.
+/// Origin of a stored authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It is the recorded one, or follows on it.
+    /// It is the recorded one, or its successor.
     Known,
-    /// It was never recorded and nothing was published from it: it can be made anew.
+    /// It was never recorded and published nothing, so it can be recreated.
     Unrecorded,
     /// Its key is not the recorded one.
     Unknown,
 }
 
-/// The owner of the authority `state`. `given` is the user's own.
+/// Returns the origin of the authority `state`. `given` is the user's own.
 pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Origin {
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
     let Some(recorded) = recorded else {
@@ -40,7 +40,7 @@ pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>)
         };
     };
     let Some(fingerprint) = &recorded.fingerprint else {
-        // Recorded by an operator that knew no fingerprints, or lost and not replaced yet.
+        // An operator that did not know fingerprints recorded it, or it was lost and not replaced yet.
         return match (&state.current, &recorded.next, state.next_fingerprint()) {
             (Some(_), _, _) => Origin::Known,
             (None, Some(next), Some((_, found))) if next.fingerprint == found => Origin::Known,
@@ -58,7 +58,7 @@ pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>)
     }
 }
 
-/// Fingerprint of the key that the user wants to be taken over from a deleted cluster.
+/// Returns the fingerprint of the key that the user wants to take over from a deleted cluster.
 pub(super) fn adopted(cluster: &KubeBrainCluster) -> Option<&String> {
     cluster.metadata.annotations.as_ref()?.get(ADOPT_CA)
 }
@@ -71,13 +71,14 @@ fn is_published(scope: Scope<'_>) -> bool {
         || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
 }
 
-/// Returns true if the authority was made so recently that it may not be seen yet.
+/// Returns true if the authority was created so recently that it may not be visible yet.
 pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
     let since = recorded.since.as_ref().map(|since| since.0.as_second());
     since.is_some_and(|since| (since..since + UNSEEN).contains(&now.as_second()))
 }
 
-/// The published part of an authority whose Secret is gone: the recorded bundle, or at least the recorded keys' certificates.
+/// Returns the published part of an authority whose Secret is missing: the recorded bundle, or at least the certificates of the recorded
+/// keys.
 pub(super) fn published(scope: Scope<'_>, recorded: &CaStatus) -> Bundle {
     let names = &scope.desired.names;
     let map = scope.observed.objects.get(&Key::new(Kind::ConfigMap, names.bundle()));

@@ -1,4 +1,4 @@
-//! Which pod is replaced next, or what that waits for.
+//! Chooses the pod to replace next, or returns what the replacement waits for.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::observe::{Observed, is_ready, ready_since};
 use crate::plan::leadership::Lead;
 use crate::spec::Desired;
 
-/// The members, by how they stand to the newest template.
+/// The members, grouped by how they compare with the newest template.
 pub(super) struct Members<'a> {
     pub(super) cluster: &'a KubeBrainCluster,
     pub(super) desired: &'a Desired,
@@ -25,20 +25,20 @@ pub(super) struct Members<'a> {
 
 /// The next step.
 pub(super) enum Choice<'a> {
-    /// This pod is replaced.
+    /// Replace this pod.
     Replace {
         pod: &'a Pod,
         step: &'static str,
         why: String,
     },
-    /// The leader is asked to hand over.
+    /// Ask the leader to hand over.
     HandOver { from: &'a Pod, to: &'a Pod, epoch: i64 },
-    /// Nothing, for this reason.
+    /// Do nothing, for this reason.
     Wait(String),
 }
 
 impl<'a> Members<'a> {
-    /// The hand-over of this leader in this epoch that the status remembers.
+    /// Returns the hand-over of this leader in this epoch that the status records.
     pub(super) fn hand_over_under_way(&self, from: &Pod, epoch: i64) -> Option<&'a HandOver> {
         let known = self.cluster.status.as_ref()?.rollout.as_ref()?.hand_over.as_ref()?;
         (known.from == from.name_any() && known.epoch == epoch).then_some(known)
@@ -54,19 +54,19 @@ impl<'a> Members<'a> {
         Duration::try_from(self.observed.now.duration_since(since)).is_ok_and(|taken| taken >= limit)
     }
 
-    /// The next leader: a ready follower that nobody is about to disrupt, the one that lags least behind.
+    /// Returns the next leader: the ready follower with the least lag that is not about to be disrupted.
     pub(super) fn successor(&self, candidates: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
         let able = candidates.filter(|pod| is_ready(pod) && !is_disrupted(pod));
         let answered = able.filter_map(|pod| match self.observed.probes.get(&pod.name_any()) {
             Some(Ok(answer)) if answer.ready && !answer.is_leader() => Some((answer.revision, pod)),
             _ => None,
         });
-        // The lowest ordinal of those that are as far: it is replaced last next time.
+        // Choose the lowest ordinal of those with the same revision: it is replaced last next time.
         let best = answered.max_by_key(|(revision, pod)| (*revision, std::cmp::Reverse(ordinal(pod))));
         best.map(|(_, pod)| pod)
     }
 
-    /// All that are not on their way out.
+    /// Returns all members that are not being deleted.
     pub(super) fn all(&self) -> impl Iterator<Item = &'a Pod> {
         self.updated.iter().chain(&self.outdated).copied()
     }
@@ -76,11 +76,11 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Members that are away, or count as away.
+/// Members that are unavailable, or count as unavailable.
 struct Away<'a> {
     leaving: usize,
     evicted: Vec<&'a Pod>,
-    /// Updated pods that are not ready for long enough yet.
+    /// Updated pods that have not been ready for long enough.
     young: Vec<&'a Pod>,
     min_ready: i32,
 }
@@ -98,7 +98,7 @@ impl<'a> Away<'a> {
         }
     }
 
-    /// Those that somebody takes away just now.
+    /// Returns the number of members that are being deleted or evicted.
     fn going(&self) -> usize {
         self.leaving + self.evicted.len()
     }
@@ -107,7 +107,7 @@ impl<'a> Away<'a> {
         self.going() + self.young.len()
     }
 
-    /// The reason for waiting, in words.
+    /// Returns the reason for waiting, in words.
     fn message(&self) -> String {
         match (self.leaving, self.evicted.first(), self.young.first()) {
             (0, Some(pod), _) => format!("{} is being evicted", pod.name_any()),
@@ -117,7 +117,7 @@ impl<'a> Away<'a> {
     }
 }
 
-/// The next step of a roll-out: one pod at most, and only as many away at a time as the spec allows.
+/// Returns the next step of a roll-out: at most one pod, and only as many unavailable at a time as the spec allows.
 pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
     let strategy = members.cluster.spec.strategy();
     if is_by_hand(members.cluster) {
@@ -176,8 +176,9 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
     }
 }
 
-/// Replacing a pod that serves nobody costs nothing, and mends a roll-out that went wrong. What cannot even run comes first, a leader
-/// last. One that runs may come back by itself, so it waits for as many of the newest template as may be unavailable.
+/// Replaces a pod that does not serve, which costs nothing and repairs a failed roll-out. Pods that cannot even start come first, a leader
+/// last. A pod that runs may recover by itself, so it waits while as many members of the newest template as may be unavailable are not
+/// ready.
 fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
     let unready = || {
         let outdated = members.outdated.iter().copied();
@@ -185,7 +186,7 @@ fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
     };
     let mut followers = unready().filter(|pod| !members.leads(pod));
     let doubtful = is_doubtful(members, spare);
-    // One that ended may run again in a moment.
+    // A container that ended may run again in a moment.
     let is_lost = if doubtful { cannot_start } else { is_dead };
     if let Some(pod) = followers.clone().find(|pod| is_lost(pod)) {
         return Some(Choice::Replace {
@@ -194,7 +195,7 @@ fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
             why: "it is outdated and does not run".to_owned(),
         });
     }
-    // One that runs may lead without being ready; as long as that is not known, it is left alone, unless nobody serves anyway.
+    // A running member may lead without being ready. While the leader is unknown, such a member is kept, unless no member serves anyway.
     let harmless = members.lead != Lead::Unknown || !members.all().any(is_ready);
     if let Some(pod) = followers.next().filter(|_| harmless && !doubtful) {
         return Some(Choice::Replace {
@@ -219,8 +220,8 @@ fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
     }
 }
 
-/// Returns true if as many members of the newest template as may be unavailable are not ready. While no member serves, only one that does not
-/// run counts: the others may wait for what an outdated member holds.
+/// Returns true if as many members of the newest template as may be unavailable are not ready. While no member serves, only members that do
+/// not run count: the others may wait for something that an outdated member holds.
 fn is_doubtful(members: &Members<'_>, spare: usize) -> bool {
     let replicas = usize::try_from(members.desired.replicas).unwrap_or_default();
     let ready = members.updated.iter().filter(|pod| is_ready(pod)).count();
@@ -233,7 +234,7 @@ fn is_hopeless(members: &Members<'_>) -> bool {
     members.updated.iter().any(|pod| is_dead(pod))
 }
 
-/// Only the leader is left: it hands over, and is a follower like the others then.
+/// Only the leader is left: it hands over and then is a follower like the others.
 fn the_leader<'a>(members: &Members<'a>, leader: &'a Pod) -> Choice<'a> {
     if !members.leads(leader) || members.updated.is_empty() {
         return replace_leader(leader, "it is outdated");
@@ -259,7 +260,7 @@ fn replace_leader<'a>(pod: &'a Pod, why: &str) -> Choice<'a> {
     }
 }
 
-/// Returns true if somebody is about to take the pod away: an eviction, a drain, a preemption.
+/// Returns true if the pod is about to be disrupted by an eviction, a drain or a preemption.
 fn is_disrupted(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
@@ -298,7 +299,7 @@ fn states(pod: &Pod) -> impl Iterator<Item = &ContainerState> {
         .filter_map(|container| container.state.as_ref())
 }
 
-/// The number at the end of a pod's name.
+/// Returns the number at the end of a pod's name.
 pub(super) fn ordinal(pod: &Pod) -> u32 {
     let name = pod.name_any();
     name.rsplit_once('-')

@@ -1,6 +1,7 @@
-//! Another leader, because somebody wishes so by an annotation. A time alone, as older actions of Argo CD write it, means any.
+//! Changes the leader on request of an annotation. A time alone, as older actions of Argo CD write it, means any other leader.
 //!
-//! A wish is recorded in the status, and not looked at again, when another member leads or never can. Until then it stays.
+//! A request is recorded in the status, and not read again, once the requested member leads or it is clear that it never can. Until then
+//! the request remains.
 
 use crds::wishes::{Successor, TRANSFER_LEADER};
 use k8s_openapi::jiff::Timestamp;
@@ -12,7 +13,7 @@ use crate::events::Event;
 use crate::plan::Plan;
 use crate::plan::leadership::Lead;
 
-/// A wish for another leader, and what this pass makes of it.
+/// A request for another leader, and its outcome in this pass.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Transfer {
     /// The annotation's value.
@@ -26,17 +27,17 @@ enum Outcome {
     Asked,
     /// The wanted member leads.
     Done(String),
-    /// It never will.
+    /// The wanted member can never lead.
     Impossible(String),
 }
 
 impl Transfer {
-    /// Returns true if the wish is dealt with, given that the leader that was asked did or did not hand over.
+    /// Returns true if the request is handled, given whether the leader that was asked has handed over.
     pub(crate) fn is_handled(&self, handed_over: bool) -> bool {
         handed_over || self.outcome != Outcome::Asked
     }
 
-    /// Its Event; a hand-over has an Event of its own.
+    /// Returns its Event; a hand-over has an Event of its own.
     pub(crate) fn event(&self) -> Option<Event> {
         match &self.outcome {
             Outcome::Asked => None,
@@ -76,7 +77,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     if name == Some(leader) {
         return end(Outcome::Done(format!("{leader} leads already")));
     }
-    // It was asked for before, and came about although the answer was lost.
+    // It was requested before and succeeded, although the answer was lost.
     let asked = status.and_then(|status| status.rollout.as_ref()?.hand_over.as_ref());
     if let Some(asked) = asked.filter(|asked| asked.epoch < *epoch && asked.from != *leader && name.is_none()) {
         return end(Outcome::Done(format!("{leader} leads instead of {}", asked.from)));
@@ -103,7 +104,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     }
 }
 
-/// Returns the reason that the wished member can never lead unless the spec changes.
+/// Returns the reason why the requested member can never lead unless the spec changes.
 fn never(members: &Members<'_>, name: Option<&str>) -> Option<&'static str> {
     let (names, replicas) = (&members.desired.names, members.desired.replicas);
     match name {

@@ -1,4 +1,4 @@
-//! What somebody else adds to objects of a cluster.
+//! Fields that other managers add to objects of a cluster.
 
 use kube::core::DynamicObject;
 
@@ -14,7 +14,7 @@ fn edit(fake: &mut FakeCluster, kind: Kind, name: &str, change: impl FnOnce(&mut
     fake.seen.objects.insert(Key::new(kind, name), changed);
 }
 
-/// What is taken back after this change, and that it is gone afterwards.
+/// Checks that this change causes the step `expected`, and that the change is gone afterwards.
 #[track_caller]
 fn taken_back(kind: Kind, name: &str, change: impl FnOnce(&mut Value), expected: &str) {
     let mut fake = FakeCluster::settled(json!({}));

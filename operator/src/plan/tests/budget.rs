@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// So many outdated members of which `max_unavailable` may be away, the first one leading.
+/// Returns N outdated members, the first one leading; `max_unavailable` of them may be unavailable.
 fn outdated<const N: usize>(max_unavailable: usize) -> FakeCluster {
     let mut fake = members(N, [true; N]);
     fake.edit(json!({"updateStrategy": {"maxUnavailable": max_unavailable}}));

@@ -179,7 +179,7 @@ fn a_planted_authority_is_not_trusted() {
     fake.seen.objects.insert(key.clone(), planted.clone());
     assert!(problem(&fake).contains("not the one that this cluster recorded"));
     assert_eq!(fake.steps(), Vec::<String>::new());
-    // Without a record, but with certificates that somebody may rely on.
+    // There is no record, but there are certificates that clients may rely on.
     let mut fake = FakeCluster::settled(json!({}));
     fake.cluster.status.as_mut().unwrap().ca = None;
     assert!(problem(&fake).starts_with("AuthorityInvalid"));

@@ -1,4 +1,4 @@
-//! Brains in pods that somebody else makes.
+//! Brains in pods that the user creates.
 
 use super::*;
 use crate::certificates::{Authority, Leaf, Request};
@@ -15,7 +15,7 @@ fn external(spec: Value) -> FakeCluster {
     fake
 }
 
-/// Pods of a StatefulSet behind the headless Service.
+/// Adds pods of a StatefulSet that use the headless Service as their subdomain.
 fn with_pods(mut fake: FakeCluster, names: &[&str]) -> FakeCluster {
     for name in names {
         let pod = json!({

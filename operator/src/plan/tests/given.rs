@@ -1,4 +1,4 @@
-//! Certificates of somebody else: the user's own authority, and Secrets that the user fills.
+//! Certificates of the user: an authority of the user's own, and Secrets that the user fills.
 
 use std::sync::Arc;
 
@@ -107,7 +107,8 @@ fn another_key_of_the_own_authority_is_published_beside_the_former_one() {
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
 
-/// The former key is gone: what it signed is renewed by the coming one before it ends, though nobody advances the replacement.
+/// The former key is gone: the coming one renews certificates of the former one before they expire, even if the replacement does not
+/// advance.
 #[test]
 fn certificates_do_not_end_while_another_key_is_published() {
     let (one, two, mut fake, before) = published();

@@ -101,7 +101,7 @@ fn members_are_replaced_one_by_one_the_leader_last() {
     check(2, all, all, "delete pod dev-1");
     check(2, all, [true, false, true], "delete pod dev-0");
     check(2, all, [false, false, true], "hand over from dev-2 to dev-0");
-    // One that serves nobody costs nothing, wherever it is.
+    // A member that does not serve costs nothing, whatever its position.
     check(2, [false, true, true], all, "delete pod dev-0");
     check(
         0,
@@ -189,7 +189,7 @@ fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     assert_eq!(again.since, under_way.since, "it is asked again, and the time goes on");
     fake.wait(1);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
-    // Somebody else leads meanwhile: the old one is a follower like any other.
+    // Another member leads now: the old leader is a follower like any other.
     fake.lead("dev-2");
     assert!(
         fake.steps().contains(&"delete pod dev-0".to_owned()),
@@ -303,7 +303,7 @@ fn a_leader_that_scaling_removes_hands_over_first() {
         "{:?}",
         fake.steps()
     );
-    // To nothing: there is nobody to hand over to.
+    // Scaling to zero: no member is left to hand over to.
     fake.edit(json!({"replicas": 0}));
     assert!(!fake.steps().iter().any(|step| step.starts_with("hand over")));
 }

@@ -225,7 +225,7 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
         assert!(progressing.contains(expected), "{progressing}");
     }
     say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
-    // Another change meanwhile does not make it forgotten.
+    // Another change in between does not discard it.
     fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "1"}}}}));
     fake.pass();
     assert_eq!(fake.pass(), ["resize pod dev-0"]);

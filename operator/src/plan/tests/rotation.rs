@@ -77,7 +77,7 @@ impl Lab {
         }
     }
 
-    /// One pass that is killed after `writes` writes, if it has so many: then its status is not published.
+    /// Runs one pass that is killed after `writes` writes. Its status is published only if it makes no more writes than that.
     fn pass(&mut self, writes: usize) {
         let (desired, observed) = (self.fake.desired(), self.fake.seen.clone());
         let plan = self.fake.plan();
@@ -377,7 +377,7 @@ fn replacement_goes_on_wherever_it_is_killed() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// A pass, killed after so many writes.
+    /// A pass that is killed after this number of writes.
     Pass(usize),
     Load(usize),
     Follow,

@@ -1,4 +1,4 @@
-//! The TiKV cluster that the data lies in.
+//! The TiKV cluster that holds the data.
 
 use kube::core::DynamicObject;
 

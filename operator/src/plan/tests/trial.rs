@@ -62,7 +62,7 @@ fn other_resources_are_tried_before_the_only_member_gets_them() {
     assert_eq!(fake.pass(), Vec::<String>::new());
     assert_eq!(fake.condition("Stalled"), "True/TrialFailed");
     assert!(message(&fake, "Stalled").contains("brain ends with exit code 137: OOMKilled"));
-    // What is corrected is tried anew, and what runs is taken.
+    // A corrected template is tried again, and applied once its trial runs.
     fake.edit(json!({"pod": {"resources": {"limits": {"memory": "2Gi"}}}}));
     assert_eq!(fake.pass(), ["delete pod dev-trial"]);
     assert_eq!(fake.pass(), ["make pod dev-trial"]);
@@ -460,7 +460,7 @@ fn wrong_default_image_changes_no_cluster_that_runs() {
         .image
         .clone();
     assert_eq!(image.as_deref(), Some("right.example/brain:0.2.0"));
-    // What never ran is not kept.
+    // A template that never ran is not kept.
     fake.default_image = "other.example/brain".to_owned();
     assert_eq!(fake.pass(), ["delete pod dev-trial"]);
 }

@@ -124,7 +124,7 @@ pub(super) enum Event {
     Recover(usize),
     /// A pod that is evicted is deleted.
     Remove(usize),
-    /// This member leads from now on; nobody did, or the one that did is going.
+    /// This member leads from now on; no member led before, or the former leader is being deleted.
     Elect(usize),
     /// The time for a hand-over has passed.
     Overdue,

@@ -243,8 +243,8 @@ fn broken_by_replacing(scenario: &Scenario, view: &View, member: usize) -> Optio
     if view.silent && pod.runs() && other_pods().any(|pod| pod.is_ready()) {
         return Some(Rule::Leader);
     }
-    // A pod that may recover by itself is kept: it would not recover as a member of the broken template. A template that did not fail yet
-    // may be tried if nobody serves, or if the leader does not and has not handed over in time: the new member may wait for it.
+    // A pod that may recover by itself is kept: it would not recover as a member of the broken template. A template that has not failed yet
+    // may be tried if no member serves, or if the leader is not ready and has not handed over in time: the new member may wait for it.
     let failed = other_pods().any(|pod| pod.template == view.template && pod.health == Health::Dead);
     let may_try = !view.pods().any(|pod| pod.is_ready()) || (leads && asked && !pod.is_ready());
     if scenario.never_runs(view.template) && pod.health != Health::Dead && (failed || !may_try) {
