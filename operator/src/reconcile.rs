@@ -1,5 +1,5 @@
-//! One pass over one cluster: observe, plan, apply, publish. What is kept from pass to pass are caches: of what the API server
-//! has, and of what was written to it.
+//! One pass over one cluster: observe, plan, apply, publish. Passes share only caches: of the API server's objects, and of the writes to
+//! them.
 
 use std::time::Duration;
 
@@ -32,19 +32,19 @@ use crate::stores::received::Stub;
 use crate::stores::{Stores, clusters};
 use crate::wipe;
 
-/// Resync interval of a settled cluster, for changes that no watch showed.
+/// Resync interval of a settled cluster, for changes that no watch reported.
 const RESYNC: Duration = Duration::from_secs(60);
 /// Requeue interval while a change is in progress or a condition is bad.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
-/// Requeue interval while an object of another owner, or another cluster that is rolled out first, blocks the cluster: no watch shows when
-/// that ends.
+/// Requeue interval while an object of another owner, or another cluster that is rolled out first, blocks the cluster. No watch reports the
+/// end of such a block.
 const BLOCKED: Duration = Duration::from_secs(15);
 /// Requeue interval after a reconcile that wrote something.
 const NEXT: Duration = Duration::from_secs(1);
-/// Requeue interval while the stores are behind this process's writes. Usually their watches trigger a reconcile earlier.
+/// Requeue interval while the stores lag this process's writes. Usually their watches trigger a reconcile earlier.
 const BEHIND: Duration = Duration::from_millis(200);
 
-/// Reason that a pass failed.
+/// Reason why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0} failed")]
@@ -60,7 +60,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The class of the error: it decides how a reconcile reacts.
+    /// Returns the class of the error, which decides how a reconcile reacts.
     pub(crate) fn class(&self) -> Class {
         match self {
             Self::Api(_, source) => Class::of(source),
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// In words for the status, the API server's own if there are any.
+    /// Returns the error in words for the status; in the API server's own words if there are any.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Api(what, source) => format!("{what} failed: {}", api_error::message(source)),
@@ -82,7 +82,7 @@ pub(crate) fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Api(what, Box::new(error))
 }
 
-/// Everything that reconciles share.
+/// State that all reconciles share.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
@@ -104,20 +104,20 @@ pub(crate) struct Context {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
-    /// The API server refused an object, so that the next pass would do no better at once.
+    /// The API server refused an object, so an immediate pass would not help.
     pub(crate) is_refused: bool,
     pub(crate) again: Duration,
 }
 
-/// For writes of clusters: of the answers nothing but metadata is read.
+/// Returns the client for writes of clusters: only the metadata of the answers is read.
 fn api_of(context: &Context, namespace: &str) -> Api<Stub> {
     Api::namespaced_with(context.client.clone(), namespace, &clusters::resource())
 }
 
-/// One pass over a cluster, after `failures` that failed in a row. `None` if there is nothing to do for it ever again.
+/// Runs one pass over a cluster, after `failures` failed passes in a row. Returns `None` if the cluster never needs another pass.
 ///
 /// # Errors
-/// The API server refused or did not answer, or a step failed; the status may not tell yet.
+/// The API server refused or did not answer, or a step failed; the status may not report it yet.
 pub(crate) async fn reconcile(
     context: &Context,
     cluster: &KubeBrainCluster,
@@ -160,20 +160,20 @@ pub(crate) async fn reconcile(
         begun.managed_by = manager.cloned();
         match publish(context, &clusters, &cluster, &begun).await {
             Ok(()) => cluster.status = Some(begun),
-            // A definition that is older than this operator: what runs is looked after all the same.
+            // The CRD is older than this operator: the running cluster is managed nevertheless.
             Err(error) if cluster.status.is_some() && error.class() == Class::Invalid => {
                 debug!(error = error.message(), "the status cannot name this installation");
             }
             Err(error) => return Err(error),
         }
     }
-    // Before anything is stored that it is to wipe.
+    // The finalizer must be set before any key is stored that it must wipe.
     wipe::guard(&clusters, &cluster).await?;
     let given = context.given_secrets.of(&cluster).await;
     let given = given.map_err(api("looking at the objects"))?;
     let desired = admitted(context, &cluster, read(context, &cluster, &given));
     if let Some(moving) = moved(&cluster, &desired) {
-        // Before anything is written with the image: an operator that ends meanwhile knows by it that the cluster has begun.
+        // Record this before any write with the new image: an operator that restarts in between sees from it that the cluster has begun.
         publish(context, &clusters, &cluster, &moving).await?;
         cluster.status = Some(moving);
     }
@@ -182,8 +182,8 @@ pub(crate) async fn reconcile(
         .map(Some)
 }
 
-/// The desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused. `given` are
-/// Secrets that the spec names.
+/// Returns the desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused.
+/// `given` are Secrets that the spec names.
 pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given) -> Desired {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     let tikv = cluster.spec.storage.tikv.as_ref();
@@ -196,7 +196,7 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
             .get(name)
             .filter(|_| kind == Kind::Secret)
             .and_then(Option::as_ref);
-        // That of a cluster that is gone, too.
+        // This includes Secrets of clusters that no longer exist.
         let labelled = made.filter(|secret| {
             secret
                 .labels()
@@ -209,14 +209,14 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
     let named = spec::references::check(cluster, &context.settings, owner);
     let now = Timestamp::now();
     let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named, now);
-    // Until it is the cluster's turn.
+    // Keep the present image until it is the cluster's turn.
     if let Some(spec::Move { from, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
         desired.image = from;
     }
     desired
 }
 
-/// The desired state with another default image, if the cluster may move to it now.
+/// Returns the desired state with another default image, if the cluster may move to it now.
 fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired) -> Desired {
     if desired.refusal().is_some() {
         return desired;
@@ -230,7 +230,7 @@ fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired)
     desired
 }
 
-/// The status of a cluster that begins to move to another default image; none if it does not, or if the status says so.
+/// Returns the status of a cluster that begins to move to another default image; `None` if it does not, or if the status already says so.
 fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClusterStatus> {
     let status = cluster.status.as_ref().filter(|_| desired.refusal().is_none())?;
     let begins = spec::image_moves(cluster, &desired.image).is_some() && status.image.as_ref() != Some(&desired.image);
@@ -240,7 +240,7 @@ fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClust
     })
 }
 
-/// Observe, plan, apply, publish.
+/// Observes, plans, applies and publishes.
 async fn act(
     context: &Context,
     clusters: &Api<Stub>,
@@ -253,7 +253,7 @@ async fn act(
         .await
         .map_err(api("looking at the objects"))?;
     let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
-    // A second time if applies changed nothing: then the pass goes on as if all were as wanted.
+    // If applies changed nothing, plan a second time: the pass then continues as if these objects were as wanted.
     for _ in 0..2 {
         let applier = Applier {
             client: &context.client,
@@ -279,7 +279,7 @@ async fn act(
         }
     }
     let plan = planned;
-    // A hiccup is not worth a word: the next pass may find nothing wrong.
+    // A transient error is not reported: the next pass may succeed.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
     let silent = applied.failure.take_if(|(_, error)| !told(error));
     let is_refused = applied.failure.as_ref().is_some_and(|(_, error)| error.is_invalid());
@@ -327,7 +327,7 @@ async fn act(
     })
 }
 
-/// Returns true if a status pins what the one before did not: objects are made by it, which the next pass does.
+/// Returns true if a status pins values that the previous one did not. The next pass creates objects with them.
 fn pins_more(before: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
     let pins = |status: &KubeBrainClusterStatus| {
         (
@@ -339,7 +339,8 @@ fn pins_more(before: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterS
     before.is_none_or(|before| pins(before) != pins(status))
 }
 
-/// When to look again: soon after a write, until all is well; else at the next resync, renewal or take-back, whichever comes first.
+/// Returns the time until the next pass: short after a write or while the cluster is not well; else the next resync, renewal or take-back,
+/// whichever comes first.
 fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timestamp) -> Duration {
     if done > 0 {
         return NEXT;
@@ -353,7 +354,7 @@ fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timesta
         return SOON;
     }
     let renewals = plan.certificates.leaves.values().filter_map(|stored| stored.renewal);
-    // One that is overdue cannot be renewed now: whatever changes that starts a pass.
+    // An overdue certificate cannot be renewed now; a change that makes this possible starts a pass.
     let left = renewals.filter_map(|renewal| Duration::try_from(renewal.duration_since(now)).ok());
     let held = plan.contested.values().map(|contested| contested.held);
     left.chain(held).min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
@@ -366,7 +367,7 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
         .any(|condition| condition.type_ == type_ && condition.status == wanted)
 }
 
-/// Says in the status that passes fail. An error of this is only returned: the next pass will try again.
+/// Reports in the status that passes fail. If that fails, too, the error is only returned: the next pass will retry.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -386,7 +387,7 @@ pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, 
     .await
 }
 
-/// Writes the status if it differs, and tells of what flipped.
+/// Writes the status if it differs, and publishes Events for conditions that flipped.
 pub(crate) async fn publish(
     context: &Context,
     clusters: &Api<Stub>,
@@ -408,7 +409,7 @@ pub(crate) async fn publish(
         .await
     {
         Ok(_) => {}
-        // It was deleted meanwhile, and perhaps made anew: nobody is left to tell.
+        // The cluster has been deleted, and may have been recreated: this status has no recipient any more.
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
         Err(error) => return Err(api("writing the status")(error)),
     }

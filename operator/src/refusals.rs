@@ -1,5 +1,5 @@
-//! Clusters an object of which the API server refused. Each pass makes the others of its objects, and may take them back: their watches ask
-//! for the next pass at once, which would go on so without a pause.
+//! Clusters for which the API server refused an object. Each of their passes creates the other objects and may remove fields from them; the
+//! watches of these objects request the next pass at once, which would repeat without a pause.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use crds::KubeBrainCluster;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
-/// The time from the end of such a pass to the next one. Another spec is looked at without a pause.
+/// Pause between the end of such a pass and the next one. A changed spec is handled without a pause.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// The end of the last pass of each, and the generation of its spec.
+/// The end of the last pass of each cluster, and the generation of its spec.
 type Ends = HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>;
 
-/// What is known of clusters whose last pass was refused.
+/// Clusters whose last pass was refused.
 #[derive(Default)]
 pub(crate) struct Refusals(Mutex<Ends>);
 
@@ -31,7 +31,7 @@ impl Refusals {
         }
     }
 
-    /// Returns the time that is left until the next pass over a cluster, if it has to wait.
+    /// Returns the time left until the next pass over a cluster, if it must wait.
     pub(crate) fn left(&self, cluster: &KubeBrainCluster) -> Option<Duration> {
         let (ended, generation) = self.lock().get(&ObjectRef::from_obj(cluster)).copied()?;
         let left = PAUSE.checked_sub(ended.elapsed())?;

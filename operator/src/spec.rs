@@ -1,6 +1,6 @@
 //! Turns a user's spec into the desired state, or into a refusal with its reason.
 //!
-//! Pure. The API server has checked the schema and the CEL rules; what is checked here is what only the operator knows.
+//! Pure. The API server has already checked the schema and the CEL rules. The checks here need knowledge that only the operator has.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,53 +36,53 @@ pub(crate) use storage::{Storage, Tikv, accepted as accepted_store};
 /// Settings from the operator's flags.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Image of brains whose spec names none.
+    /// Image of brains whose spec does not name one.
     pub(crate) default_image: String,
     /// DNS domain of the Kubernetes cluster.
     pub(crate) cluster_domain: String,
-    /// Longest time that a published bundle takes to reach its followers.
+    /// Maximum time until a published bundle has reached all clients.
     pub(crate) ca_propagation: Duration,
-    /// True if a podTemplate may ask for rights beyond those of brains.
+    /// True if a podTemplate may request rights beyond those of brains.
     pub(crate) allow_unsafe_pods: bool,
-    /// Keys of labels and annotations that pods may have beside the known ones, or their beginnings with a `*` behind.
+    /// Keys of labels and annotations that pods may have in addition to the known ones, or prefixes of keys followed by `*`.
     pub(crate) allowed_pod_metadata: Vec<String>,
 }
 
-/// A spec that can be acted on.
+/// The desired state according to a spec.
 #[derive(Debug, Clone)]
 pub(crate) struct Desired {
     pub(crate) names: Names,
     pub(crate) replicas: i32,
     pub(crate) image: String,
     pub(crate) storage: Storage,
-    /// Id of the store that has to be there, once one served; none if it was given up. No other one may be embedded; below a prefix of TiKV a
-    /// restored one may have another.
+    /// Id of the store that must exist, once one served; `None` if it was given up. An embedded store must have this id; below a prefix of
+    /// TiKV a restored store may have another one.
     pub(crate) store: Option<String>,
-    /// Reason that a newer default image is not rolled out yet, if any.
+    /// Reason why a newer default image is not rolled out yet, if any.
     pub(crate) image_waits: Option<String>,
-    /// Certificates that the operator issues, by their use; none if TLS is disabled.
+    /// Certificates that the operator issues, by their use; `None` if TLS is disabled.
     pub(crate) certificates: Option<Vec<(Leaf, Request)>>,
-    /// Longest time that a published bundle takes to reach its followers.
+    /// Maximum time until a published bundle has reached all clients.
     pub(crate) ca_propagation: Duration,
-    /// Since when all brains shall have been restarted, as RFC 3339 has it.
+    /// The time before which no running brain may have started, in RFC 3339.
     pub(crate) restart: Restart,
-    /// A partial PodTemplateSpec, as it was given.
+    /// A partial PodTemplateSpec, as given.
     pub(crate) pod_template: Option<serde_json::Value>,
-    /// Reason that nothing may change for now, if any. Certificates are renewed and the leader is labelled all the same.
+    /// Reason why nothing may change for now, if any. Certificates are still renewed and the leader is still labelled.
     pub(crate) held: Option<Held>,
 }
 
-/// Reason that nothing may change.
+/// Reason why nothing may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Held {
     /// `spec.paused` is true.
     Paused,
-    /// The spec cannot be acted on.
+    /// The spec cannot be applied.
     Refused(Refusal),
 }
 
 impl Held {
-    /// In words for the status.
+    /// Returns the reason in words for the status.
     pub(crate) fn why(&self) -> &'static str {
         match self {
             Self::Paused => "spec.paused is true",
@@ -92,7 +92,7 @@ impl Held {
 }
 
 impl Desired {
-    /// Returns the reason that the spec cannot be acted on, if any.
+    /// Returns the reason why the spec cannot be applied, if any.
     pub(crate) fn refusal(&self) -> Option<&Refusal> {
         match &self.held {
             Some(Held::Refused(refusal)) => Some(refusal),
@@ -101,7 +101,7 @@ impl Desired {
     }
 }
 
-/// Problem that only a change of the spec solves. The reason is part of the API.
+/// A problem that only a change of the spec solves. The reason is part of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
@@ -115,9 +115,9 @@ fn invalid(message: impl Into<String>) -> Refusal {
     }
 }
 
-/// Desired state by a spec. For a spec that cannot be acted on, it holds only the fields for the work that goes on all the same.
-/// `referenced` is the TiDB operator's cluster that the spec names, if that exists, `running` the number of members that the live
-/// StatefulSet has, `named` an error if the spec may not name the objects that it names, and `now` the wall clock.
+/// Returns the desired state according to a spec. If the spec cannot be applied, it has only the fields for work that continues anyway.
+/// `referenced` is the TiDB operator's cluster that the spec names, if it exists. `running` is the number of members in the live
+/// StatefulSet. `named` is an error if the spec may not name the objects that it names. `now` is the wall clock.
 pub(crate) fn desired(
     cluster: &KubeBrainCluster,
     settings: &Settings,
@@ -135,7 +135,7 @@ pub(crate) fn desired(
 /// Reads a spec.
 ///
 /// # Errors
-/// It asks for what is not supported, or contradicts itself.
+/// It requests something unsupported, or contradicts itself.
 fn read(
     cluster: &KubeBrainCluster,
     settings: &Settings,
@@ -211,7 +211,7 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
     Ok(Some(Leaf::ALL.map(request).to_vec()))
 }
 
-/// A DNS name, perhaps with a wildcard in front, or an IP address.
+/// Returns true for a DNS name, with or without a leading wildcard, or an IP address.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
@@ -225,7 +225,7 @@ fn is_host(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && name.split('.').all(label))
 }
 
-/// Services select pods by labels alone.
+/// Rejects other selectors than labels, because Services select pods only by labels.
 fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     let workload = &cluster.spec.workload;
     let Some(selector) = workload

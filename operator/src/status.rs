@@ -1,7 +1,7 @@
-//! From what was seen to the status. Pure; the caller passes the clock.
+//! Computes the status from the observed state. Pure; the caller passes the clock.
 //!
-//! Invariants: conditions keep their transition time unless their status flips; nothing in the status changes from pass to pass
-//! while nothing happens, so a settled cluster costs no writes.
+//! Invariants: conditions keep their transition time unless their status flips. The status does not change between passes while nothing
+//! happens, so a settled cluster costs no writes.
 
 use crds::KubeBrainCluster;
 use crds::cluster::image::LocalRef;
@@ -45,7 +45,7 @@ pub(crate) use pod::{UNSCHEDULABLE, sandbox_awaited_since, stuck as pod_stuck};
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// One pass, as the status needs it.
+/// The parts of a pass that the status needs.
 pub(crate) struct Pass<'a> {
     pub(crate) desired: &'a Desired,
     pub(crate) observed: &'a Observed,
@@ -53,12 +53,12 @@ pub(crate) struct Pass<'a> {
     pub(crate) applied: &'a Applied,
 }
 
-/// The very first status: every condition, though nothing is known yet.
+/// Returns the very first status: every condition, although nothing is known yet.
 pub(crate) fn first(cluster: &KubeBrainCluster, now: Timestamp) -> KubeBrainClusterStatus {
     publishable(cluster, KubeBrainClusterStatus::default(), &conditions::first(), now)
 }
 
-/// The status of a cluster that is deleted, while its keys are wiped; `trouble` is true if this fails.
+/// Returns the status of a cluster that is deleted, while its keys are wiped; `trouble` is true if this fails.
 pub(crate) fn deleting(
     cluster: &KubeBrainCluster,
     message: &str,
@@ -70,7 +70,7 @@ pub(crate) fn deleting(
     publishable(cluster, previous, &updates, now)
 }
 
-/// The status when looking or writing fails again and again: all else stays, and speaks of what was seen last.
+/// Returns the status when reads or writes fail repeatedly: everything else stays and describes the last observation.
 pub(crate) fn failing(cluster: &KubeBrainCluster, message: &str, now: Timestamp) -> KubeBrainClusterStatus {
     let mut status = of_known(cluster);
     let generation = status.observed_generation;
@@ -80,7 +80,7 @@ pub(crate) fn failing(cluster: &KubeBrainCluster, message: &str, now: Timestamp)
     status
 }
 
-/// The status as it is, without the conditions of others.
+/// Returns the present status without the conditions of others.
 pub(crate) fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
     let mut status = cluster.status.clone().unwrap_or_default();
     if let Some(conditions) = &mut status.conditions {
@@ -94,7 +94,7 @@ fn is_own(condition: &Condition) -> bool {
     condition.type_ == "Stalled" || conditions::ALWAYS.contains(&&*condition.type_)
 }
 
-/// The status after a pass.
+/// Returns the status after a pass.
 pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainClusterStatus {
     let previous = cluster.status.clone().unwrap_or_default();
     let now = pass.observed.now;
@@ -144,7 +144,7 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
         conditions: previous.conditions.clone(),
         ..KubeBrainClusterStatus::default()
     };
-    // Under a refused spec, the values that were accepted before stay.
+    // Under a refused spec, the values that were accepted before remain.
     let status = match pass.desired.refusal() {
         None => status,
         Some(_) => KubeBrainClusterStatus {
@@ -160,10 +160,10 @@ pub(crate) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainCluste
     publishable(cluster, status, &conditions::judge(&facts), now)
 }
 
-/// The change in flight, and since when it goes on; nothing while none is.
+/// Returns the change in progress and the time when it began; `None` if there is none.
 fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Option<RolloutStatus> {
     let rollout = &pass.plan.rollout;
-    // One that nobody was asked for is not under way.
+    // A hand-over that was not requested from a member is not in progress.
     let hand_over = rollout.hand_over.clone().filter(|_| pass.applied.asked);
     let type_ = facts.change.rollout_type();
     let in_flight = type_.is_some() || hand_over.is_some();
@@ -196,7 +196,7 @@ fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) ->
     })
 }
 
-/// Returns true if `published` equals `status`. Conditions of others are no difference.
+/// Returns true if `published` equals `status`, ignoring conditions of others.
 pub(crate) fn is_published(published: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterStatus) -> bool {
     let Some(mut published) = published.cloned() else {
         return false;
@@ -221,7 +221,7 @@ fn publishable(
     status
 }
 
-/// The leader. It keeps the time at which it was first seen.
+/// Returns the leader with the time when it was first seen.
 fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
     let Lead::Held { pod, epoch } = &pass.plan.lead else {
         return None;
@@ -237,7 +237,7 @@ fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStat
     })
 }
 
-/// The version that every member reports; `None` if they differ, or one of them reports none.
+/// Returns the version that every member reports; `None` if they differ, or one of them reports none.
 fn version(pass: &Pass<'_>) -> Option<String> {
     let staying = pass.observed.pods.iter();
     let staying = staying.filter(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -246,7 +246,7 @@ fn version(pass: &Pass<'_>) -> Option<String> {
     reported.all(|other| other == Some(first)).then(|| first.clone())
 }
 
-/// The role of a member: a silent one leads if the others report it, and one that reports itself as the leader may be out of date.
+/// Returns the role of a member. A silent member leads if the others report it; one that reports itself as the leader may be out of date.
 fn role(lead: &Lead, pod: &str, says: Option<Role>) -> MemberRole {
     match (lead, says) {
         (Lead::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
@@ -289,14 +289,14 @@ fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
         .collect()
 }
 
-/// The selector of the pods as the text that the scale subresource wants.
+/// Returns the selector of the pods as text for the scale subresource.
 fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
     let given = cluster.spec.workload.selector.as_ref().filter(|_| is_external(cluster));
     let given = given.and_then(|selector| selector.match_labels.clone());
     names::selector_text(&given.unwrap_or_else(|| names.selector()))
 }
 
-/// Storage of the data. Id and prefix of TiKV stay what they were when they were first known.
+/// Returns the storage of the data. Id and prefix of TiKV keep the values that were recorded first.
 fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
     let tikv = pass.desired.storage.tikv();
     let seen = || {
@@ -321,8 +321,8 @@ fn is_applied(pass: &Pass<'_>) -> bool {
     pass.desired.held.is_none() && !pass.plan.is_blocked() && !pass.plan.contested.contains_key(&set)
 }
 
-/// Id of the store: of an embedded one the first that served, until it is given up and another one serves; below a prefix of TiKV, where the
-/// brains themselves know whose it is, the one that served last.
+/// Returns the id of the store. For an embedded store it is the first one that served, until it is given up and another one serves. Below a
+/// prefix of TiKV, whose owner the brains check themselves, it is the one that served last.
 fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
     let seen = seen_store(pass.desired, pass.observed).map(str::to_owned);
     match (&pass.desired.store, &pass.desired.storage) {
@@ -331,8 +331,8 @@ fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
     }
 }
 
-/// The annotation that gave a store up, from when a store serves after that until the annotation is another one: it gives up only what was lost
-/// when it was set.
+/// Returns the annotation that gave a store up, from the time when another store serves until the annotation changes: it gives up only the
+/// store that was lost when it was set.
 fn accepted_store(cluster: &KubeBrainCluster, pass: &Pass<'_>, before: Option<&StorageStatus>) -> Option<String> {
     let accepted = spec::accepted_store(cluster)?;
     let before = before?;
@@ -396,14 +396,14 @@ fn endpoints(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Endpoints {
     }
 }
 
-/// The name by which DNS knows a pod of somebody else; none unless the pod gives the headless Service as its subdomain.
+/// Returns the DNS name of a pod that the user creates; `None` unless the pod has the headless Service as its subdomain.
 fn resolvable(pod: &Pod, headless: &str) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let stays = pod.metadata.deletion_timestamp.is_none() && spec.subdomain.as_deref() == Some(headless);
     stays.then(|| spec.hostname.clone().unwrap_or_else(|| pod.name_any()))
 }
 
-/// Those that this pass issued, and those that were there.
+/// Returns the certificates that this pass issued, and the existing ones.
 fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
     let mut stored = pass.plan.certificates.leaves.clone();
     stored.extend(pass.applied.leaves.clone());
@@ -418,7 +418,7 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
         .collect()
 }
 
-/// The recorded authority. It is never forgotten: without it a lost authority would be taken for one that never was.
+/// Returns the recorded authority. The record is never dropped: without it a lost authority would look like one that never existed.
 fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
     let seen = pass
         .applied
@@ -446,7 +446,7 @@ fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
     })
 }
 
-/// The API server keeps whole seconds; a fraction would differ for ever.
+/// Truncates to whole seconds, as the API server does; a fraction would always differ.
 pub(crate) fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -1,8 +1,8 @@
-//! Everything that passes look at, kept current by watches: a settled pass makes no request to the API server.
+//! All objects that passes read, kept current by watches: a settled pass makes no request to the API server.
 //!
-//! Objects are found by the label that the operator puts on all it makes, pods and claims by the label of their cluster. Anybody may set
-//! these labels: what no cluster owns is not kept, and what is kept is bounded (`received`, `clusters`). So an object that is missing here
-//! may exist all the same: a pass asks for it by its name before it calls it absent (`observe`).
+//! Objects are found by the label that the operator puts on all it creates, pods and claims by the label of their cluster. Any client may
+//! set these labels. So objects that no cluster owns are not kept, and those that are kept are bounded (`received`, `clusters`). Therefore
+//! an object that is missing here may still exist: a pass requests it by name before it treats it as absent (`observe`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,16 +35,17 @@ pub(crate) mod received;
 use feed::Feed;
 pub(crate) use feed::{list_kept, name_kind};
 
-/// Most members that a spec may ask for.
+/// Maximum number of members in a spec.
 const MEMBERS: u16 = 64;
-/// Longest wait of reconciles for the first lists of optional kinds.
+/// Maximum time that reconciles wait for the first lists of optional kinds.
 const OPTIONAL: Duration = Duration::from_secs(5);
 
 /// The stores of one namespace, or of all. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Stores {
     pub(crate) clusters: Store<KubeBrainCluster>,
-    /// Resolves when the clusters were listed once, or their watch is gone. `Store::wait_until_ready` wakes only the task that asked last.
+    /// Resolves when the clusters have been listed once, or their watch has ended. `Store::wait_until_ready` wakes only the task that
+    /// polled last.
     clusters_listed: Shared<BoxFuture<'static, ()>>,
     objects: BTreeMap<Kind, Store<DynamicObject>>,
     pods: Store<Pod>,
@@ -62,7 +63,7 @@ struct Writers {
     tidb_clusters: Writer<DynamicObject>,
 }
 
-/// The watches behind the stores. They have to be polled for the stores to stay current; none ever ends.
+/// The watches that fill the stores. They must be polled for the stores to stay current; none ever ends.
 pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
 
 /// Objects of one cluster by name and label, of any owner.
@@ -89,7 +90,7 @@ pub(crate) fn is_optional(kind: Kind) -> bool {
     kind.resource().group.contains(".coreos.com")
 }
 
-/// Stores of `namespace`, or of all namespaces, and the watches that fill them. Who changed is named to `triggers`.
+/// Opens stores of `namespace`, or of all namespaces, and the watches that fill them. Changed clusters are added to `triggers`.
 pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Triggers>) -> (Stores, Feeds) {
     let (stores, writers) = Stores::new();
     let feed = Feed {
@@ -102,7 +103,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
     let managed = format!("{MANAGED_BY}={MANAGER}");
     let feeds = Feeds::new();
     feeds.push(Box::pin(feed.clone().clusters(writers.clusters)));
-    // Of other objects only those are kept that a cluster owns.
+    // Other objects are kept only if a cluster owns them.
     let after_clusters = |watch: BoxFuture<'static, ()>| {
         feeds.push(Box::pin(stores.clusters_listed.clone().then(|()| watch)));
     };
@@ -137,7 +138,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Trig
     (stores, feeds)
 }
 
-/// Watches the clusters of the TiDB operator. Of each only the status of its placement drivers is kept.
+/// Watches the clusters of the TiDB operator. Only their status of the placement drivers is kept.
 async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
     let mut touched = |cluster: &DynamicObject, _| referring(feed, &cluster.metadata);
     let events = feed.listed(&tidb_cluster(), None).filter_map(|event| {
@@ -155,8 +156,8 @@ async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
     feed.follow(events, &plural, writer, &mut touched).await;
 }
 
-/// Returns true if a pod has a name that the StatefulSet of the cluster that it names by its label gives, and says that it is from there,
-/// or if it is the cluster's trial.
+/// Returns true if a pod's label names a cluster, and the pod has a name and a controller as the StatefulSet of that cluster gives them, or
+/// if it is the cluster's trial.
 fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
     let Some(cluster) = cluster_of(pod).map(|cluster| cluster.name) else {
         return false;
@@ -171,21 +172,21 @@ fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
     is_known && feed.exists(&cluster, pod)
 }
 
-/// The same for a claim, which has no owner as long as it shall outlive its pod.
+/// The same for a claim, which has no owner if it must outlive its pod.
 fn is_claim_of_cluster(feed: &Feed, claim: &ObjectMeta) -> bool {
     cluster_of(claim).is_some_and(|cluster| {
         is_ordinal(claim, &format!("data-{}-", cluster.name)) && feed.exists(&cluster.name, claim)
     })
 }
 
-/// Returns true if the name is `prefix` with the ordinal of a pod behind it. Anybody may make objects of higher ordinals.
+/// Returns true if the name is `prefix` followed by the ordinal of a pod. Any client may create objects with higher ordinals.
 fn is_ordinal(object: &ObjectMeta, prefix: &str) -> bool {
     let name = object.name.as_deref().unwrap_or_default();
     let ordinal = name.strip_prefix(prefix).and_then(|rest| rest.parse::<u16>().ok());
     ordinal.is_some_and(|ordinal| ordinal < MEMBERS && format!("{prefix}{ordinal}") == name)
 }
 
-/// Polls the watches for ever.
+/// Polls the watches forever.
 pub(crate) async fn run(mut feeds: Feeds) {
     while feeds.next().await.is_some() {}
 }
@@ -216,25 +217,25 @@ pub(crate) fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
     }
 }
 
-/// The cluster that an object belongs to, by its label.
+/// Returns the cluster that an object belongs to, by its label.
 fn cluster_of(object: &ObjectMeta) -> Option<ObjectRef<KubeBrainCluster>> {
     let name = object.labels.as_ref()?.get(CLUSTER)?;
     Some(ObjectRef::new(name).within(object.namespace.as_deref()?))
 }
 
-/// Returns true if a cluster asks for the kinds of the Prometheus operator.
+/// Returns true if a cluster uses the kinds of the Prometheus operator.
 fn monitored(cluster: &KubeBrainCluster) -> bool {
     let monitoring = cluster.spec.monitoring.as_ref();
     monitoring.is_some_and(|monitoring| monitoring.pod_monitor.as_ref().is_some_and(|monitor| monitor.enabled))
 }
 
-/// The name of the TiDB operator's cluster that a cluster takes its placement drivers from.
+/// Returns the name of the TiDB operator's cluster that provides the placement drivers of a cluster.
 fn reference(cluster: &KubeBrainCluster) -> Option<&String> {
     let tikv = cluster.spec.storage.tikv.as_ref()?;
     tikv.cluster_ref.as_ref().map(|reference| &reference.name)
 }
 
-/// The clusters that take their placement drivers from the TiDB operator's cluster with this metadata.
+/// Returns the clusters whose placement drivers come from the TiDB operator's cluster with this metadata.
 fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>> {
     let refers = |cluster: &KubeBrainCluster| {
         cluster.metadata.namespace == metadata.namespace
@@ -262,7 +263,7 @@ impl Stores {
         let listed = clusters.clone();
         let stores = Self {
             clusters,
-            // An error means that the watches are gone, and the passes with them.
+            // An error means that the watches have ended, and the passes with them.
             clusters_listed: async move { drop(listed.wait_until_ready().await) }.boxed().shared(),
             objects: writers
                 .objects
@@ -277,8 +278,8 @@ impl Stores {
         (stores, writers)
     }
 
-    /// Waits until every store was filled once; for kinds that may not exist, only for a while: an API server that cannot tell
-    /// must not keep clusters waiting.
+    /// Waits until every store has been filled once. It waits only for a while for optional kinds: an API server that does not answer for
+    /// them must not keep clusters waiting.
     pub(crate) async fn filled(&self) {
         self.clusters_listed.clone().await;
         drop(self.pods.wait_until_ready().await);
@@ -292,7 +293,7 @@ impl Stores {
                 drop(store.wait_until_ready().await);
             }
         };
-        // An object that is missing then is found by its name when it is written.
+        // An object that is still missing then is found by its name when it is written.
         drop(tokio::time::timeout(OPTIONAL, optional).await);
     }
 
@@ -318,7 +319,7 @@ impl Stores {
         self.claims.get(&ObjectRef::new(name).within(namespace))
     }
 
-    /// The cluster that an object of this name was made for, or will be.
+    /// Returns the cluster that an object of this name was or will be created for.
     pub(crate) fn owner(&self, kind: Kind, namespace: &str, name: &str) -> Option<String> {
         let found = self.clusters.find(|cluster| {
             cluster.metadata.namespace.as_deref() == Some(namespace) && is_name_of(&cluster.name_any(), kind, name)
@@ -326,14 +327,14 @@ impl Stores {
         found.map(|cluster| cluster.name_any())
     }
 
-    /// The cluster of the TiDB operator of this name.
+    /// Returns the TiDB operator's cluster of this name.
     pub(crate) fn tidb_cluster(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let key = ObjectRef::new_with(name, tidb_cluster()).within(namespace);
         self.tidb_clusters.get(&key)
     }
 
-    /// Objects of the cluster `name`: objects that carry its label or stand where its own would, pods and claims with its
-    /// label. Pods are ordered by name.
+    /// Returns the objects of the cluster `name`: objects that carry its label or have the name of one of its own, and pods and claims with
+    /// its label. Pods are ordered by name.
     pub(crate) fn view(&self, namespace: &str, name: &str) -> View {
         let labelled = |labels: &BTreeMap<String, String>| labels.get(CLUSTER).is_some_and(|cluster| cluster == name);
         let inside = |of: Option<&str>| of == Some(namespace);
@@ -367,7 +368,7 @@ mod tests {
     fn every_task_that_waits_for_the_clusters_is_woken() {
         let (stores, mut writers) = Stores::new();
         let mut waiting: Feeds = (0..3).map(|_| stores.clusters_listed.clone().boxed()).collect();
-        // All of them begin to wait.
+        // All of them start waiting.
         assert!(waiting.next().now_or_never().is_none());
         writers.clusters.apply_watcher_event(&Event::Init);
         writers.clusters.apply_watcher_event(&Event::InitDone);

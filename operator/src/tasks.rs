@@ -1,4 +1,4 @@
-//! The only way to start a task: one that ends early ends the process.
+//! The only way to start a task. A task that ends early ends the process.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The long-lived tasks of the process.
 ///
-/// The first that fails, panics or ends before `stop` was cancelled ends the process: a half-dead operator must not linger.
+/// The first task that fails, panics or ends before `stop` was cancelled ends the process, so that no partly working operator remains.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     set: JoinSet<(&'static str, anyhow::Result<()>)>,
@@ -22,7 +22,7 @@ impl Tasks {
         }
     }
 
-    /// Starts `task` under a name that errors will carry.
+    /// Starts `task` under a name that appears in errors.
     pub(crate) fn spawn(
         &mut self,
         name: &'static str,
@@ -31,11 +31,11 @@ impl Tasks {
         self.set.spawn(async move { (name, task.await) });
     }
 
-    /// Waits for all tasks. After a failure nobody is waited for: whoever lost the Lease must not finish what it writes. The
-    /// others are aborted, and end for good with the runtime.
+    /// Waits for all tasks. After a failure it waits for no other task: a replica that lost the Lease must not finish its writes. The other
+    /// tasks are aborted, and end with the runtime.
     ///
     /// # Errors
-    /// The first failure, under the name of its task.
+    /// The first failure, with the name of its task.
     pub(crate) async fn join(mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.set.join_next().await {
             match ended {
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// Sets its flag a minute from now.
+    /// Sets its flag after a minute.
     async fn slow(finished: Arc<AtomicBool>) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_secs(60)).await;
         finished.store(true, Ordering::SeqCst);

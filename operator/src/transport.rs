@@ -1,5 +1,5 @@
-//! Middleware for all requests to the API server: it counts them, refuses writes while this replica does not lead, and records
-//! the answers to writes in the ledger. No caller can bypass it.
+//! Middleware for all requests to the API server. It counts them, refuses writes while this replica does not lead, and records the answers
+//! to writes in the ledger. No caller can bypass it.
 
 use std::task::{Context, Poll};
 
@@ -19,7 +19,7 @@ use crate::metrics::{Metrics, Verb};
 /// Body of an answer.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
-/// The write was not sent: this replica does not lead, or cannot know that it still does.
+/// The write was not sent: this replica does not lead, or cannot be sure that it still does.
 #[derive(Debug, thiserror::Error)]
 #[error("this replica does not lead")]
 pub(crate) struct NotLeading;
@@ -43,7 +43,7 @@ impl<S> Layer<S> for Fence {
     }
 }
 
-/// The service below, fenced.
+/// The fenced inner service.
 #[derive(Clone)]
 pub(crate) struct Fenced<S> {
     fence: Fence,
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// Kubernetes' word for what a request does.
+/// Returns the Kubernetes verb of a request.
 fn verb(request: &Request<Body>) -> Verb {
     let query = request.uri().query().unwrap_or_default();
     match *request.method() {

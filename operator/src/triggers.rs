@@ -1,4 +1,4 @@
-//! Clusters that want a pass. Each is held once, however often it is named, so the queue is as long as there are clusters.
+//! Clusters that need a pass. Each is queued once, however often it is added, so the queue is never longer than the number of clusters.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use futures::Stream;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::Notify;
 
-/// The queue. One reader.
+/// The queue. It has one reader.
 #[derive(Debug, Default)]
 pub(crate) struct Triggers {
     waiting: Mutex<HashSet<ObjectRef<KubeBrainCluster>>>,
@@ -22,7 +22,7 @@ impl Triggers {
         self.added.notify_one();
     }
 
-    /// The clusters, as they are named. It never ends.
+    /// Returns the clusters in the order in which they are added. The stream never ends.
     pub(crate) fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<KubeBrainCluster>> + Send {
         futures::stream::unfold(self, async |triggers| Some((triggers.next().await, triggers)))
     }
@@ -34,7 +34,7 @@ impl Triggers {
                 self.lock().remove(&cluster);
                 return cluster;
             }
-            // A permit of a cluster that was taken already costs one more turn.
+            // A permit for a cluster that was already taken only costs one more iteration.
             self.added.notified().await;
         }
     }

@@ -1,8 +1,8 @@
-//! The keys of a deleted cluster in TiKV: kept, or wiped before its resource goes.
+//! The keys of a deleted cluster in TiKV: kept, or wiped before its resource is removed.
 //!
-//! `storage.tikv.whenDeleted: Delete` gives the resource a finalizer. When it is deleted, the brains go first; then a Job runs the
-//! brain's own `wipe`; then the finalizer goes. An annotation lets the resource go without: a deletion never waits for ever. One
-//! that leaves the objects behind leaves the keys, too.
+//! `storage.tikv.whenDeleted: Delete` gives the resource a finalizer. When the resource is deleted, the brains are deleted first; then a
+//! Job runs the brain's own `wipe`; then the finalizer is removed. An annotation removes the resource without the wipe, so that a deletion
+//! never waits forever. A deletion that orphans the cluster's objects keeps the keys, too.
 
 use std::time::Duration;
 
@@ -33,16 +33,16 @@ use crate::stores::given::Given;
 use crate::stores::list_kept;
 use crate::stores::received::Stub;
 
-/// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has let the dependents go.
+/// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has released the dependents.
 const ORPHAN: &str = "orphan";
-/// Reason that the keys of such a cluster stay.
+/// Reason why the keys of such a cluster are kept.
 const ORPHANED: &str = "the cluster was deleted without its objects, so its members go on";
-/// Most pods that are looked at in a pass.
+/// Maximum number of pods that are read in a pass.
 const PODS: usize = 16;
 /// Pause before a failed Job is replaced.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Gives a cluster the finalizer if it is to be wiped, and takes it away if not.
+/// Adds the finalizer to a cluster that must be wiped, and removes it from any other.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -63,7 +63,7 @@ fn is_guarded(cluster: &KubeBrainCluster) -> bool {
     cluster.finalizers().iter().any(|finalizer| finalizer == WIPE)
 }
 
-/// Adds the finalizer; those of others stay.
+/// Adds the finalizer without changing those of others.
 async fn add_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     let body = json!({
         "apiVersion": KubeBrainCluster::api_version(&()),
@@ -74,8 +74,8 @@ async fn add_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Resu
     written(clusters.patch(&cluster.name_any(), &params, &Patch::Apply(body)).await)
 }
 
-/// Removes the finalizer, whoever set it: an apply would leave one that another manager owns. The list is replaced only if nobody
-/// changed the cluster since it was read, so those of others stay.
+/// Removes the finalizer, whatever manager set it: an apply would keep one that another manager owns. The list is replaced only if the
+/// cluster has not changed since it was read, so the finalizers of others stay.
 async fn remove_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     let others: Vec<&String> = cluster.finalizers().iter().filter(|name| *name != WIPE).collect();
     let body = json!({"metadata": {
@@ -88,7 +88,7 @@ async fn remove_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> R
     written(clusters.patch(&cluster.name_any(), &params, &Patch::Merge(body)).await)
 }
 
-/// A cluster that is gone, or that somebody else changed meanwhile, is no error: the next pass sees it.
+/// A cluster that was deleted or changed in between is no error: the next pass sees it.
 fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
     match answer {
         Ok(_) => Ok(()),
@@ -99,15 +99,15 @@ fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
 
 /// The progress of a cluster's deletion.
 enum Progress {
-    /// Nothing holds it back any more, and why, in an Event.
+    /// Nothing holds it back any more; the Event says why.
     Done(Box<Event>),
-    /// Something has to happen first.
+    /// This condition must be met first.
     Waiting(String),
-    /// It does not get on by itself, or only later.
+    /// It cannot continue by itself, or only later, for this reason.
     Trouble(String),
 }
 
-/// One pass over a cluster that is deleted. `None` if there is nothing to do for it ever again.
+/// Runs one pass over a cluster that is being deleted. Returns `None` if it never needs another pass.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -127,7 +127,7 @@ pub(crate) async fn finish(
         Progress::Done(event) => {
             context.events.publish(cluster, *event).await;
             remove_finalizer(clusters, cluster).await?;
-            // The finalizer may still be there, if somebody changed the cluster meanwhile.
+            // The finalizer may still exist, if another client changed the cluster in between.
             return Ok(Some(Ended {
                 outcome: Outcome::Done,
                 is_refused: false,
@@ -168,7 +168,7 @@ fn released(cluster: &KubeBrainCluster) -> Option<Event> {
     is_taken.then(|| kept(cluster, "they belong to another cluster"))
 }
 
-/// The keys stay, and why.
+/// Returns the Event that the keys are kept, with the reason.
 fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
     let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
     let prefix = storage.and_then(|storage| storage.key_prefix.as_ref());
@@ -176,7 +176,7 @@ fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
     Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} stay in TiKV: {why}"))
 }
 
-/// Takes the next step. Objects are read anew: what the stores show may be late.
+/// Takes the next step. Objects are read from the API server, because the stores may lag.
 async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progress, Error> {
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
     if let StatefulSetLeft::Orphaned = delete_set(&context.client, cluster).await? {
@@ -187,7 +187,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
     }
     let desired = reconcile::read(context, cluster, &Given::default());
-    // Of a spec that cannot be acted on, the storage is the one that was pinned.
+    // If the spec cannot be applied, the pinned storage is used.
     if desired.refusal().is_some() && !has_stored(cluster) {
         let event = kept(cluster, "the spec was never acted on, so nothing was stored");
         return Ok(Progress::Done(Box::new(event)));
@@ -211,7 +211,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         if refused == Some(Class::NamespaceTerminating) {
             let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
             warn!(namespace, cluster = name, "{}", event.note);
-            // No Event can be made there any more, but one about it.
+            // No Event can be created in the namespace any more, only one about it.
             context.events.publish_about_namespace(&namespace, &name, &event).await;
             return Ok(Progress::Done(Box::new(event)));
         }
@@ -256,29 +256,29 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     Ok(Progress::Trouble(why.unwrap_or(message)))
 }
 
-/// Returns true if brains may have stored something: what they use is pinned before they are made.
+/// Returns true if brains may have stored something: the storage they use is pinned before they are created.
 fn has_stored(cluster: &KubeBrainCluster) -> bool {
     let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
     storage.is_some_and(|storage| storage.key_prefix.is_some())
 }
 
-/// Returns true if a Job has another template than the wanted one: templates of Jobs cannot change, and a wipe that is interrupted goes on
-/// where it was. Older operators did not record it.
+/// Returns true if a Job has another template than the wanted one. Templates of Jobs cannot change, and an interrupted wipe continues where
+/// it stopped. Older operators did not record the hash.
 fn is_outdated(job: &Job, wanted: &Job) -> bool {
     let hash = |job: &Job| job.annotations().get(RESTART_HASH).cloned();
     let live = hash(job);
     live.is_some() && live != hash(wanted) && job.metadata.deletion_timestamp.is_none()
 }
 
-/// The StatefulSet of a cluster that is deleted.
+/// The StatefulSet of a cluster that is being deleted.
 enum StatefulSetLeft {
-    /// It is gone, or on its way out, or was never the cluster's.
+    /// It is deleted, is being deleted, or never belonged to the cluster.
     None,
-    /// The garbage collector let it go: the cluster was deleted with `--cascade=orphan`.
+    /// The garbage collector released it: the cluster was deleted with `--cascade=orphan`.
     Orphaned,
 }
 
-/// Deletes the StatefulSet of the cluster, and with it the brains.
+/// Deletes the StatefulSet of the cluster, and the brains with it.
 async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<StatefulSetLeft, Error> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &cluster.namespace().unwrap_or_default());
     let found = sets
@@ -297,7 +297,7 @@ async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<State
     Ok(StatefulSetLeft::None)
 }
 
-/// Deletes this very object; what depends on it goes, too.
+/// Deletes exactly this object, with its dependents.
 async fn delete<K>(objects: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -316,7 +316,7 @@ where
     }
 }
 
-/// Names of the pods in which brains may still run.
+/// Returns the names of the pods in which brains may still run.
 async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<String>, Error> {
     if is_external(cluster) {
         let pods = context
@@ -330,7 +330,7 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     let namespace = cluster.namespace().unwrap_or_default();
     let pods: Api<Stub> = Api::namespaced_with(context.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
     let params = ListParams::default().labels(&format!("{}={name}", crate::names::CLUSTER));
-    // Somebody else's pods carry the label in vain. Pods without a controller were ours.
+    // The label does not make foreign pods ours. Pods without a controller were ours.
     let may_be_ours = |pod: &Stub| {
         let mut owners = pod.owner_references().iter();
         let controller = owners.find(|owner| owner.controller == Some(true));
@@ -341,11 +341,11 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     Ok(found.iter().map(ResourceExt::name_any).collect())
 }
 
-/// The reason of failure that the Job's newest pod reports, or for which it does not start, or for which there is none.
+/// Returns the failure that the Job's newest pod reports, or the reason why it does not start, or why there is no pod.
 async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name_any()));
-    // Anybody may make pods with this label.
+    // Any client may create pods with this label.
     let is_of_job = |pod: &Pod| {
         let mut owners = pod.owner_references().iter();
         owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())

@@ -3,7 +3,7 @@
 /// Space between two columns.
 const GAP: usize = 3;
 
-/// Returns lines with these columns; the last column is not padded. Texts may be from other users, so control characters are replaced by spaces.
+/// Returns lines with these columns; the last one is not padded. Control characters in texts of other users are replaced by spaces.
 pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     let header = header.map(str::to_owned);
     let lines: Vec<[String; N]> = std::iter::once(&header)

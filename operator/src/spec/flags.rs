@@ -1,4 +1,4 @@
-//! Further flags of the brain that a spec asks for.
+//! Additional flags of the brain that a spec sets.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crds::flags::{self, Treatment};
 use super::{Refusal, invalid};
 
 /// # Errors
-/// A flag is none of the brain's, would keep it from starting, or follows from another field of the spec.
+/// A flag is unknown to the brain, would prevent its start, or follows from another field of the spec.
 pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
     for (flag, value) in given {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -42,7 +42,7 @@ pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The known flag that is most like an unknown one, if one is.
+/// Suggests the known flag that is most similar to an unknown one, if there is one.
 fn hint(flag: &str) -> String {
     let settable = flags::all().filter(|known| known.treatment != Treatment::Refused);
     let free = settable.filter(|known| !OWN_FLAGS.contains(&known.name));
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Reason and message of the refusal; empty if there is none.
+    /// Returns reason and message of the refusal; empty if there is none.
     fn judged(spec: Value) -> String {
         let cluster = crate::fake_cluster::cluster(spec);
         let refusal = check(&cluster.spec.flags).err();

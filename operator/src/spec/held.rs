@@ -1,5 +1,5 @@
-//! A spec that cannot be acted on, as far as work needs it that goes on all the same: asking the members, labelling the leader,
-//! renewing certificates, reporting. What was accepted before is taken from the status and from what is live; nothing of the
+//! The desired state under a spec that cannot be applied, for the work that continues anyway: querying the members, labelling the leader,
+//! renewing certificates, reporting. It comes from the values that were accepted before, in the status and the live objects; nothing of the
 //! refused spec is rendered.
 
 use crds::KubeBrainCluster;
@@ -42,7 +42,7 @@ pub(super) fn desired(
     }
 }
 
-/// Storage of the data, by the status, or by the spec if the status has none: its kind cannot be changed.
+/// Returns the storage according to the status, or to the spec if the status has none: its kind cannot be changed.
 fn storage(cluster: &KubeBrainCluster) -> Storage {
     let spec = &cluster.spec.storage;
     let pinned = cluster.status.as_ref().and_then(|status| status.storage.clone());
@@ -68,7 +68,7 @@ fn storage(cluster: &KubeBrainCluster) -> Storage {
     }
 }
 
-/// Stored certificates are renewed as they are: of these requests only their uses count.
+/// Stored certificates are renewed without changes, so only the uses of these requests count.
 fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Option<Vec<(Leaf, Request)>> {
     if let Ok(readable) = super::certificates(cluster, names) {
         return readable;

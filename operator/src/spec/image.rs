@@ -6,8 +6,8 @@ use crds::cluster::status::PinnedImage;
 
 use crate::stores::external::is_external;
 
-/// The image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository the operator's
-/// default is used: as it stands if it has a tag or digest of its own, else with the version; a digest of the spec wins.
+/// Returns the image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository, the operator's
+/// default is used: unchanged if it has a tag or digest of its own, else with the version. A digest of the spec takes precedence.
 pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> String {
     let (repository, digest) = image.map_or((None, None), |image| {
         (image.repository.as_deref(), image.digest.as_deref())
@@ -21,8 +21,8 @@ pub(crate) fn resolve(image: Option<&Image>, version: &str, default: &str) -> St
     }
 }
 
-/// The image that a cluster shall run: what it ran last, as long as the part of the spec that chose it stays. A default of the operator
-/// changes it only by a higher version, and not before the status has recorded what ran.
+/// Returns the image that a cluster must run: the last image it ran, as long as the part of the spec that chose it is unchanged. A default
+/// of the operator replaces it only if its version is higher, and only after the status has recorded the running image.
 pub(crate) fn choose(cluster: &KubeBrainCluster, default: &str) -> String {
     let spec = &cluster.spec;
     let resolved = resolve(spec.image.as_ref(), &spec.version, default);
@@ -35,21 +35,21 @@ pub(crate) fn choose(cluster: &KubeBrainCluster, default: &str) -> String {
     }
 }
 
-/// The image that a cluster ran last and that it is to leave for a newer default, and that default.
+/// Returns the last image that a cluster ran and the newer default that must replace it, if any.
 pub(crate) fn moves(cluster: &KubeBrainCluster, default: &str) -> Option<Move> {
     let from = pinned(cluster)?;
     let to = choose(cluster, default);
     (from != to).then_some(Move { from, to })
 }
 
-/// A change of the image that nobody asked for in the spec.
+/// A change of the image that does not come from the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) from: String,
     pub(crate) to: String,
 }
 
-/// The record of an image that all members run.
+/// Returns the record of an image that all members run.
 pub(crate) fn record(cluster: &KubeBrainCluster, image: &str) -> PinnedImage {
     let given = cluster.spec.image.clone().unwrap_or_default();
     PinnedImage {
@@ -60,14 +60,14 @@ pub(crate) fn record(cluster: &KubeBrainCluster, image: &str) -> PinnedImage {
     }
 }
 
-/// The image that all members ran last, if the same part of the spec chose it.
+/// Returns the last image that all members ran, if the same part of the spec chose it.
 fn pinned(cluster: &KubeBrainCluster) -> Option<String> {
     let pinned = cluster.status.as_ref()?.pinned_image.as_ref()?;
     (*pinned == record(cluster, &pinned.image)).then(|| pinned.image.clone())
 }
 
-/// The image that an operator which did not record it told the members to run. It is recorded before anything else becomes of it: the status
-/// names the next one as soon as the cluster moves.
+/// Returns the image that an older operator gave to the members without recording it. It must be recorded first, because the status names
+/// the next image as soon as the cluster moves.
 pub(crate) fn unrecorded(cluster: &KubeBrainCluster) -> Option<String> {
     let status = cluster.status.as_ref().filter(|_| !is_external(cluster))?;
     let is_current = status.observed_generation == cluster.metadata.generation && status.version.is_some();
@@ -82,7 +82,7 @@ fn is_newer(image: &str, than: &str) -> bool {
     matches!((version(image), version(than)), (Some(one), Some(other)) if one > other)
 }
 
-/// The version in the tag of an image; `None` if its tag is none, or if it has a digest.
+/// Returns the version in the tag of an image; `None` if the tag is not a version, or if the image has a digest.
 fn version(image: &str) -> Option<(u64, u64, u64)> {
     if image.contains('@') {
         return None;
@@ -93,7 +93,7 @@ fn version(image: &str) -> Option<(u64, u64, u64)> {
     Some((part()?, part()?, part()?))
 }
 
-/// The repository alone. A colon before the last slash belongs to a port.
+/// Returns the repository alone. A colon before the last slash belongs to a port.
 fn untagged(image: &str) -> &str {
     let image = image.split_once('@').map_or(image, |(image, _)| image);
     let name = image.rfind('/').map_or(0, |slash| slash + 1);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(resolve(None, "1.2.3", "brain"), "brain:1.2.3");
     }
 
-    /// A cluster of version 0.1.0 that runs this image, and what it is to run by this default.
+    /// Checks the image for a cluster of version 0.1.0 that runs the image `runs`, with this default.
     #[track_caller]
     fn chosen(runs: &str, default: &str, expected: &str) {
         let mut cluster = crate::fake_cluster::cluster(serde_json::json!({}));

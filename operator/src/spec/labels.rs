@@ -1,12 +1,12 @@
-//! Labels and annotations that Kubernetes takes. It refuses others on each object that has them, one after the other.
+//! Labels and annotations that Kubernetes accepts. It would refuse others on each object that has them, one after the other.
 
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 
-/// The longest name of a key, and the longest value of a label, in bytes.
+/// Maximum length of the name of a key, and of the value of a label, in bytes.
 const NAME: usize = 63;
-/// The longest prefix of a key: a DNS subdomain.
+/// Maximum length of the prefix of a key, a DNS subdomain.
 const PREFIX: usize = 253;
 
 /// Returns what is wrong with labels and annotations of a spec, if anything.
@@ -30,7 +30,7 @@ pub(super) fn malformed(cluster: &KubeBrainCluster) -> Option<String> {
         ("services.client.annotations", &spec.services.client.annotations),
     ];
     let keys = labels.iter().find_map(|(field, all)| key(field, all, str::to_owned));
-    // Kubernetes looks at keys of annotations in lower case.
+    // Kubernetes checks keys of annotations in lower case.
     let keys = keys.or_else(|| {
         annotations
             .iter()
@@ -53,7 +53,7 @@ fn value(field: &str, all: &BTreeMap<String, String>) -> Option<String> {
     ))
 }
 
-/// Returns true if this is a key of a label or an annotation.
+/// Returns true if this is a valid key of a label or an annotation.
 fn is_key(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name(name),

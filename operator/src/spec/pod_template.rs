@@ -1,9 +1,9 @@
-//! The partial PodTemplateSpec of a spec: what it may not ask for.
+//! The partial PodTemplateSpec of a spec, and what it may not request.
 //!
-//! A user who may make a KubeBrainCluster gets pods of the operator's making. By default they have no more rights than brains need, so
-//! that making a cluster is not a way around the rules for making pods: nothing of the node, no root, no other identity, no Secret
-//! that is not the cluster's own. Fields are allowed one by one (`allowed`), and so are labels and annotations (`metadata`), also those that
-//! a spec gives to all objects. The operator's `--allow-unsafe-pods` leaves that to the admission of the Kubernetes cluster.
+//! A user who may create a KubeBrainCluster gets pods that the operator creates. By default they have no more rights than brains need, so
+//! that creating a cluster does not bypass the rules for creating pods: no access to the node, no root, no other identity, no Secret that
+//! is not the cluster's own. Fields are allowed one by one (`allowed`), and so are labels and annotations (`metadata`), including those
+//! that a spec gives to all objects. With the operator's `--allow-unsafe-pods`, this is left to the admission of the Kubernetes cluster.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use crate::objects::{CONTAINER, TOKEN};
 mod allowed;
 pub(super) mod metadata;
 
-/// Fields of a pod that are of the node's world.
+/// Fields of a pod that share namespaces with the node or between containers.
 const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
 /// Lists of containers.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 
-/// The first part that cannot be merged, and why. Whether the fields are right is for the API server to say, which knows them all.
+/// Returns the first part that cannot be merged, with the reason. The API server, which knows all fields, validates them.
 pub(super) fn malformed(template: &Value) -> Option<String> {
     let parts = ["", "/metadata", "/metadata/labels", "/metadata/annotations", "/spec"];
     let found = parts.into_iter().find(|part| {
@@ -39,7 +39,7 @@ pub(super) fn malformed(template: &Value) -> Option<String> {
     ))
 }
 
-/// The path of the first field that speaks to whoever merges.
+/// Returns the path of the first field that is a directive for the merge.
 fn directive(value: &Value, path: &str) -> Option<String> {
     match value {
         Value::Object(fields) => fields.iter().find_map(|(field, value)| {
@@ -57,7 +57,7 @@ fn directive(value: &Value, path: &str) -> Option<String> {
     }
 }
 
-/// ConfigMaps that a template reads, with the fields that name them.
+/// Returns ConfigMaps that a template reads, with the fields that name them.
 pub(super) fn config_maps(template: &Value) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut name = |path: String, reference: &Value| {
@@ -88,7 +88,7 @@ pub(super) fn config_maps(template: &Value) -> Vec<(String, String)> {
     found
 }
 
-/// The first field that asks for more than brains may have, and why it is refused.
+/// Returns the first field that requests more than brains may have, with the reason of its refusal.
 pub(super) fn excess(
     cluster: &KubeBrainCluster,
     names: &Names,
@@ -108,7 +108,7 @@ pub(super) fn excess(
         })
 }
 
-/// Returns true if a number is zero, however it is written.
+/// Returns true if a number is zero, in any notation.
 fn is_zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
 }
@@ -122,7 +122,8 @@ fn has_null(value: &Value) -> bool {
     }
 }
 
-/// The first label or annotation that is the operator's own, and why it is refused: pods are selected and compared by them.
+/// Returns the first label or annotation that belongs to the operator, with the reason of its refusal: pods are selected and compared by
+/// them.
 pub(super) fn taken(template: &Value) -> Option<String> {
     ["labels", "annotations"].into_iter().find_map(|kind| {
         let keys = template["metadata"][kind]
@@ -140,13 +141,13 @@ pub(super) fn taken(template: &Value) -> Option<String> {
 /// Keys of a Secret that the pods may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Keys {
-    /// All of them: the operator wrote it.
+    /// All keys: the operator wrote the Secret.
     All,
-    /// Those that a certificate needs, in a Secret that somebody else made and that may hold more.
+    /// The keys that a certificate needs, in a Secret of the user that may hold more.
     These(Vec<String>),
 }
 
-/// Secrets that the pods may read: the cluster's certificates but not its authority's key, and those that the spec names.
+/// Returns Secrets that the pods may read: the cluster's certificates but not its authority's key, and those that the spec names.
 fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, Keys> {
     let mut named: Vec<(&String, &str)> = Vec::new();
     if let Some(given) = &cluster.spec.tls.secrets {
@@ -169,7 +170,7 @@ fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, Ke
             keys.push(key.to_owned());
         }
     }
-    // One of its own whole, however the spec names it beside.
+    // The cluster's own Secrets are readable as a whole, even if the spec also names them.
     own.extend(Leaf::ALL.map(|leaf| (names.leaf(leaf), Keys::All)));
     own
 }
@@ -183,7 +184,7 @@ fn refuse(path: &str, why: &str) -> Option<String> {
     Some(format!("podTemplate.{path}: {why}"))
 }
 
-/// The entries of a list with their places.
+/// Returns the entries of a list with their paths.
 fn entries<'a>(parent: &'a Value, path: &str, list: &str) -> Vec<(String, &'a Value)> {
     let entries = parent[list].as_array().into_iter().flatten().enumerate();
     entries
@@ -298,7 +299,7 @@ impl Check<'_> {
         )
     }
 
-    /// A reference to the Secret `name` by these keys, or by all. An entry of `keys` that is no text is for the API server to refuse.
+    /// Checks a reference to the Secret `name` with these keys, or with all. The API server refuses an entry of `keys` that is not a text.
     fn secret(&self, path: &str, name: Option<&str>, keys: Option<&[Option<&str>]>) -> Option<String> {
         let name = name?;
         let allowed = match self.own.get(name) {
@@ -323,13 +324,13 @@ impl Check<'_> {
     }
 }
 
-/// The keys that the items of a volume name; `None` without items, which is the whole Secret.
+/// Returns the keys that the items of a volume name; `None` without items, which means the whole Secret.
 fn items(source: &Value) -> Option<Vec<Option<&str>>> {
     let items = source["items"].as_array()?;
     Some(items.iter().map(|item| item["key"].as_str()).collect())
 }
 
-/// The token of a leader lock is for the brain's container, and mounts are not passed on to the node.
+/// Only the brain's container may mount the token of a leader lock, and mounts must not propagate to the node.
 fn mounts(path: &str, container: &Value, is_brain: bool) -> Option<String> {
     entries(container, path, "volumeMounts")
         .into_iter()
@@ -348,7 +349,7 @@ fn mounts(path: &str, container: &Value, is_brain: bool) -> Option<String> {
         })
 }
 
-/// The rights of a pod or a container.
+/// Checks the rights of a pod or a container.
 fn security(path: &str, context: Option<&Value>) -> Option<String> {
     let context = context?;
     let at = |field: &str| format!("{path}.{field}");
@@ -406,7 +407,7 @@ fn security(path: &str, context: Option<&Value>) -> Option<String> {
     None
 }
 
-/// The kubelet asks from the node's network: of the pod itself, and of nobody else.
+/// The kubelet sends probes from the node's network, so they may only go to the pod itself.
 fn dials(path: &str, container: &Value) -> Option<String> {
     let probes = ["livenessProbe", "readinessProbe", "startupProbe"].map(|probe| (probe.to_owned(), &container[probe]));
     let hooks = ["postStart", "preStop"].map(|hook| (format!("lifecycle.{hook}"), &container["lifecycle"][hook]));

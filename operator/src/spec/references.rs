@@ -1,13 +1,13 @@
-//! Secrets and ConfigMaps that a spec names: not those which the operator made for another cluster.
+//! Secrets and ConfigMaps that a spec names. They must not be ones that the operator created for another cluster.
 //!
-//! A user who may make a cluster shall not read the keys of its neighbours by naming them.
+//! Otherwise a user who may create a cluster could read the keys of other clusters by naming them.
 
 use crds::KubeBrainCluster;
 
 use super::{Refusal, Settings, invalid, pod_template};
 use crate::objects::Kind;
 
-/// Refuses a spec that names what is another cluster's; `owner` knows whose an object is.
+/// Refuses a spec that names an object of another cluster; `owner` returns the owner of an object.
 ///
 /// # Errors
 /// The first such field.
@@ -27,7 +27,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Objects that a spec names, by its field.
+/// Returns the objects that a spec names, by field.
 fn references(cluster: &KubeBrainCluster, settings: &Settings) -> Vec<(String, Kind, String)> {
     let spec = &cluster.spec;
     let mut named: Vec<(&str, &String)> = Vec::new();
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::fake_cluster::{cluster, settings};
 
-    /// The owners of `other-ca` and `dev-ca`; all other Secrets have none.
+    /// Returns the owners of `other-ca` and `dev-ca`; all other Secrets have none.
     fn owner(_: Kind, name: &str) -> Option<String> {
         let (cluster, _) = name.split_once("-ca")?;
         Some(cluster.to_owned())

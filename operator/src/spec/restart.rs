@@ -1,22 +1,22 @@
-//! Wishes to have all brains restarted: `spec.restartedAt`, and the annotation `kubebrain.io/restart`. The newest counts, and one that
-//! was acted on is never taken back: a value that goes back in time would restart everything again.
+//! Requests to restart all brains: `spec.restartedAt`, and the annotation `kubebrain.io/restart`. The newest one counts, and one that was
+//! acted on is never reverted: a value that goes back in time would restart all brains again.
 //!
-//! A time that lies ahead is no wish: it would hide every later one until then.
+//! A time in the future is ignored: until then it would hide every other request.
 
 use crds::KubeBrainCluster;
 use crds::wishes::{AHEAD, RESTART};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-/// Age up to which a wish is newer than one that lies ahead and that an older operator acted on.
+/// Maximum age of a request that replaces one in the future that an older operator acted on.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
-/// The wishes of a cluster.
+/// The restart requests of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Restart {
-    /// The newest one, as it was written.
+    /// The newest one, as written.
     pub(crate) at: Option<String>,
-    /// One that is none, and why.
+    /// A request that is invalid, with the reason.
     pub(crate) ignored: Option<String>,
 }
 
@@ -39,13 +39,13 @@ pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
         let why = match wish.parse::<Timestamp>() {
             Ok(at) if at <= now + AHEAD => {
                 let ahead = newest.is_some_and(|(newest, _)| newest > now + AHEAD && at > now - RECENT);
-                // Of equal times the one that was acted on stays: another spelling is no other wish.
+                // Of equal times the one that was acted on stays: another notation is not another request.
                 if ahead || newest.is_none_or(|(newest, _)| at > newest) {
                     newest = Some((at, wish));
                 }
                 continue;
             }
-            // It was acted on, and lies ahead of nothing any more.
+            // An operator acted on this time already, so it is not reported as ignored.
             Ok(at) if newest.is_some_and(|(newest, _)| at == newest) => continue,
             Ok(_) => "lies ahead",
             Err(_) => "is no time such as 2026-11-21T00:00:00Z",
@@ -102,7 +102,7 @@ mod tests {
         check(None, Some(first), Some(ahead), Some(first));
         check(None, Some("2026-13-45T00:00:00Z"), Some(first), Some(first));
         check(None, Some("2026-11-23T00:04:00Z"), None, Some("2026-11-23T00:04:00Z"));
-        // An older operator acted on it: a wish of now is newer all the same, and an old one restarts nobody.
+        // An older operator acted on it: a present request counts as newer, but an old one restarts no brain.
         check(
             Some(ahead),
             None,

@@ -1,4 +1,4 @@
-//! The storage of the brains, with everything filled in that the spec leaves open.
+//! The storage of the brains, with defaults filled in.
 
 use crds::KubeBrainCluster;
 use crds::cluster::storage::{Embedded, GcOwner, StorageType, TikvTls};
@@ -10,7 +10,7 @@ use super::{Refusal, invalid};
 use crate::names::ACCEPT_STORE;
 use crate::stores::external::is_external;
 
-/// Default interval of garbage collection by the leader, and default age that a version reaches before it is collected.
+/// Default interval of garbage collection by the leader, and default age at which a version is collected.
 const GC_DEFAULT: &str = "10m";
 
 /// Storage of the brains' data.
@@ -31,12 +31,12 @@ pub(crate) struct Tikv {
     pub(crate) pd_endpoints: Vec<String>,
     /// Prefix of every key.
     pub(crate) key_prefix: String,
-    /// PD's id of the TiKV cluster, once it is known. Brains that are started then refuse another one.
+    /// PD's id of the TiKV cluster, once it is known. Brains started with it refuse another cluster.
     pub(crate) cluster_id: Option<String>,
-    /// The same, by the present `clusterRef`.
+    /// The same, according to the present `clusterRef`.
     pub(crate) referenced_id: Option<String>,
     pub(crate) tls: Option<TikvTls>,
-    /// Interval and window of garbage collection, if the leader does it.
+    /// Interval and window of garbage collection, if the leader runs it.
     pub(crate) gc: Option<(String, String)>,
 }
 
@@ -59,7 +59,7 @@ impl Storage {
 /// Reads the storage of a spec; `referenced` is the object that `clusterRef` names, if it exists.
 ///
 /// # Errors
-/// The spec contradicts itself or what is pinned, or the reference leads nowhere.
+/// The spec contradicts itself or the pinned values, or the referenced object does not exist or is incomplete.
 pub(super) fn read(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<Storage, Refusal> {
     let spec = &cluster.spec;
     match (spec.storage.type_, &spec.storage.embedded, &spec.storage.tikv) {
@@ -93,7 +93,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
             let known = pinned.and_then(|pinned| pinned.pd_endpoints.clone());
             match referenced.map(placement_drivers) {
                 Some(Ok(found)) => found,
-                // It was found before: running brains go on with what was known then.
+                // The object existed before: running brains continue with the values known then.
                 _ if known.is_some() => (known.unwrap_or_default(), None),
                 Some(Err(why)) => return Err(not_found(format!("Cluster {}: {why}", reference.name))),
                 None => {
@@ -141,7 +141,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     })
 }
 
-/// The id of the store that the status has pinned, unless the annotation gives that store up.
+/// Returns the id of the store that the status has pinned, unless the annotation gives that store up.
 pub(crate) fn pinned_store(cluster: &KubeBrainCluster) -> Option<String> {
     let storage = cluster.status.as_ref()?.storage.as_ref()?;
     let pinned = storage.store_id.clone()?;
@@ -149,7 +149,7 @@ pub(crate) fn pinned_store(cluster: &KubeBrainCluster) -> Option<String> {
     (given_up != Some(&pinned)).then_some(pinned)
 }
 
-/// The store that the annotation gives up, or gave up before.
+/// Returns the store that the annotation gives up, or gave up before.
 pub(crate) fn accepted(cluster: &KubeBrainCluster) -> Option<&String> {
     cluster.annotations().get(ACCEPT_STORE)
 }
@@ -161,16 +161,16 @@ fn not_found(message: String) -> Refusal {
     }
 }
 
-/// Without a scheme: TLS follows from `tls`.
+/// Removes the scheme: TLS follows from `tls`.
 fn bare(endpoint: &str) -> String {
     let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
     rest.trim_end_matches('/').to_owned()
 }
 
-/// Placement drivers of a `Cluster` of core.pingcap.com, and its id in PD: `status.pd` is their URL, `status.id` the id.
+/// Returns the placement drivers of a `Cluster` of core.pingcap.com, and its id in PD: `status.pd` is their URL, `status.id` the id.
 ///
 /// # Errors
-/// The field that its status lacks.
+/// The field that is missing in its status.
 fn placement_drivers(cluster: &DynamicObject) -> Result<(Vec<String>, Option<String>), String> {
     let status = &cluster.data["status"];
     let text = |field: &str| status[field].as_str().map(str::trim).filter(|text| !text.is_empty());

@@ -1,4 +1,4 @@
-//! Which change is in flight. A change begins with what was seen, and goes on until all members serve.
+//! The change in progress. A change begins when it is first observed, and continues until all members serve.
 
 use crds::KubeBrainCluster;
 use crds::cluster::status::RolloutType;
@@ -11,27 +11,27 @@ use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
 use crate::plan::Step;
 
-/// A change in flight.
+/// A change in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing is in flight.
+    /// No change is in progress.
     None,
-    /// The members are made for the first time.
+    /// The members are created for the first time.
     Creating,
-    /// Members are replaced by ones of the newest template; why the next has to wait, if it has.
+    /// Members are replaced by ones of the newest template; the text is the reason why the next one must wait, if any.
     Rolling(Option<String>),
-    /// Members have to be replaced, and somebody else wants to do that.
+    /// Members must be replaced, and the user does that.
     ByHand(String),
     /// Members are added or removed.
     Scaling,
     /// Volumes grow.
     Resizing(String),
-    /// Objects of a deleted cluster of the same name are not gone yet.
+    /// Objects of a deleted cluster of the same name still exist.
     Waiting(String),
 }
 
 impl Change {
-    /// The reason in the condition Progressing.
+    /// Returns the reason of the condition Progressing.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::None => "Reconciled",
@@ -42,7 +42,7 @@ impl Change {
         }
     }
 
-    /// The kind that `status.rollout` remembers; `None` for what every pass can see anew.
+    /// Returns the kind that `status.rollout` records; `None` for changes that every pass can observe again.
     pub(super) fn rollout_type(&self) -> Option<RolloutType> {
         match self {
             Self::None | Self::Resizing(_) => None,
@@ -94,7 +94,7 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
     if let Some(why) = resources_wait(pass).filter(|_| !cluster.spec.paused && ever) {
         return Change::ByHand(why);
     }
-    // A template that needs no other pods is no change in flight.
+    // A template that needs no new pods is not a change in progress.
     let hash = |set: &Value| set["spec"]["template"]["metadata"]["annotations"][RESTART_HASH].clone();
     let live = hash(&set.data);
     let template = plan.steps.iter().any(|step| match step {
@@ -123,13 +123,14 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
     }
 }
 
-/// Why members do not get the resources of the template, if a person has to act: their nodes cannot give them, or the API server refuses.
+/// Returns why members do not get the resources of the template, if a user must act: their nodes cannot give them, or the API server
+/// refuses.
 fn resources_wait(pass: &Pass<'_>) -> Option<String> {
     let refused = pass.applied.refused_resize.clone();
     pass.plan.stays.clone().or(refused)
 }
 
-/// Returns true if there are more or fewer pods, updated or ready, than in the former pass: that is progress.
+/// Returns true if the number of pods, updated or ready ones changed since the former pass: that is progress.
 pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
     let rollout = &pass.plan.rollout;
     let now = [rollout.updated, rollout.ready, rollout.pods].map(|pods| Some(count(pods)));
@@ -137,9 +138,10 @@ pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
     status.map(|status| [status.updated_replicas, status.ready_replicas, status.replicas]) != Some(now)
 }
 
-/// Returns true if a change takes longer than the spec allows, counted from its newest progress. A new generation of the spec begins anew.
+/// Returns true if a change takes longer than the spec allows, counted from its latest progress. A new generation of the spec restarts the
+/// count.
 pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, change: &Change) -> bool {
-    // A slow driver lets volumes grow slowly, and nothing waits for that.
+    // A slow driver may expand volumes slowly, and no step waits for that.
     if matches!(change, Change::None | Change::ByHand(_) | Change::Resizing(_)) || cluster.spec.paused {
         return false;
     }

@@ -1,6 +1,6 @@
-//! The conditions: one per question, each from the facts alone.
+//! The conditions: one per question, each computed from the facts alone.
 //!
-//! Types and reasons are part of the API and stay as they are. Messages contain what a person needs, and change only with the facts.
+//! Types and reasons are part of the API and do not change. Messages contain what a user needs, and change only with the facts.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl ConditionUpdate {
     }
 }
 
-/// Before anything was seen.
+/// Returns the conditions before the first observation.
 pub(super) fn first() -> Vec<ConditionUpdate> {
     let unknown = |type_| {
         ConditionUpdate::new(
@@ -74,7 +74,7 @@ pub(super) fn first() -> Vec<ConditionUpdate> {
     ALWAYS.map(unknown).to_vec()
 }
 
-/// For a cluster that is deleted and whose keys are to be wiped. What was known of its certificates stays.
+/// Returns the conditions of a deleted cluster whose keys are wiped. The conditions of its certificates stay unchanged.
 pub(super) fn deleting(message: &str, trouble: bool, previous: &[Condition]) -> Vec<ConditionUpdate> {
     let reason = if trouble { "WipeFailed" } else { "Wiping" };
     let say = |type_, status, reason| ConditionUpdate::new(type_, status, reason, message);
@@ -102,7 +102,7 @@ pub(super) fn deleting(message: &str, trouble: bool, previous: &[Condition]) -> 
     updates
 }
 
-/// Every condition of a cluster that was seen.
+/// Returns every condition of an observed cluster.
 pub(super) fn judge(facts: &Facts) -> Vec<ConditionUpdate> {
     let mut updates = vec![
         ready(facts),
@@ -122,7 +122,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<ConditionUpdate> {
     updates
 }
 
-/// Returns true if a condition speaks of what was never made, because the spec was refused from the beginning.
+/// Returns true if a condition describes objects that were never created, because the spec was refused from the beginning.
 fn is_unseen(update: &ConditionUpdate, facts: &Facts) -> bool {
     match update.type_ {
         "Available" => facts.pods == 0 && facts.replicas > 0,
@@ -138,7 +138,7 @@ fn ready(facts: &Facts) -> ConditionUpdate {
         return no(blocker.reason, blocker.message.clone());
     }
     match &facts.trust {
-        // A new cluster gets its certificates first of all.
+        // A new cluster gets its certificates before anything else.
         CertificateState::Missing(_) if facts.change == Change::Creating => {}
         CertificateState::Expired(why) | CertificateState::Missing(why) => return no("CertificateError", why.clone()),
         _ => {}
@@ -181,7 +181,7 @@ fn available(facts: &Facts) -> ConditionUpdate {
         return no("NoSpace", format!("the brains take no writes: {alarm}"));
     }
     if let Some(refused) = facts.refused_pods.as_ref().filter(|_| facts.leader.is_none()) {
-        // Volumes wait for pods that are not made.
+        // Volumes wait for pods that are not created.
         return no(refused.reason, refused.message.clone());
     }
     match (&facts.leader, &facts.volumes) {
@@ -335,7 +335,7 @@ fn storage(facts: &Facts) -> ConditionUpdate {
     }
 }
 
-/// Only a change by a person helps.
+/// Returns the condition Stalled if only a change by a user helps.
 fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
     if let Some(blocker) = &facts.blocker {
         return Some(ConditionUpdate::new(
@@ -350,7 +350,7 @@ fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
         .then(|| ConditionUpdate::new("Stalled", ConditionStatus::True, "DeadlineExceeded", in_flight(facts)))
 }
 
-/// The change in flight, and the reason for which it waits.
+/// Returns the change in progress, with the reason why it waits.
 fn in_flight(facts: &Facts) -> String {
     let what = match &facts.change {
         Change::None => "nothing is being changed".to_owned(),

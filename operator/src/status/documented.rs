@@ -1,6 +1,6 @@
-//! The table of reasons in the operator's README, for tests: whatever a condition gives for a reason stands there.
+//! The table of reasons in the operator's README, for tests: it must contain every reason of a condition.
 
-/// Every reason in the table, in its order.
+/// Returns every reason in the table, in its order.
 pub(crate) fn reasons() -> Vec<&'static str> {
     let rows = include_str!("../../README.md")
         .lines()
@@ -17,7 +17,7 @@ pub(crate) fn check(reason: &str) {
     );
 }
 
-/// A reason in the table that no source names is left over from something that is gone.
+/// A reason in the table that does not occur in the sources is outdated.
 #[test]
 fn every_documented_reason_is_in_the_sources() {
     let sources = [

@@ -1,4 +1,4 @@
-//! The facts behind the conditions: few plain values, gathered from a pass.
+//! The facts that the conditions are computed from: a few plain values, gathered from a pass.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::plan::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims, failed_trial};
 use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Refusal, Storage};
 
-/// Time before its end from which the conditions speak of the end of an authority.
+/// Time before the end of an authority from which the conditions report it.
 const AUTHORITY_WARNING: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Something that only a person can put out of the way.
+/// A problem that only a user can resolve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blocker {
     pub(crate) reason: &'static str,
@@ -32,54 +32,54 @@ pub(crate) struct Blocker {
 pub(crate) enum CertificateState {
     /// TLS is disabled.
     Disabled,
-    /// All are valid for a while.
+    /// All certificates are valid for a while.
     Good,
-    /// All are valid, and the authority's key is being replaced.
+    /// All certificates are valid, and the authority's key is being replaced.
     Rotating(String),
-    /// All are valid, and the authority ends soon.
+    /// All certificates are valid, and the authority expires soon.
     AuthorityExpires(String),
-    /// Some are missing.
+    /// Some certificates are missing.
     Missing(String),
-    /// Some are due for renewal, but were not renewed.
+    /// Some certificates are due for renewal, but were not renewed.
     Due(String),
-    /// Some have ended.
+    /// Some certificates have expired.
     Expired(String),
-    /// They cannot be issued, or the given ones do not serve.
+    /// They cannot be issued, or the given ones are unusable.
     Broken(Problem),
 }
 
 /// State of the volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Volumes {
-    /// There are none yet.
+    /// No volumes exist yet.
     None,
     Bound,
     /// A volume cannot grow, because its storage class does not allow it.
     NotExpandable(String),
-    /// A volume did not grow, and why.
+    /// A volume did not grow, for this reason.
     ResizeFailed(String),
     Pending(String),
     Lost(String),
-    /// A claim is being deleted, and what to do.
+    /// A claim is being deleted; the text says what to do.
     Terminating(String),
-    /// TiKV answered a member just now.
+    /// TiKV answers a member.
     Reachable,
-    /// A member that somebody else runs serves from its data directory.
+    /// A member in a pod that the user creates serves from its data directory.
     Serving,
-    /// No member reaches its storage, and why.
+    /// No member reaches its storage, for this reason.
     Unreachable(String),
-    /// Brains do not use it, and why.
+    /// Brains refuse the storage, for this reason.
     Refused {
         reason: &'static str,
         message: String,
     },
-    /// A Secret for the way to TiKV, or what has to be in it, is not there.
+    /// A Secret for the connection to TiKV does not exist, or lacks a key.
     MissingSecret(String),
-    /// No member has reported if its storage can be reached.
+    /// No member has reported whether its storage can be reached.
     Unknown,
 }
 
-/// The facts behind the conditions.
+/// The facts that the conditions are computed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) replicas: usize,
@@ -87,36 +87,36 @@ pub(crate) struct Facts {
     pub(crate) pods: usize,
     /// Name of the leader's pod.
     pub(crate) leader: Option<String>,
-    /// The holder by the leader lock, where it is another one.
+    /// The holder of the leader lock, if it is another member.
     pub(crate) lock: Option<String>,
-    /// Members serve, but too few answer the operator to tell whether one of them leads.
+    /// Members serve, but too few answer the operator to decide whether one of them leads.
     pub(crate) lead_unknown: bool,
-    /// The trouble of a member, if there is one: `dev-0: …`.
+    /// The problem of a member, if there is one: `dev-0: …`.
     pub(crate) trouble: Option<String>,
-    /// A member that does not start until somebody acts.
+    /// A member that does not start until a user acts.
     pub(crate) stuck: Option<Blocker>,
-    /// Reason that the brains take no writes.
+    /// Reason why the brains do not accept writes.
     pub(crate) alarm: Option<String>,
     pub(crate) change: Change,
     /// The change takes longer than the spec allows.
     pub(crate) overdue: bool,
     pub(crate) paused: bool,
-    /// A wish that is none, or has no effect, and why.
+    /// A request that is invalid or has no effect, with the reason.
     pub(crate) ignored: Option<String>,
-    /// There are steps that a pause holds back.
+    /// Steps exist that a pause holds back.
     pub(crate) pending: bool,
     pub(crate) trust: CertificateState,
     pub(crate) volumes: Volumes,
     pub(crate) blocker: Option<Blocker>,
-    /// Reason that the API server refuses pods that are missing.
+    /// Reason why the API server refuses missing pods.
     pub(crate) refused_pods: Option<Blocker>,
-    /// The blocker is the spec: it cannot be acted on.
+    /// The spec is the problem: it cannot be applied.
     pub(crate) refused: bool,
-    /// Reason that a newer default image is not rolled out yet.
+    /// Reason why a newer default image is not rolled out yet.
     pub(crate) image_waits: Option<String>,
-    /// Objects that somebody else keeps changing.
+    /// Objects that another manager keeps changing.
     pub(crate) contested: Option<String>,
-    /// A step failed, and why.
+    /// The step that failed, with the reason.
     pub(crate) failure: Option<String>,
     /// Time for which the cluster has not been ready.
     pub(crate) unready_for: Duration,
@@ -216,7 +216,7 @@ impl Facts {
     }
 }
 
-/// Says that a quota is larger than the volume.
+/// Returns a message if a quota is larger than the volume.
 fn quota(cluster: &KubeBrainCluster) -> Option<String> {
     let (quota, size) = (
         cluster.spec.quota.as_ref()?,
@@ -283,7 +283,7 @@ fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
         .unwrap_or(CertificateState::Good)
 }
 
-/// The operator renews its own authority years before its end; the user's own is renewed by the user.
+/// The operator renews its own authority years before it expires; the user renews the user's own.
 fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<String> {
     let seen = pass.applied.authority.as_ref();
     let end = seen.or(pass.plan.certificates.authority.as_ref())?.not_after?;
@@ -298,7 +298,7 @@ fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<Stri
     ))
 }
 
-/// The members' reports of TiKV. The error of one that is not open to clients yet names the thing that it waits for.
+/// Evaluates the members' reports of TiKV. The error of a member that does not accept clients yet names the dependency it waits for.
 fn reach(pass: &Pass<'_>) -> Volumes {
     if let Some(refusal) = pass
         .plan
@@ -331,7 +331,7 @@ fn reach(pass: &Pass<'_>) -> Volumes {
     waiting.map_or(Volumes::Unknown, |why| Volumes::Unreachable(why.to_owned()))
 }
 
-/// The members' reports of a data directory that somebody else gave them.
+/// Evaluates the members' reports of a data directory that the user provides.
 fn serving(pass: &Pass<'_>) -> Volumes {
     let mut answers = pass.observed.probes.values().flatten().peekable();
     if answers.peek().is_none() {
@@ -344,7 +344,7 @@ fn serving(pass: &Pass<'_>) -> Volumes {
     }
 }
 
-/// The missing part of the Secrets for the way to TiKV: pods wait for them before they start.
+/// Returns the missing part of the Secrets for the connection to TiKV: pods wait for them before they start.
 fn missing_secret(pass: &Pass<'_>) -> Option<String> {
     let tls = pass.desired.storage.tikv()?.tls.as_ref()?;
     let client = &tls.client_secret_ref.name;
@@ -363,10 +363,10 @@ fn missing_secret(pass: &Pass<'_>) -> Option<String> {
     })
 }
 
-/// The reports of brains that do not serve about their storage. Older ones say it in words alone.
+/// Evaluates the storage reports of brains that do not serve. Older brains report it only as text.
 fn refused(pass: &Pass<'_>) -> Option<Volumes> {
     let observed = pass.observed;
-    // The report of a running brain is newer than the reason that the one before it ended, but a new brain has no report yet.
+    // The report of a running brain is newer than the reason why the previous container ended, but a new brain has no report yet.
     let newest = |pod: &Pod| {
         let running = observed.refusals.get(&pod.name_any()).cloned();
         running
@@ -417,7 +417,7 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
     }
     if let Some((claim, why)) = pass.applied.refused_claims.first_key_value() {
         let message = format!("{claim} cannot grow: {why}");
-        // The words of the API server's admission of claims.
+        // This is the wording of the API server's admission of claims.
         return if why.contains("must support resize") {
             Volumes::NotExpandable(message)
         } else {
@@ -435,9 +435,9 @@ fn volumes(pass: &Pass<'_>) -> Volumes {
     refused.unwrap_or(Volumes::Bound)
 }
 
-/// A refusal of pods, in the words of the StatefulSet's controller.
+/// Returns a refusal of pods, in the words of the StatefulSet's controller.
 fn refused_pods(words: &str) -> Blocker {
-    // It is exceeded, or asks for a limit that the pods do not have.
+    // The quota is exceeded, or requires a limit that the pods do not have.
     let reason = if words.contains("exceeded quota") || words.contains("failed quota") {
         "QuotaExceeded"
     } else {

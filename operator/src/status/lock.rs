@@ -1,4 +1,4 @@
-//! The status of a Lease as leader lock: another holder than the leader, and a brain's refusal of a Lease that it stores.
+//! The status of a Lease as leader lock: a holder that is not the leader, and a brain's refusal of a Lease in its own store.
 
 use crds::KubeBrainCluster;
 use crds::cluster::election::ElectionBackend;
@@ -9,10 +9,10 @@ use crate::objects::{Key, Kind};
 use crate::observe::is_ready;
 use crate::probe::Refusal;
 
-/// Longest holder that is quoted: the name of a member. Brains write it.
+/// Maximum length of a holder that is quoted: the name of a member. Brains write it.
 const HOLDER: usize = 253;
 
-/// The holder by the Lease, where it is another member than the `leader`. A brain's identity is its name, `_` and a random number.
+/// Returns the holder of the Lease, if it is another member than the `leader`. A brain's identity is its name, `_` and a random number.
 pub(super) fn other_holder(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: Option<&str>) -> Option<String> {
     if cluster.spec.election().backend != ElectionBackend::Lease {
         return None;
@@ -31,7 +31,7 @@ pub(super) fn other_holder(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: 
     })
 }
 
-/// The words of a brain that ended because it stores the API server that serves the Lease: who leads would depend on who leads.
+/// Returns the message of a brain that ended because it stores the API server that serves the Lease: the election would depend on itself.
 pub(super) fn stored_here(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<Blocker> {
     if cluster.spec.election().backend != ElectionBackend::Lease {
         return None;

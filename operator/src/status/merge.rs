@@ -5,10 +5,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{ConditionUpdate, whole_seconds};
 
-/// The API server refuses longer messages.
+/// Maximum length of a message that the API server accepts.
 const MESSAGE: usize = 32_000;
 
-/// The conditions to publish: exactly those judged, in their order.
+/// Returns the conditions to publish: exactly the given ones, in order.
 pub(crate) fn merge(
     previous: &[Condition],
     updates: &[ConditionUpdate],
@@ -21,7 +21,7 @@ pub(crate) fn merge(
         .collect()
 }
 
-/// All conditions as they were, but for one.
+/// Returns all conditions unchanged except one.
 pub(super) fn replace(
     previous: &[Condition],
     update: &ConditionUpdate,

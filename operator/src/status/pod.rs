@@ -1,4 +1,4 @@
-//! Reason that a pod does not serve, in the kubelet's and the scheduler's words.
+//! The reason why a pod does not serve, in the kubelet's and the scheduler's words.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
@@ -9,24 +9,24 @@ use crate::objects::pod::CONTAINER;
 use crate::observe::is_ready;
 use crate::probe::{Answer, Refusal, Role};
 
-/// A younger pod may only have to wait: for its volumes, its image.
+/// A younger pod may simply be waiting for its volumes or its image.
 const GRACE: i64 = 30;
-/// The same for a node, which an autoscaler may have to add first.
+/// The same for a pod without a node, because an autoscaler may add one first.
 const NODE_GRACE: i64 = 60;
-/// The same for the volumes and the network of a pod that has a node: a volume may have to be detached from another node first.
+/// The same for the volumes and the network of a pod with a node, because a volume may first be detached from another node.
 const VOLUME_GRACE: i64 = 90;
-/// A container that was restarted so often, and is not ready, ends again and again, whatever its state is just now.
+/// A container with this many restarts that is not ready counts as crashing repeatedly, whatever its present state.
 const RESTARTS: i32 = 2;
 
-/// What is said of a pod of which nothing else is known.
+/// Message for a pod about which nothing else is known.
 pub(super) const NOT_READY: &str = "not ready yet";
-/// The scheduler finds no node, or not yet.
+/// The scheduler finds no node yet.
 pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
 const CRASHING: &str = "CrashLoopBackOff";
 const NOT_CREATED: &str = "ContainerCreationFailed";
 
-/// The reason of a container that waits for somebody to act, by the kubelet's own.
+/// Reasons for a container that waits for a user to act, each with those of the kubelet.
 const WAITING: [(&str, &[&str]); 3] = [
     (
         "ImagePullFailed",
@@ -51,7 +51,7 @@ const WAITING: [(&str, &[&str]); 3] = [
     (CRASHING, &[CRASHING]),
 ];
 
-/// The reason for which a container of a pod does not start until somebody acts, if there is one. `now` tells the pod's age, in seconds.
+/// Returns the reason why a container of a pod does not start until a user acts, if any. `now` is used for the pod's age, in seconds.
 pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
     let age = now - pod.metadata.creation_timestamp.as_ref()?.0.as_second();
     let named = |reason: &'static str, why: String| Blocker {
@@ -80,7 +80,7 @@ pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         let ended = brain.last_state.as_ref().and_then(|last| last.terminated.as_ref());
         let failed = ended.filter(|ended| ended.exit_code != 0);
         let crashes = found.is_some() || brain.restart_count >= RESTARTS && failed.is_some();
-        // The same words in each of its states, so that nothing flaps.
+        // Use the same words in each of its states, so that nothing flaps.
         let why = failed.map_or_else(String::new, |ended| format!(": {}", ending("last", ended)));
         crashes.then(|| named(CRASHING, format!("it ends again and again{why}")))
     });
@@ -99,13 +99,13 @@ pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
     })
 }
 
-/// Returns true if the scheduler finds no node because of a volume, by its own words.
+/// Returns true if the scheduler finds no node because of a volume, according to its message.
 pub(super) fn waits_for_volume(stuck: &Blocker) -> bool {
     let words = ["PersistentVolume", "persistentvolume", "volume"];
     stuck.reason == UNSCHEDULABLE && words.iter().any(|word| stuck.message.contains(word))
 }
 
-/// The containers, the one with the brain first.
+/// Returns the containers, the brain's first.
 fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     let all = || {
@@ -117,7 +117,8 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     brains.chain(all().filter(|container| container.name != CONTAINER))
 }
 
-/// Since when, in seconds since 1970, a pod waits for its node to mount its volumes or to set up its network; `None` if it does not.
+/// Returns the time, in seconds since 1970, since which a pod waits for its node to mount its volumes or to set up its network; `None` if
+/// it does not wait.
 pub(crate) fn sandbox_awaited_since(pod: &Pod) -> Option<i64> {
     pod.spec.as_ref()?.node_name.as_ref()?;
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
@@ -127,7 +128,7 @@ pub(crate) fn sandbox_awaited_since(pod: &Pod) -> Option<i64> {
     Some(awaited.last_transition_time.as_ref()?.0.as_second())
 }
 
-/// The condition of a pod that is on no node.
+/// Returns the condition of a pod without a node.
 fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     conditions
@@ -135,7 +136,7 @@ fn unscheduled(pod: &Pod) -> Option<&PodCondition> {
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
-/// The reason for which a pod does not serve, if there is one, in the kubelet's and the scheduler's words.
+/// Returns the reason why a pod does not serve, if any, in the kubelet's and the scheduler's words.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let containers = status
@@ -166,7 +167,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
     (!is_ready(pod)).then(|| NOT_READY.to_owned())
 }
 
-/// The reason for which a brain that answers is not ready, as far as it can be told; `lead` is the pod that leads.
+/// Returns the reason why a brain that answers is not ready, as far as it is known; `lead` is the pod that leads.
 pub(super) fn lacks(answer: &Answer, lead: Option<&str>) -> Option<String> {
     match (answer.role, lead) {
         _ if answer.ready => None,
@@ -179,7 +180,7 @@ pub(super) fn lacks(answer: &Answer, lead: Option<&str>) -> Option<String> {
     }
 }
 
-/// End of a container: its exit code, the kubelet's word for it if that says more, and the reason if a brain reported one.
+/// Describes the end of a container: its exit code, the kubelet's reason if that says more, and the brain's reason if it reported one.
 fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
     let why = Refusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
     let word = ended.reason.as_deref().unwrap_or_default();
@@ -204,7 +205,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
     }
 
-    /// A pod whose only container waits.
+    /// Returns a pod whose only container waits.
     fn waits(reason: &str, message: Option<&str>) -> Pod {
         let state = json!({"waiting": {"reason": reason, "message": message}});
         pod(json!({"containerStatuses": [
@@ -280,7 +281,7 @@ mod tests {
         let mounting = |ready: &str, node: Option<&str>, age: i64| {
             let mut pod = waits("ContainerCreating", None);
             pod.spec = serde_json::from_value(json!({"nodeName": node, "containers": []})).unwrap();
-            // It is an hour old: its node was started anew.
+            // The pod is an hour old: its node was restarted.
             let created = pod.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
             let since = Timestamp::from_second(created + 3600).unwrap();
             let conditions =

@@ -1,6 +1,7 @@
-//! Clusters as passes see them: what a spec takes in memory is bounded, for one and for all together.
+//! Clusters as passes see them. The memory that specs take is bounded, for one cluster and for all together.
 //!
-//! A cluster that is too large is still seen, without the fields that do not fit: its spec is refused and says so, and the others go on.
+//! A cluster that is too large is still kept, without the fields that do not fit: its spec is refused with this reason, and the other
+//! clusters are not affected.
 
 use std::collections::HashMap;
 
@@ -14,14 +15,14 @@ use super::received::{self, FIELD, Object};
 
 /// Memory for the specs of all clusters together, beyond `FREE` of each.
 const ALL: usize = 24 << 20;
-/// A spec of this size, which is one without templates, counts for nothing.
+/// A spec up to this size, such as one without templates, is not counted.
 const FREE: usize = 16 << 10;
 /// Fields of a spec that are dropped when the specs of all clusters take too much.
 const HEAVY: usize = 4 << 10;
 /// Annotation that a cluster has in memory, and only there, if a part of its spec was too large to be read: the reason.
 const TOO_LARGE: &str = "kubebrain.io/too-large";
 
-/// Why a part of the spec of a cluster was not read, if it was not.
+/// Returns the reason why a part of the spec of a cluster was not read, if any.
 pub(crate) fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
     cluster.annotations().get(TOO_LARGE)
 }
@@ -30,11 +31,11 @@ pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<KubeBrainCluster>(&())
 }
 
-/// What the specs of all clusters take.
+/// Memory of the specs of all clusters.
 #[derive(Default)]
 pub(super) struct Weights {
     each: HashMap<ObjectRef<KubeBrainCluster>, usize>,
-    /// Those that are not whole because of the others, with what they would take.
+    /// Clusters that were cut because of the others, with the memory of their whole specs.
     cut: HashMap<ObjectRef<KubeBrainCluster>, usize>,
 }
 
@@ -44,7 +45,7 @@ impl Weights {
         self.cut.remove(&ObjectRef::from_obj(cluster));
     }
 
-    /// Clusters that were too large beside the others, and for which there is room by now. They have to be read and admitted again.
+    /// Removes and returns clusters that were too large beside the others and that fit now. They must be read and admitted again.
     pub(super) fn take_fitting(&mut self) -> Vec<ObjectRef<KubeBrainCluster>> {
         let mut total: usize = self.each.values().sum();
         let fits = |_: &ObjectRef<KubeBrainCluster>, weight: &mut usize| {
@@ -55,13 +56,13 @@ impl Weights {
         self.cut.extract_if(fits).map(|(cluster, _)| cluster).collect()
     }
 
-    /// All are listed again.
+    /// Clears everything before a new list.
     pub(super) fn clear(&mut self) {
         self.each.clear();
         self.cut.clear();
     }
 
-    /// The cluster as it is kept.
+    /// Returns the cluster in the form in which it is kept.
     pub(super) fn admit(&mut self, mut object: Object) -> Option<KubeBrainCluster> {
         let own = ObjectRef::new(&object.name_any()).within(&object.namespace().unwrap_or_default());
         self.each.remove(&own);
@@ -92,9 +93,9 @@ impl Weights {
     }
 }
 
-/// A cluster, marked if a field of its spec was too large.
+/// Parses a cluster, and marks it if a field of its spec was too large.
 ///
-/// Returns `None` for what is no `KubeBrainCluster` of this version.
+/// Returns `None` if the object is not a `KubeBrainCluster` of this version.
 pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
     let mut cluster: KubeBrainCluster = object.parse()?;
     cluster.annotations_mut().remove(TOO_LARGE);
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// A cluster with a podTemplate of so many bytes, as it is received.
+    /// Returns a cluster with a podTemplate of this number of bytes, as received.
     fn received(name: &str, bytes: usize) -> Object {
         let mut cluster = serde_json::to_value(crate::fake_cluster::cluster(json!({}))).unwrap();
         cluster["metadata"]["name"] = json!(name);
@@ -163,7 +164,7 @@ mod tests {
                 .starts_with("the specs of all clusters")
         );
         assert!(too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
-        // One that goes makes room, and one that is read again counts once.
+        // A deleted cluster frees memory, and one that is read again counts once.
         weights.forget(&clusters[0]);
         let again = || received("c1", 200 << 10);
         assert!(too_large(&weights.admit(again()).unwrap()).is_none());

@@ -1,5 +1,5 @@
-//! Pods that somebody else makes and that hold the brains of a cluster: they carry labels of their owner's choice, so each such
-//! cluster has a watch of its own, which ends with it.
+//! Pods that the user creates and that run the brains of a cluster. They carry labels of their owner's choice, so each such cluster has a
+//! watch of its own, which ends with the cluster.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +19,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::feed::Feed;
 use crate::triggers::Triggers;
 
-/// Most pods of a cluster that are kept, several times the members that it may have. What a selector finds besides is not looked at until it
-/// changes.
+/// Maximum number of pods of a cluster that are kept, several times the maximum number of members. Further pods that match the selector are
+/// ignored until they change.
 const PODS: usize = 256;
 /// Timeout of the first list.
 const FIRST: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ struct Watch {
     task: AbortHandle,
 }
 
-/// Returns true if somebody else makes the pods of this cluster.
+/// Returns true if the user creates the pods of this cluster.
 pub(crate) fn is_external(cluster: &KubeBrainCluster) -> bool {
     cluster.spec.workload.type_ == WorkloadType::External
 }
@@ -67,14 +67,14 @@ impl ExternalPods {
         }
     }
 
-    /// The pods that the selector of `cluster` finds, ordered by name. The first call starts the watch.
+    /// Returns the pods that match the selector of `cluster`, ordered by name. The first call starts the watch.
     ///
     /// # Errors
     /// The first list takes too long.
     pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Vec<Arc<Pod>>> {
         let bad = |words: String| kube::Error::Service(words.into());
         let selector = cluster.spec.workload.selector.clone().unwrap_or_default();
-        // A spec with a malformed selector is refused, and has no pods. Every pod of the namespace is never meant.
+        // A spec with a malformed selector is refused and has no pods. It must never select every pod of the namespace.
         let selector = Selector::try_from(selector).ok();
         let Some(selector) = selector.filter(|selector| !selector.selects_all()) else {
             return Ok(Vec::new());
@@ -91,7 +91,7 @@ impl ExternalPods {
         Ok(pods)
     }
 
-    /// A pod of the cluster, if it is watched.
+    /// Returns a pod of the cluster, if it is watched.
     pub(crate) fn pod(&self, namespace: &str, cluster: &str, name: &str) -> Option<Arc<Pod>> {
         let running = self.lock();
         let watch = running.watches.get(&ObjectRef::new(cluster).within(namespace))?;
@@ -137,7 +137,7 @@ impl ExternalPods {
         pods
     }
 
-    /// Watches until the cluster is gone.
+    /// Watches until the cluster is deleted.
     async fn watch(
         self,
         cluster: ObjectRef<KubeBrainCluster>,

@@ -1,4 +1,4 @@
-//! One watch: it fills a store, and names the clusters that changed.
+//! One watch, which fills a store and triggers passes over the clusters that changed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
@@ -30,22 +30,22 @@ use super::{cluster_of, is_name_of};
 use crate::objects::Kind;
 use crate::triggers::Triggers;
 
-/// Objects of one answer to a list. Anybody may label an object of a megabyte as the operator's.
+/// Number of objects per page of a list. Any client may label an object of a megabyte as the operator's.
 const PAGE: u32 = 8;
 /// Timeout of a read of one object, or of those of one cluster.
 const READ: Duration = Duration::from_secs(10);
-/// Interval of looks for clusters that appeared, beside those that are named: a list of clusters names none.
+/// Interval of checks for new clusters, in addition to notifications: a list of clusters sends none.
 const LOOK: Duration = Duration::from_secs(60);
-/// Most objects of one kind that a new cluster is given.
+/// Maximum number of objects of one kind that are listed for a new cluster.
 const EARLIER: usize = 256;
-/// Media types of lists and watches that have no more of an object than its metadata.
+/// Media types of lists and watches that return only the metadata of objects.
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Returns true if an object with this metadata is kept.
 type Wants = fn(&Feed, &ObjectMeta) -> bool;
 
-/// Fields that every watch needs.
+/// State that every watch needs.
 #[derive(Clone)]
 pub(super) struct Feed {
     pub(super) client: Client,
@@ -53,12 +53,12 @@ pub(super) struct Feed {
     pub(super) namespace: Option<String>,
     pub(super) clusters: Store<KubeBrainCluster>,
     pub(super) triggers: Arc<Triggers>,
-    /// Changes when a cluster appears.
+    /// Notified when a cluster appears.
     pub(super) arrived: Arc<watch::Sender<()>>,
 }
 
 impl Feed {
-    /// Watches the clusters. Changes of their status start no pass: the operator wrote them.
+    /// Watches the clusters. Changes of their status start no pass, because the operator wrote them.
     pub(super) async fn clusters(self, mut writer: Writer<KubeBrainCluster>) {
         let mut seen: HashMap<ObjectRef<KubeBrainCluster>, u64> = HashMap::new();
         let mut touched = |cluster: &KubeBrainCluster, gone: bool| {
@@ -69,7 +69,7 @@ impl Feed {
             }
             let digest = digest(cluster);
             let before = seen.insert(object.clone(), digest);
-            // Another of the same name, too.
+            // This also covers another cluster of the same name.
             if before != Some(digest) {
                 self.arrived.send_replace(());
             }
@@ -80,7 +80,8 @@ impl Feed {
             .await;
     }
 
-    /// Events about the clusters. Those that were too large beside the others are read again when the others shrink or go.
+    /// Returns events about the clusters. Clusters that were too large beside the others are read again when the others shrink or are
+    /// deleted.
     fn admitted(&self) -> impl Stream<Item = watcher::Result<Event<KubeBrainCluster>>> + use<> {
         struct Judge<S> {
             feed: Feed,
@@ -107,7 +108,7 @@ impl Feed {
                     continue;
                 }
                 let event = judge.events.next().await?;
-                // A list judges all of them.
+                // A list admits all of them anew.
                 let is_list = matches!(&event, Ok(Event::Init | Event::InitApply(_) | Event::InitDone));
                 let admitted = admit(&mut judge.weights, event);
                 if !is_list {
@@ -120,19 +121,19 @@ impl Feed {
         })
     }
 
-    /// A cluster as it is now.
+    /// Reads the present state of a cluster.
     async fn cluster(&self, cluster: &ObjectRef<KubeBrainCluster>) -> Option<Object> {
         let namespace = cluster.namespace.as_deref()?;
         let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
         let read = tokio::time::timeout(READ, api.get_opt(&cluster.name)).await;
-        // What cannot be read now stays as it is until its next change.
+        // A cluster that cannot be read now stays unchanged until its next change.
         read.ok()?.ok()?
     }
 
-    /// Watches objects of one kind. What no cluster owns is not kept. Renewals of Leases start no pass.
+    /// Watches objects of one kind. Objects that no cluster owns are not kept. Renewals of Leases start no pass.
     ///
-    /// The content of an object is read only when a cluster owns it: of all others no more than the metadata is sent. A Lease is
-    /// small, and changes all the time.
+    /// The content of an object is read only if a cluster owns it; for all others only the metadata is sent. A Lease is small and changes
+    /// constantly.
     pub(super) async fn objects(&self, kind: Kind, labels: &str, writer: &mut Writer<DynamicObject>) {
         let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
         let mut touched = |object: &DynamicObject, gone: bool| {
@@ -162,8 +163,8 @@ impl Feed {
         self.follow(events, &resource.plural, writer, &mut touched).await;
     }
 
-    /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have. What was there before its cluster is listed
-    /// when that appears: no event tells of it.
+    /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have. Objects that existed before their
+    /// cluster appeared are listed when it appears, because no event reports them.
     pub(super) async fn labelled<K>(self, label: &str, wants: Wants, mut writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -182,8 +183,8 @@ impl Feed {
 
     /// Lists and watches objects with this label, and lists those of each cluster that appears later.
     ///
-    /// Nothing is taken from the watch during such a list. So the list is as new as all that was taken before, and later events come after
-    /// it.
+    /// No event is taken from the watch during such a list. So the list is at least as new as all events taken before, and later events
+    /// come after it.
     fn with_earlier(
         &self,
         resource: &ApiResource,
@@ -217,7 +218,7 @@ impl Feed {
                         }
                         return Some((event, merged));
                     }
-                    // At the end of a list it takes the place of all that is stored.
+                    // Only when no list of the watch is in progress, because its end replaces the whole store.
                     _ = merged.arrived.changed(), if !merged.is_listing => {}
                     _ = merged.look.tick(), if !merged.is_listing => {}
                 }
@@ -226,14 +227,14 @@ impl Feed {
         })
     }
 
-    /// The clusters that exist, with their uids.
+    /// Returns the existing clusters, with their uids.
     fn present(&self) -> HashSet<(ObjectRef<KubeBrainCluster>, Option<String>)> {
         let clusters = self.clusters.state();
         let identity = |cluster: &Arc<KubeBrainCluster>| (ObjectRef::from_obj(&**cluster), cluster.uid());
         clusters.iter().map(identity).collect()
     }
 
-    /// Objects with the label of a cluster that are kept.
+    /// Returns the objects to keep that carry the label of a cluster.
     async fn earlier(
         &self,
         (resource, label, wants): (&ApiResource, &str, Wants),
@@ -247,7 +248,7 @@ impl Feed {
         tokio::time::timeout(READ, list).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Lists and watches whole objects, each bounded.
+    /// Lists and watches whole objects, each with bounded size.
     pub(super) fn listed(
         &self,
         resource: &ApiResource,
@@ -256,7 +257,7 @@ impl Feed {
         watch_pages(self.dynamic(self.client.clone(), resource), labels)
     }
 
-    /// An event about objects that are kept: one that is kept no more was deleted, as far as a store goes.
+    /// Returns an event about objects that are kept. An object that is no longer kept counts as deleted in the store.
     pub(super) fn kept<K: DeserializeOwned>(
         &self,
         event: watcher::Result<Event<Object>>,
@@ -283,8 +284,8 @@ impl Feed {
         kept.map(Ok)
     }
 
-    /// The same for objects of which only the metadata was sent. One that cannot be read is kept no more: a pass that misses it asks for
-    /// it by its name.
+    /// The same for objects received as metadata only. An object that cannot be read is no longer kept: a pass that misses it
+    /// requests it by name.
     async fn filled(
         &self,
         kind: Kind,
@@ -308,7 +309,7 @@ impl Feed {
         Some(Ok(filled))
     }
 
-    /// The object with this metadata, if a cluster owns it.
+    /// Returns the object with this metadata, if a cluster owns it.
     async fn read(&self, kind: Kind, metadata: &ObjectMeta) -> Option<DynamicObject> {
         if !self.wants(kind, metadata) {
             return None;
@@ -329,7 +330,7 @@ impl Feed {
         }
     }
 
-    /// Returns true if an object with this metadata is one that a cluster has, by its owner or its label, and by its name.
+    /// Returns true if a cluster has an object with this metadata, according to its owner or its label, and its name.
     fn wants(&self, kind: Kind, metadata: &ObjectMeta) -> bool {
         let mut owners = metadata.owner_references.iter().flatten();
         let owner = match owners.find(|owner| owner.controller == Some(true)) {
@@ -343,7 +344,7 @@ impl Feed {
             .is_some_and(|cluster| self.exists(&cluster, metadata))
     }
 
-    /// Returns true if there is a cluster of this name beside an object.
+    /// Returns true if a cluster of this name exists in the namespace of an object.
     pub(super) fn exists(&self, cluster: &str, beside: &ObjectMeta) -> bool {
         let namespace = beside.namespace.as_deref().unwrap_or_default();
         self.clusters.get(&ObjectRef::new(cluster).within(namespace)).is_some()
@@ -356,7 +357,7 @@ impl Feed {
         }
     }
 
-    /// Fills a store for ever. `touched` names the clusters that a change or a deletion concerns.
+    /// Fills a store forever. `touched` returns the clusters that a change or a deletion affects.
     pub(super) async fn follow<K, D>(
         &self,
         events: impl Stream<Item = watcher::Result<Event<K>>>,
@@ -369,14 +370,14 @@ impl Feed {
     {
         let mut events = pin!(events);
         let mut failing = false;
-        // What is in the store: a deletion of anything else concerns nobody.
+        // Places in the store; the deletion of any other object affects no cluster.
         let mut stored: HashSet<(Option<String>, Option<String>)> = HashSet::new();
         let place = |object: &K| (object.meta().namespace.clone(), object.meta().name.clone());
         while let Some(event) = events.next().await {
             let event = match event {
                 Ok(event) => event,
                 Err(error) => {
-                    // Only the first of a row: a kind that may not be watched would fill the log.
+                    // Warn only for the first error in a row: a kind that may not be watched would fill the log.
                     if failing {
                         debug!(%error, plural, "a watch is still interrupted");
                     } else {
@@ -397,9 +398,9 @@ impl Feed {
                     self.name(touched(object, false));
                 }
                 Event::Delete(object) => self.name(touched(object, true)),
-                // No other event names objects that were deleted while nobody watched.
+                // No other event reports objects that were deleted while no watch was running.
                 Event::InitDone => self.name_all(),
-                // All are named at the end of the list; `touched` has seen them then.
+                // All clusters are triggered at the end of the list; `touched` has recorded the objects by then.
                 Event::InitApply(object) => {
                     stored.insert(place(object));
                     drop(touched(object, false));
@@ -413,7 +414,7 @@ impl Feed {
         clusters.into_iter().for_each(|cluster| self.triggers.add(cluster));
     }
 
-    /// Asks for a pass over every cluster.
+    /// Triggers a pass over every cluster.
     pub(super) fn name_all(&self) {
         for cluster in self.clusters.state() {
             self.triggers.add(ObjectRef::from_obj(&*cluster));
@@ -421,7 +422,7 @@ impl Feed {
     }
 }
 
-/// A watch, and lists of what was there before a cluster.
+/// A watch, and lists of objects that existed before their cluster appeared.
 struct Merged<S> {
     feed: Feed,
     resource: ApiResource,
@@ -433,12 +434,12 @@ struct Merged<S> {
     /// Clusters whose objects are known.
     known: HashSet<(ObjectRef<KubeBrainCluster>, Option<String>)>,
     found: VecDeque<Object>,
-    /// The watch lists everything anew.
+    /// True while the watch lists all objects again.
     is_listing: bool,
 }
 
 impl<S> Merged<S> {
-    /// Lists the objects of clusters that appeared. One whose list fails is looked for again.
+    /// Lists the objects of clusters that appeared. If a list fails, it is retried later.
     async fn look_for_clusters(&mut self) {
         let present = self.feed.present();
         self.known.retain(|known| present.contains(known));
@@ -460,7 +461,7 @@ impl<S> Merged<S> {
     }
 }
 
-/// Lists in small pages, and keeps at most so many objects: anybody may give a label to any number of large ones.
+/// Lists in small pages, and keeps at most `most` objects: any client may label any number of large objects.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -497,7 +498,7 @@ fn watch_pages<const WHOLE: bool>(
     watcher(api, config).default_backoff()
 }
 
-/// A client that asks for no more than the metadata of objects.
+/// Returns a client that requests only the metadata of objects.
 fn metadata_only(client: &Client) -> Client {
     let inner = client.clone();
     let service = tower::service_fn(move |mut request: http::Request<Body>| {
@@ -511,7 +512,7 @@ fn metadata_only(client: &Client) -> Client {
     Client::new(service, client.default_namespace())
 }
 
-/// An event about clusters as they are kept. What is no cluster of this version is left out, as if it were not there.
+/// Returns an event about clusters in the form in which they are kept. Objects that are not clusters of this version are dropped.
 fn admit(
     weights: &mut Weights,
     event: watcher::Result<Event<Object>>,
@@ -550,7 +551,7 @@ fn admit(
     admitted.map(Ok)
 }
 
-/// Names the kind of an object: those of a list do not, and they are compared with rendered ones, which do.
+/// Sets the kind of an object: objects of a list have none, and they are compared with rendered objects, which do.
 pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
     object.types = Some(TypeMeta {
         api_version: resource.api_version.clone(),
@@ -558,7 +559,8 @@ pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
     });
 }
 
-/// Digest of the parts of an object whose change starts a pass: everything but its version, and the time at which a leader renewed a Lease.
+/// Returns the digest of the parts of an object whose change starts a pass: all but its version, and the time when a leader renewed a
+/// Lease.
 fn digest_of(object: &DynamicObject) -> u64 {
     let mut object = object.clone();
     object.metadata.resource_version = None;
@@ -566,12 +568,12 @@ fn digest_of(object: &DynamicObject) -> u64 {
         spec.remove("renewTime");
     }
     let mut hasher = DefaultHasher::new();
-    // An object that does not serialise, and none does that, starts no pass.
+    // An object that fails to serialise, which never happens, starts no pass.
     serde_json::to_string(&object).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }
 
-/// Digest of the parts of a cluster whose change starts a pass.
+/// Returns the digest of the parts of a cluster whose change starts a pass.
 fn digest(cluster: &KubeBrainCluster) -> u64 {
     let mut hasher = DefaultHasher::new();
     let metadata = &cluster.metadata;

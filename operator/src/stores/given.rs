@@ -1,5 +1,5 @@
-//! Secrets that the user made and the spec names. They do not carry the operator's label, so no other watch shows them: each has a
-//! watch of its own by its name, shared by all clusters that name it, which ends when none does any more.
+//! Secrets of the user that the spec names. They do not carry the operator's label, so no other watch covers them. Each has a watch of its
+//! own by name, shared by all clusters that name it, which ends when no cluster names it any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,13 @@ use tracing::{debug, warn};
 use crate::names::{CLUSTER, MANAGED_BY};
 use crate::triggers::Triggers;
 
-/// Most Secrets that are watched. Others are read in every pass over a cluster that names them.
+/// Maximum number of Secrets that are watched. Others are read in every pass over a cluster that names them.
 const WATCHED: usize = 256;
-/// Bytes of one value of a Secret that is kept. Certificates have less.
+/// Maximum size of a Secret's value that is kept, in bytes. Certificates are smaller.
 pub(crate) const VALUE: usize = 128 << 10;
-/// Bytes of all values that are kept of one, those that a spec names before all others.
+/// Maximum size of all values of a Secret that are kept, in bytes. Values that a spec names are kept first.
 const VALUES: usize = 160 << 10;
-/// Timeout of the first answers of one cluster's watches together.
+/// Timeout for the first answers of all watches of a cluster.
 const FIRST: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that a cluster still names its Secret.
 const LOOK: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ struct Running {
     watches: HashMap<Key, (watch::Receiver<Seen>, AbortHandle)>,
 }
 
-/// A Secret, and which of its values are read.
+/// A Secret, and the keys whose values are read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     namespace: String,
@@ -66,9 +66,9 @@ struct Key {
 #[derive(Debug, Clone)]
 enum Seen {
     Nothing,
-    /// Nothing but this error.
+    /// No Secret yet, only this error.
     Failed(String),
-    /// The Secret, or that there is none.
+    /// The Secret; `None` if it does not exist.
     Secret(Option<Arc<Secret>>),
 }
 
@@ -82,14 +82,14 @@ impl GivenSecrets {
         }
     }
 
-    /// The Secrets that the spec of `cluster` names; `None` for one that does not exist. The first call starts their watches.
+    /// Returns the Secrets that the spec of `cluster` names; `None` for one that does not exist. The first call starts their watches.
     ///
     /// # Errors
     /// The API server refused, or did not answer in time.
     pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Given> {
         let until = Instant::now() + FIRST;
         let named = named(&cluster.spec);
-        // All watches begin before any is waited for.
+        // Start all watches before waiting for any.
         let watches: Vec<_> = named
             .into_iter()
             .map(|(name, keys)| {
@@ -101,7 +101,7 @@ impl GivenSecrets {
         let mut found = BTreeMap::new();
         for (watch, key) in watches {
             let secret = match watch {
-                // The API server knows no such names.
+                // The API server does not accept such names.
                 None => None,
                 Some(Some(watch)) => first(watch, &key, until).await?,
                 Some(None) => {
@@ -115,7 +115,7 @@ impl GivenSecrets {
         Ok(found)
     }
 
-    /// The watch of a Secret; `None` if there are too many.
+    /// Returns the watch of a Secret; `None` if there are too many.
     fn watch(&self, key: &Key) -> Option<watch::Receiver<Seen>> {
         let mut running = self.lock();
         while running.tasks.try_join_next().is_some() {}
@@ -148,7 +148,7 @@ impl GivenSecrets {
                 };
                 let before = show.send_replace(Seen::Secret(secret.clone()));
                 match before {
-                    // A cluster that waits for the first answer needs no further pass.
+                    // A cluster that waits for the first answer needs no additional pass.
                     Seen::Nothing => {}
                     Seen::Secret(before) if before == secret => {}
                     Seen::Failed(_) | Seen::Secret(_) => {
@@ -173,7 +173,7 @@ impl GivenSecrets {
         }
     }
 
-    /// The clusters whose specs name a Secret and these of its keys.
+    /// Returns the clusters whose specs name a Secret and these of its keys.
     fn naming(&self, key: &Key) -> Vec<ObjectRef<KubeBrainCluster>> {
         let found = self.clusters.state_filter(|cluster| {
             cluster.metadata.namespace.as_deref() == Some(&key.namespace)
@@ -193,7 +193,7 @@ impl GivenSecrets {
     }
 }
 
-/// The same, read once and not watched.
+/// Returns the same by one read without a watch.
 ///
 /// # Errors
 /// The API server refused or did not answer.
@@ -210,13 +210,13 @@ pub(crate) async fn read(client: &Client, cluster: &KubeBrainCluster) -> kube::R
     Ok(found)
 }
 
-/// Waits for what a watch shows first.
+/// Waits for the first result of a watch.
 async fn first(mut watch: watch::Receiver<Seen>, key: &Key, until: Instant) -> kube::Result<Option<Arc<Secret>>> {
     let bad = |words: String| kube::Error::Service(words.into());
     let shown = watch.wait_for(|seen| !matches!(seen, Seen::Nothing));
     let seen = match tokio::time::timeout_at(until, shown).await {
         Ok(Ok(seen)) => seen.clone(),
-        // The watch ended, or is late.
+        // The watch has ended, or is late.
         Ok(Err(_)) | Err(_) => Seen::Nothing,
     };
     match seen {
@@ -242,8 +242,8 @@ fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
     }
 }
 
-/// Drops metadata that is not used, and what is too large for a certificate: the Secret may be anything. What stands beside `keys` makes no
-/// difference to them.
+/// Drops unused metadata and values that are too large for a certificate, because the Secret may contain anything. Other values never
+/// displace those of `keys`.
 fn pruned(mut secret: Secret, keys: &BTreeSet<String>) -> Arc<Secret> {
     let own = |key: &str| {
         let labels = secret.metadata.labels.as_ref();
@@ -279,7 +279,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && name.chars().all(good)
 }
 
-/// The Secrets in a spec that somebody else makes. Of those with the keys of tokens it only matters that they exist.
+/// Returns the Secrets of the user that a spec names. For Secrets with the keys of tokens, only their existence matters.
 pub(crate) fn named(spec: &KubeBrainClusterSpec) -> Named {
     const PAIR: [&str; 2] = ["tls.crt", "tls.key"];
     let mut named = Named::new();

@@ -1,5 +1,5 @@
-//! Kinds that only some API servers know, by a definition that may come and go: looked for now and then, soon if a cluster waits
-//! for one, and watched while there.
+//! Kinds that only some API servers know, because their CRD may be installed or removed. The operator checks for them from time to time,
+//! more often if a cluster waits for one, and watches them while they exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +16,9 @@ use tracing::{debug, info};
 use super::feed::Feed;
 use crate::objects::Kind;
 
-/// Interval of looks for a kind that no cluster asks for.
+/// Interval of checks for a kind that no cluster uses.
 const LOOK: Duration = Duration::from_secs(180);
-/// Interval of looks after a failed look, or while a cluster waits for the kind.
+/// Interval of checks after a failed check, or while a cluster waits for the kind.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// A kind that may not exist.
@@ -26,12 +26,12 @@ pub(super) struct Wanted {
     pub(super) resource: ApiResource,
     /// True if it exists now.
     pub(super) known: Arc<AtomicBool>,
-    /// The test of a cluster that asks for the kind.
+    /// Returns true if a cluster uses the kind.
     pub(super) asked: fn(&KubeBrainCluster) -> bool,
     pub(super) source: Source,
 }
 
-/// What is kept of a kind.
+/// Objects of a kind that are kept.
 pub(super) enum Source {
     /// Objects with these labels that a cluster owns.
     Owned { kind: Kind, labels: String },
@@ -39,7 +39,7 @@ pub(super) enum Source {
     Tidb,
 }
 
-/// Fills `writer` for ever, with nothing while the kind does not exist.
+/// Fills `writer` forever; it is empty while the kind does not exist.
 pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicObject>) {
     let plural = &wanted.resource.plural;
     loop {
@@ -78,7 +78,7 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
     }
 }
 
-/// Waits until a kind that is not there is worth another look.
+/// Waits until the next check for a missing kind is due.
 async fn until_due(feed: &Feed, asked: fn(&KubeBrainCluster) -> bool) {
     let begun = Instant::now();
     while begun.elapsed() < LOOK {
@@ -89,7 +89,7 @@ async fn until_due(feed: &Feed, asked: fn(&KubeBrainCluster) -> bool) {
     }
 }
 
-/// Polls `watch` until the kind is gone.
+/// Polls `watch` until the kind is removed.
 async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Future<Output = ()>) {
     let gone = async {
         loop {
@@ -108,7 +108,7 @@ async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Fut
 async fn exists(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     match client.list_api_group_resources(&resource.api_version).await {
         Ok(list) => Ok(list.resources.iter().any(|found| found.kind == resource.kind)),
-        // By its code: an API server that does not know the group answers without a reason.
+        // Compare the code: an API server that does not know the group answers without a reason.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }

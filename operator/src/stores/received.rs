@@ -1,7 +1,7 @@
-//! Objects as they come from the API server, bounded while they are parsed: whoever may write an object may make it large, and an object
-//! of a few bytes per field takes many times its size in memory.
+//! Objects from the API server, with their size bounded while they are parsed. Any writer of an object may make it large, and an object
+//! with a few bytes per field takes many times its size in memory.
 //!
-//! Of the metadata only what the operator reads is kept. Every other field has a budget of memory; one that does not fit is skipped without
+//! Only the metadata that the operator reads is kept. Every other field has a memory budget; a field that exceeds it is skipped without
 //! being built, and named in `cut`.
 
 use std::borrow::Cow;
@@ -15,22 +15,23 @@ use serde_json::{Map, Number, Value};
 
 use crate::names::is_reserved;
 
-/// Memory that one field may take, of an object itself or of its spec or its status.
+/// Memory for one field of an object itself, of its spec or of its status.
 pub(crate) const FIELD: usize = 256 << 10;
-/// The same for objects of which only small fields are read.
+/// Memory per field for objects whose large fields are not read.
 const LIGHT: usize = 64 << 10;
-/// Memory for all fields of an object whose name and owner anybody may forge: a pod has those of one template, which is bounded by `FIELD`.
+/// Memory for all fields of an object whose name and owner any client may forge. A pod has the fields of one template, which `FIELD`
+/// bounds.
 const LARGE: usize = 384 << 10;
-/// Memory for the labels, the annotations, and the owners of an object, each.
+/// Memory for each of labels, annotations and owners of an object.
 const METADATA: usize = 64 << 10;
-/// Memory for those labels and annotations that are the operator's own, beyond the others.
+/// Additional memory for the operator's own labels and annotations.
 const RESERVED: usize = 16 << 10;
-/// What a value, or an entry of a map or a list, takes beside its text.
+/// Memory of a value, or of an entry of a map or a list, without its text.
 const ENTRY: usize = 96;
 /// kubectl's copy of the whole object.
 const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object of any kind, with at most `FIELD` bytes for each of its fields, or without any if `WHOLE` is false.
+/// An object of any kind, with at most `FIELD` bytes for each of its fields, or without any fields if `WHOLE` is false.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Received<const WHOLE: bool> {
     pub(crate) metadata: ObjectMeta,
@@ -42,7 +43,7 @@ pub(crate) struct Received<const WHOLE: bool> {
 
 /// An object with its content.
 pub(crate) type Object = Received<true>;
-/// An object without.
+/// An object without its content.
 pub(crate) type Stub = Received<false>;
 
 impl<const WHOLE: bool> Received<WHOLE> {
@@ -57,7 +58,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
         }
     }
 
-    /// The same without the large fields of its spec and its status.
+    /// Returns the object without the large fields of its spec and its status.
     pub(crate) fn light(&self) -> Self {
         let mut light = self.clone();
         for part in ["spec", "status"] {
@@ -68,7 +69,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
         light
     }
 
-    /// The same, without the large fields if all together take more than the pod of a large template.
+    /// Returns the object, without the large fields if all together take more than the pod of a large template.
     pub(crate) fn bounded(&self) -> Cow<'_, Self> {
         let weight: usize = self.content.values().map(weight).sum();
         match weight > LARGE {
@@ -77,7 +78,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
         }
     }
 
-    /// The same as a type; `None` if what is left of it does not parse.
+    /// Parses the object as a type; `None` if the remaining fields do not parse.
     pub(crate) fn parse<K: serde::de::DeserializeOwned>(&self) -> Option<K> {
         let mut value = Value::Object(self.content.clone());
         value["metadata"] = serde_json::to_value(&self.metadata).ok()?;
@@ -160,7 +161,7 @@ impl<'de, const WHOLE: bool> Deserialize<'de> for Received<WHOLE> {
     }
 }
 
-/// A map whose fields have a budget each, and the names of those that are too large.
+/// A map with a budget for each field, and the names of fields that are too large.
 struct Parts;
 
 impl<'de> DeserializeSeed<'de> for Parts {
@@ -180,7 +181,7 @@ impl<'de> Visitor<'de> for Parts {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut fields, mut cut) = (Map::new(), Vec::new());
-        // The number of fields is bounded by the same amount.
+        // The same amount bounds the number of fields.
         let mut all = FIELD;
         while let Some(field) = map.next_key::<String>()? {
             let value = map.next_value_seed(Bounded(&mut { FIELD }))?;
@@ -198,14 +199,14 @@ impl<'de> Visitor<'de> for Parts {
     }
 }
 
-/// Takes the memory of an entry with a text of this length from a budget. False if there is too little left.
+/// Takes the memory of an entry with a text of this length from a budget. Returns false if too little is left.
 fn spend(budget: &mut usize, text: usize) -> bool {
     let left = budget.checked_sub(ENTRY + text);
     *budget = left.unwrap_or_default();
     left.is_some()
 }
 
-/// Any value, within what is left of a budget; `None` if it takes more. It is read to its end all the same.
+/// Any value within the rest of a budget; `None` if it takes more. In that case it is still read to its end.
 struct Bounded<'a>(&'a mut usize);
 
 impl<'de> DeserializeSeed<'de> for Bounded<'_> {
@@ -333,7 +334,7 @@ impl<'de> Deserialize<'de> for Metadata {
     }
 }
 
-/// Labels or annotations: as many as fit, and the operator's own before all others.
+/// Labels or annotations: as many as fit, the operator's own before all others.
 struct Texts;
 
 impl<'de> DeserializeSeed<'de> for Texts {
@@ -373,7 +374,7 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// The memory that a value takes, by the measure of the budgets.
+/// Returns the memory that a value takes, as the budgets count it.
 pub(crate) fn weight(value: &Value) -> usize {
     ENTRY
         + match value {

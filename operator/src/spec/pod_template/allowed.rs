@@ -1,5 +1,5 @@
-//! The fields that a podTemplate may set without `--allow-unsafe-pods`. A field that is not listed is refused: a field of tomorrow gives
-//! no right that nobody looked at. Values of fields that may hold more than a brain needs are checked by the parent module.
+//! The fields that a podTemplate may set without `--allow-unsafe-pods`. A field that is not listed is refused, so a future field grants no
+//! right that was not reviewed. The parent module checks values of fields that may hold more than a brain needs.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(super) enum Shape {
     Map(&'static [(&'static str, Shape)]),
     /// Entries of one shape.
     List(&'static Shape),
-    /// A map whose keys are chosen freely.
+    /// A map with any keys.
     Keys,
 }
 
@@ -159,7 +159,7 @@ const TCP_SOCKET: Shape = Map(&[("host", Any), ("port", Any)]);
 
 const PROFILE: Shape = Map(&[("localhostProfile", Any), ("type", Any)]);
 const WINDOWS: Shape = Map(&[("hostProcess", Any)]);
-/// Only an empty one, see the parent module.
+/// Only an empty one is allowed; see the parent module.
 const SELINUX: Shape = Any;
 
 const POD_SECURITY: Shape = Map(&[
@@ -193,8 +193,8 @@ const CONTAINER_SECURITY: Shape = Map(&[
     ("windowsOptions", WINDOWS),
 ]);
 
-/// Kinds of volumes that give nothing but what is in them: those of the restricted pod security standard, without claims of others and
-/// drivers that take a Secret of their own. A claim of the pod's own begins empty.
+/// Kinds of volumes that grant nothing but their content: those of the restricted pod security standard, without claims of others and
+/// without drivers that use a Secret of their own. A claim of the pod's own begins empty.
 const VOLUME: Shape = Map(&[
     ("configMap", Map(CONFIG_MAP)),
     ("downwardAPI", Any),
@@ -246,8 +246,7 @@ const VOLUME: Shape = Map(&[
 
 const CONFIG_MAP: &[(&str, Shape)] = &[("defaultMode", Any), ("items", Any), ("name", Any), ("optional", Any)];
 
-/// The path of the first field that `shape` does not have. A null sets nothing, and what is of another type than it should be is for
-/// the API server to refuse.
+/// Returns the path of the first field that `shape` does not have. A null sets nothing, and the API server refuses values of wrong types.
 pub(super) fn stranger(value: &Value, shape: &Shape, path: &str) -> Option<String> {
     match (shape, value) {
         (Map(known), Value::Object(fields)) => fields.iter().find_map(|(field, value)| {
@@ -269,7 +268,7 @@ pub(super) fn stranger(value: &Value, shape: &Shape, path: &str) -> Option<Strin
     }
 }
 
-/// Every path that `shape` allows, with `[]` for entries of lists.
+/// Collects every path that `shape` allows, with `[]` for entries of lists.
 #[cfg(test)]
 pub(super) fn paths(shape: &Shape, path: &str, all: &mut Vec<String>) {
     match shape {

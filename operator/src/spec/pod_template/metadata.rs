@@ -1,16 +1,16 @@
-//! Labels and annotations of pods: runtimes, networks, clouds and webhooks read them, and give a pod what they ask for. They reach a pod by its
-//! template, and by the metadata that all objects of a cluster inherit; the ServiceAccount inherits no annotations.
+//! Labels and annotations of pods. Runtimes, networks, clouds and webhooks read them, and grant a pod what they request. They reach a pod
+//! by its template, and by the metadata that all objects of a cluster inherit; the ServiceAccount inherits no annotations.
 //!
-//! Keys that give a pod nothing are listed. Keys without a domain are the user's own. All others are refused, as nobody looked at them, unless
-//! the operator allows them (`--allowed-pod-metadata`).
+//! Keys that grant a pod nothing are listed. Keys without a domain are the user's own. All others were not reviewed, so they are refused
+//! unless the operator allows them (`--allowed-pod-metadata`).
 
 use crds::KubeBrainCluster;
 use serde_json::Value;
 
 use crate::names::is_reserved;
 
-/// Keys that give a pod nothing; what ends with `/` or `-` is the beginning of keys. Those of Services and their DNS names mean nothing on a
-/// pod, but all objects inherit them.
+/// Keys that grant a pod nothing; an entry that ends with `/` or `-` is a prefix of keys. The keys for Services and their DNS names have no
+/// effect on a pod, but all objects inherit them.
 const HARMLESS: [&str; 27] = [
     "app.kubernetes.io/",
     "argocd.argoproj.io/",
@@ -42,10 +42,10 @@ const HARMLESS: [&str; 27] = [
 ];
 /// A label without a domain that gives a pod an identity.
 const IDENTITY: &str = "aadpodidbinding";
-/// The annotation by which AppArmor profiles were chosen before there was a field.
+/// The annotation that selected AppArmor profiles before there was a field.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Why a pod must not have this label or annotation, if it must not. `allowed` are keys, or beginnings of keys with a `*` behind.
+/// Returns the reason why a pod must not have this label or annotation, if any. `allowed` are keys, or prefixes of keys followed by `*`.
 pub(super) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<String> {
     let is_like = |pattern: &String| match pattern.strip_suffix('*') {
         Some(beginning) => key.starts_with(beginning),
@@ -55,7 +55,7 @@ pub(super) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<Strin
         true => key.starts_with(known),
         false => key == *known,
     };
-    // Runtimes write their domains from the top, without a slash: io.katacontainers.config.
+    // Runtimes write their domains in reverse order, without a slash: io.katacontainers.config.
     let is_own = !key.contains(['/', '.']) && key != IDENTITY;
     if is_own || HARMLESS.iter().any(is_harmless) || allowed.iter().any(is_like) {
         return None;
@@ -68,7 +68,7 @@ pub(super) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<Strin
     ))
 }
 
-/// The first label or annotation of a podTemplate that pods must not have, with its path, and why.
+/// Returns the first label or annotation of a podTemplate that pods must not have, with its path and the reason.
 pub(super) fn of_template(metadata: &Value, allowed: &[String]) -> Option<(String, String)> {
     ["annotations", "labels"].into_iter().find_map(|kind| {
         let mut all = metadata[kind].as_object().into_iter().flatten();
@@ -79,7 +79,7 @@ pub(super) fn of_template(metadata: &Value, allowed: &[String]) -> Option<(Strin
     })
 }
 
-/// The same of what all objects of a cluster would inherit, in words.
+/// Returns the same for metadata that all objects of a cluster would inherit, in words.
 pub(in crate::spec) fn inherited(cluster: &KubeBrainCluster, allowed: &[String]) -> Option<String> {
     let inherited = cluster.spec.inherited_metadata.as_ref()?;
     let annotations = inherited.annotations.iter();

@@ -273,7 +273,7 @@ fn field_that_is_not_on_the_list_is_refused() {
     assert_eq!(excess_of(&claim(size)), None);
 }
 
-/// A field that Kubernetes adds is refused until somebody looked at it: this test names it when the types of Kubernetes are upgraded.
+/// A field that Kubernetes adds is refused until it is reviewed: this test reports it when the types of Kubernetes are upgraded.
 #[test]
 fn every_field_of_kubernetes_is_allowed_or_refused_by_name() {
     let mut allowed = Vec::new();

@@ -122,7 +122,7 @@ fn slow_growth_of_a_volume_is_no_change_in_flight() {
     assert_eq!(fake.condition("Degraded"), "False/AsExpected");
     assert_eq!(fake.condition("Ready"), "True/AsExpected");
     assert_eq!(status(&fake).rollout, None);
-    // A roll-out begins, ends and is recorded meanwhile.
+    // A roll-out begins, ends and is recorded in between.
     fake.edit(json!({"version": "0.2.0"}));
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
     assert_eq!(fake.pass(), ["delete pod dev-0"]);
