@@ -85,9 +85,9 @@ pub struct Tikv {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc: Option<TikvGc>,
 
-    /// Policy for the keys below the prefix when the cluster is deleted. With Delete the Job `<name>-wipe` deletes them after the last brain
-    /// has stopped, and this resource is removed last. The annotation `kubebrain.io/skip-wipe: "true"` removes it without deleting the
-    /// keys.
+    /// Policy for the keys below the prefix when the cluster is deleted. With Delete the Job `<name>-wipe` deletes them after the last
+    /// brain has stopped, and this resource is removed last. The annotation `kubebrain.io/skip-wipe: "true"` removes it without deleting
+    /// the keys.
     #[serde(default)]
     pub when_deleted: Retention,
 

@@ -212,7 +212,7 @@ fn an_authority_that_cannot_sign_is_refused() {
     assert_eq!(load(&leaf.certificate, &leaf.key), "the certificate is no authority");
 }
 
-/// Reason to issue anew a certificate that was issued now for the server and `a.example`; empty if there is none.
+/// Returns the reason to reissue a certificate that was issued now for the server and `a.example`; empty if there is none.
 fn objection(request: &Request, leaf: Leaf, at: Timestamp) -> String {
     let authority = Authority::create("dev", 1, now()).unwrap();
     let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();
@@ -249,7 +249,7 @@ fn certificate_ends_with_its_authority_and_is_not_renewed_in_vain() {
         let objection = request.objection(Leaf::Server, &pair, &authority, day(days));
         assert_eq!(objection, None, "day {days}");
     }
-    // A later end of the authority is taken up at once, and a certificate that outlasts it is replaced.
+    // A later end of the authority is adopted at once, and a certificate that outlasts it is replaced.
     let later = authority.renew(now()).unwrap();
     let objection = |pair: &Pair, authority: &Authority| request.objection(Leaf::Server, pair, authority, now());
     assert_eq!(objection(&pair, &later).as_deref(), Some("its validity changed"));

@@ -1,4 +1,4 @@
-//! Passes beside an API server in memory: conflicts, lost watches, late stores, silence.
+//! Passes with an API server in memory: conflicts, lost watches, late stores, missing answers.
 
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ async fn pass(rig: &Rig) -> Result<Option<crate::reconcile::Ended>, Error> {
     reconcile(&rig.context, &rig.cluster(), 0).await
 }
 
-/// The first pass of a new cluster makes its authority; the second one makes what depends on that.
+/// The first pass of a new cluster creates its authority; the second one creates the objects that depend on it.
 async fn authority(rig: &Rig) {
     pass(rig).await.unwrap();
     rig.sync().await;
@@ -81,7 +81,7 @@ async fn the_first_write_of_all_are_the_conditions() {
 #[tokio::test(start_paused = true)]
 async fn settled_pass_makes_no_request() {
     let rig = Rig::new(settled(FakeApi::new())).await;
-    // Versions of the fake's objects differ from those of the world that made the status: one pass may write.
+    // Versions of the fake's objects differ from those of the world that wrote the status, so one pass may write.
     pass(&rig).await.unwrap();
     rig.sync().await;
     rig.api.forget_requests();
@@ -120,7 +120,7 @@ async fn late_stores_hold_the_next_pass_back() {
     let written = rig.api.writes().len();
     let ended = pass(&rig).await.unwrap().unwrap();
     assert_eq!((ended.outcome, rig.api.writes().len()), (Outcome::Behind, written));
-    // After a while they are not waited for: what they lack is read, and not written again.
+    // After a while the pass stops waiting for the stores: missing objects are read, and not written again.
     tokio::time::sleep(Duration::from_secs(11)).await;
     rig.api.forget_requests();
     let ended = pass(&rig).await.unwrap().unwrap();
@@ -175,7 +175,7 @@ async fn object_without_the_label_is_found_when_its_name_is_taken() {
         "{stalled}"
     );
     assert_eq!(rig.api.get(&path).unwrap(), foreign);
-    // Out of the way, it is looked for once more, and the operator's own is made.
+    // Once the object is removed, the pass checks once more and creates the operator's own.
     rig.api.remove(&path);
     for _ in 0..3 {
         rig.sync().await;
@@ -284,7 +284,7 @@ async fn a_paused_cluster_gets_its_status_and_nothing_else() {
     assert_eq!(condition(&stored_status(&rig), "Progressing")["reason"], "Paused");
 }
 
-/// A server with a settled cluster whose certificates ended long ago, and whose spec became `spec` since.
+/// Returns a server with a settled cluster whose certificates expired long ago, and whose spec has changed to `spec` since.
 fn ended(spec: Value) -> FakeApi {
     let mut fake = FakeCluster::settled(json!({"tls": {"validity": "1h"}}));
     fake.edit(spec);
@@ -376,7 +376,7 @@ async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_
     }
 }
 
-/// The API server answers so when object and status together are larger than a request to its store may be.
+/// The API server gives this answer if object and status together exceed the request size limit of its store.
 #[tokio::test(start_paused = true)]
 async fn status_without_room_is_told_by_an_event() {
     let api = FakeApi::scripted(|asked| match asked.path.ends_with("/status") && asked.writes() {
@@ -531,7 +531,7 @@ async fn apply_that_changes_nothing_is_no_write_and_no_event() {
     };
     let rig = Rig::new(settled(FakeApi::scripted(script))).await;
     pass(&rig).await.unwrap();
-    // Admission that always puts its own port in the place of ours.
+    // Admission always replaces our port by its own.
     let mut service = rig.api.get(&path).unwrap();
     service["spec"]["ports"][0]["port"] = json!(1);
     *live.lock().unwrap() = rig.api.put(&path, service);

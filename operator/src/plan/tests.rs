@@ -26,7 +26,7 @@ mod storage;
 mod store;
 mod trial;
 
-/// So many members on TiKV that serve, the first one leading; those of `outdated` are of a former template.
+/// Returns a cluster of N members on TiKV that serve, the first one leading; those marked in `outdated` have a former template.
 fn members<const N: usize>(replicas: usize, outdated: [bool; N]) -> FakeCluster {
     let tikv = json!({"pdEndpoints": ["pd:2379"]});
     let spec = json!({"replicas": replicas, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
@@ -48,7 +48,7 @@ const LEAVES: [&str; 4] = [
     "issue the certificate dev-operator-client-tls",
 ];
 
-/// A settled cluster, edited: what is done in the next pass.
+/// Edits a settled cluster, and checks the steps of the next pass.
 #[track_caller]
 fn edited(spec: Value, steps: &[&str]) {
     let mut fake = FakeCluster::settled(json!({}));
@@ -56,7 +56,7 @@ fn edited(spec: Value, steps: &[&str]) {
     assert_eq!(fake.steps(), steps, "after {spec}");
 }
 
-/// A settled cluster, changed by something else.
+/// Changes something else in a settled cluster, and checks the steps of the next pass.
 #[track_caller]
 fn changed(change: impl FnOnce(&mut FakeCluster), steps: &[&str]) {
     let mut fake = FakeCluster::settled(json!({}));
@@ -320,7 +320,7 @@ fn the_role_label_follows_what_the_brains_say() {
     check(Some(Ok(answer(1, 1))), Some("leader"), None);
     check(Some(Ok(answer(1, 2))), Some("leader"), Some(Some("follower")));
     check(Some(Ok(answer(1, 0))), Some("leader"), Some(None));
-    // A brain that cannot be reached may lead none the less.
+    // A brain that cannot be reached may still lead.
     check(Some(Err("silent".to_owned())), Some("leader"), None);
     check(None, Some("leader"), None);
     check(None, None, None);
@@ -336,10 +336,10 @@ fn of_two_that_claim_the_lead_the_newer_one_has_it() {
     (old.role, old.epoch, old.leader) = (Role::Leader, 1, None);
     let lead = fake.plan().lead;
     assert_eq!(lead.pod(), Some("dev-2"));
-    // The leader itself is silent, but those that follow it name it.
+    // The leader itself does not answer, but its followers name it.
     fake.seen.probes.insert("dev-2".to_owned(), Err("silent".to_owned()));
     assert_eq!(fake.plan().lead.pod(), Some("dev-2"));
-    // Followers are silent, too: the old claim is all there is, and it may be true.
+    // Followers do not answer either: only the old claim is left, and it may be true.
     fake.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
     assert_eq!(fake.plan().lead.pod(), Some("dev-0"));
     fake.seen.probes.clear();

@@ -1,4 +1,4 @@
-//! Output and writes of the commands, beside an API server in memory.
+//! Output and writes of the commands, with an API server in memory.
 
 use clap::CommandFactory as _;
 use crds::KubeBrainCluster;
@@ -293,7 +293,7 @@ async fn refusals_of_the_api_server_are_told_apart() {
     );
 }
 
-/// A settled cluster without members, in a server, and this done to it first.
+/// Returns a server with a settled cluster without members, after this change.
 fn settled(api: FakeApi, change: impl FnOnce(&mut FakeCluster)) -> FakeApi {
     let mut fake = FakeCluster::settled(json!({}));
     fake.edit(json!({"replicas": 0}));
@@ -364,7 +364,7 @@ async fn plan_without_the_right_to_secrets_is_no_plan() {
     );
 }
 
-/// Waits as a person would, while the operator does this to the status.
+/// Waits as a user would, while the operator changes the status like this.
 async fn while_operator(api: &FakeApi, command: Command, act: impl FnOnce(&mut Value)) -> Result<String, String> {
     let operator = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -385,7 +385,7 @@ fn transfer(to: Option<&str>) -> Command {
     }
 }
 
-/// The operator deals with the wish, and `leader` leads then.
+/// The operator handles the request, and `leader` leads then.
 fn led_by(leader: &str) -> impl FnOnce(&mut Value) {
     move |cluster| {
         let wish = cluster["metadata"]["annotations"]["kubebrain.io/transfer-leader"].clone();

@@ -341,7 +341,7 @@ async fn garbage_instead_of_http_is_an_error() {
     for garbage in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0xff; 100_000], b""] {
         let (address, server) = serve(move |mut stream| async move {
             use tokio::io::AsyncWriteExt as _;
-            // The other side may hang up in the middle of it.
+            // The client may close the connection in the middle of this.
             drop(stream.write_all(garbage).await);
             drop(stream.shutdown().await);
             drop(stream.read_to_end(&mut Vec::new()).await);
@@ -369,7 +369,7 @@ async fn silent_brain_costs_two_seconds() {
     server.await.unwrap().unwrap();
 }
 
-/// The authority's certificate, what the operator shows, and what a brain shows.
+/// Returns the authority's certificate, the operator's identity, and a brain's certificate with its key.
 fn pairs() -> (String, Identity, Pair) {
     let now = Timestamp::now();
     let day = Duration::from_secs(24 * 3600);

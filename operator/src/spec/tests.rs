@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fake_cluster::{cluster, settings};
 
-/// Reason and message of the refusal; empty if the spec can be acted on.
+/// Returns reason and message of the refusal; empty if the spec can be applied.
 fn judged(spec: Value) -> String {
     let refusal = read(&cluster(spec), &strict(), None).err();
     refusal
@@ -155,7 +155,7 @@ fn pod_template_is_judged_by_what_it_asks_for() {
     refused(host.clone(), "InvalidSpec: podTemplate.spec.hostNetwork: ");
     let account = json!({"pod": {"serviceAccountName": "admin"}});
     refused(account.clone(), "InvalidSpec: pod.serviceAccountName \"admin\": ");
-    // The operator may be set to leave that to others, except for the labels by which it selects pods.
+    // The operator's flags may leave this to admission, except for the labels by which it selects pods.
     for spec in [host, account] {
         assert!(read(&cluster(spec), &settings(), None).is_ok());
     }

@@ -54,7 +54,7 @@ fn a_refused_spec_stalls_and_keeps_what_was_known_of_the_members() {
     }
     let status = fake.cluster.status.clone().unwrap();
     assert_eq!((status.observed_generation, status.leader.is_some()), (Some(2), true));
-    // The next good spec takes it away again.
+    // The next valid spec removes it again.
     fake.cluster.spec.flags.clear();
     fake.edit(json!({}));
     fake.pass();
@@ -441,7 +441,7 @@ fn refusal_of_a_lease_that_the_members_store_stalls() {
     assert!(
         message(&fake, "Stalled").starts_with("the lease brains/dev-leader is stored in this very store, at /registry")
     );
-    // Another lock is another question.
+    // With another lock, this check does not apply.
     fake.edit(json!({"leaderElection": {"backend": "Storage"}}));
     fake.pass();
     assert_eq!(fake.condition("Stalled"), "absent");
@@ -488,7 +488,7 @@ fn storage_on_tikv_is_what_the_members_and_the_secrets_say() {
         let stalled = fake.condition("Stalled");
         assert_eq!(stalled != "absent", code == "ClusterIDMismatch", "{code}: {stalled}");
     }
-    // A brain that ended leaves the same; of an older one there are only lines of its log.
+    // A brain that ended leaves the same text; an older one left only lines of its log.
     for (message, expected, told) in [
         (
             r#"{"code":"PrefixTaken","message":"of \"other\""}"#,

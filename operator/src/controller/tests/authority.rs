@@ -1,4 +1,4 @@
-//! The authority's Secret, written to an API server that knows the owners of fields.
+//! The authority's Secret on an API server that tracks the owners of fields.
 
 use super::*;
 
@@ -25,7 +25,7 @@ async fn lost_authority_is_replaced_to_the_end() {
     settle(&rig).await;
     rig.api.remove(SECRET);
     edit(&rig, |cluster| {
-        // Long enough ago that the Secret must have been seen.
+        // This is long enough ago that the Secret must be visible.
         cluster["status"]["ca"]["since"] = json!("2026-01-01T00:00:00Z");
         cluster["spec"]["tls"]["caGeneration"] = json!(2);
     });

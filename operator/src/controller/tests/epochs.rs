@@ -1,4 +1,4 @@
-//! An operator of a newer epoch beside a cluster that an older one made.
+//! An operator of a newer epoch with a cluster that an older one created.
 
 use super::*;
 use crate::objects::Epoch;

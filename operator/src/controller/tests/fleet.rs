@@ -1,4 +1,4 @@
-//! Several clusters and a default image that does not run: whatever happens to the first, no second one loses a pod to it.
+//! Several clusters and a default image that does not run: whatever happens to the first cluster, no second one loses a pod to it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn server(api: FakeApi) -> FakeApi {
     api
 }
 
-/// An operator that is started with the wrong image, and does not know yet which clusters there are.
+/// Returns an operator that starts with the wrong image, and does not know the clusters yet.
 async fn operator(api: &FakeApi) -> Rig {
     let mut rig = Rig::new(api.clone()).await;
     WRONG.clone_into(&mut rig.context.settings.default_image);
@@ -106,7 +106,7 @@ async fn half_way(api: &FakeApi) -> Rig {
     rig
 }
 
-/// Changes a cluster half-way for one pass over all and takes that back.
+/// Changes a cluster half-way for one pass over all clusters, then reverts the change.
 async fn disturbed(disturb: impl Fn(&mut Value), undo: impl Fn(&mut Value)) {
     let api = server(FakeApi::new());
     let rig = half_way(&api).await;
@@ -170,7 +170,7 @@ async fn cluster_begins_only_when_its_status_says_so() {
     let rig = operator(&api).await;
     listed(&rig);
     passes(&rig, ["a", "b", "c"]).await;
-    // The operator ends, and only the status tells.
+    // The operator restarts, and only the status shows the state.
     drop(rig);
     fails.store(false, Ordering::SeqCst);
     let rig = operator(&api).await;

@@ -12,7 +12,7 @@ async fn check(path: &str, kind: &str, content: Value) {
     for (field, value) in content.as_object().unwrap() {
         foreign[field] = value.clone();
     }
-    // It is made between the question whether it exists and the answer.
+    // It is created between the check whether it exists and the answer.
     let (own, asked) = (path.to_owned(), Arc::<AtomicUsize>::default());
     let api = FakeApi::scripted(move |request| {
         let first = request.path == own && !request.writes() && asked.fetch_add(1, Ordering::SeqCst) == 0;

@@ -6,14 +6,14 @@ use crate::names::MANAGED_BY_INSTALLATION;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/operators/leases/a";
 
-/// An operator that competes for this Lease of the namespace `operators`.
+/// Returns an operator that competes for this Lease in the namespace `operators`.
 async fn operator(api: &FakeApi, name: &str) -> Rig {
     let mut rig = Rig::new(api.clone()).await;
     rig.context.installation = Installation::new(rig.context.client.clone(), Some(format!("operators/{name}")));
     rig
 }
 
-/// The Lease of `a`, as it is renewed for the n-th time.
+/// Renews the Lease of `a` for the n-th time.
 fn renew(api: &FakeApi, holder: &str, number: u32) {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a", "namespace": "operators"},
@@ -22,7 +22,7 @@ fn renew(api: &FakeApi, holder: &str, number: u32) {
     api.put(LEASE, lease);
 }
 
-/// Writes of a pass.
+/// Runs a pass and returns the number of its writes.
 async fn written(rig: &Rig) -> usize {
     rig.sync().await;
     rig.api.forget_requests();
@@ -60,7 +60,7 @@ async fn cluster_of_another_installation_is_left_alone_as_long_as_that_lives() {
     }
     let upgraded = operator(&api, "a").await;
     assert!(written(&upgraded).await > 0, "it is the same installation");
-    // Nobody renews it any more.
+    // The Lease is no longer renewed.
     wait(70).await;
     assert!(written(&second).await > 0);
     assert_eq!(manager(&api), "operators/b");
@@ -79,7 +79,7 @@ async fn installation_whose_lease_cannot_be_read_counts_as_alive() {
         wait(70).await;
         assert_eq!(written(&second).await, 0);
     }
-    // A person decides.
+    // A user decides.
     let path = format!("{CLUSTERS}/dev");
     let mut cluster = api.get(&path).unwrap();
     cluster["metadata"]["annotations"][MANAGED_BY_INSTALLATION] = json!("operators/b");

@@ -1,4 +1,4 @@
-//! A whole operator beside an API server and a brain: how soon the label follows the leader, and what that costs.
+//! A whole operator with an API server and a brain: how soon the label follows the leader, and how many requests that costs.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 /// State of the only brain: its epoch, and true if it leads.
 type Said = watch::Receiver<(i64, bool)>;
 
-/// A brain that holds back answers as the contract has it.
+/// Runs a brain that delays answers as the contract defines.
 async fn brain(said: Said, tasks: &mut JoinSet<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -60,7 +60,7 @@ async fn answer(stream: TcpStream, mut said: Said) {
         download.send_data(body.to_string().into(), true).unwrap();
     };
     let drive = async { while connection.accept().await.is_some_and(|accepted| accepted.is_ok()) {} };
-    // The operator hangs up when it has its answer, or wants it no more.
+    // The operator closes the connection when it has its answer or no longer wants it.
     tokio::select! {
         () = drive => {}
         () = async { send.await; std::future::pending().await } => {}
@@ -78,7 +78,7 @@ async fn until(what: &str, mut met: impl FnMut() -> bool) {
         .expect(what);
 }
 
-/// A server with a settled cluster of one unlabelled pod, whose brain says `said`, and whose spec became `spec` since.
+/// Returns a server with a settled cluster of one unlabelled pod, whose brain reports `said`, and whose spec has changed to `spec` since.
 async fn settled(spec: Value, said: Said, tasks: &mut JoinSet<()>) -> FakeApi {
     let address = brain(said, tasks).await;
     let mut fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
@@ -151,7 +151,7 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
     say.send((3, true)).unwrap();
     until("the label followed", || role() == "leader").await;
 
-    // When the status is as it should be, nothing more is asked, however long it lasts.
+    // Once the status is settled, no further requests are sent, however long that lasts.
     until("the status settled", || {
         let now = ready();
         let same = now == status && now["leader"]["member"] == "dev-0";
@@ -164,7 +164,7 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(api.asked().is_empty(), "{:?}", api.asked());
 
-    // The next look by itself would be a minute away.
+    // The next regular pass would start only a minute later.
     say.send((9, true)).unwrap();
     until("the epoch was heard of", || ready()["leader"]["epoch"] == 9).await;
     stop.cancel();

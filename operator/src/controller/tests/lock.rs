@@ -1,4 +1,4 @@
-//! A Lease as leader lock: the operator makes it, brains write it.
+//! A Lease as leader lock: the operator creates it, brains write it.
 
 use futures::{FutureExt as _, StreamExt as _};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/brains/leases/dev-leader";
 
-/// A server with a settled cluster whose members would compete for a Lease, if it had any.
+/// Returns a server with a settled cluster whose members would compete for a Lease, if it had any.
 pub(super) fn competing(api: FakeApi) -> FakeApi {
     let tikv = json!({"pdEndpoints": ["pd:2379"]});
     let mut fake = FakeCluster::settled(json!({

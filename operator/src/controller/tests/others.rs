@@ -1,4 +1,4 @@
-//! Others who write to the same objects: admission, controllers, faster writers.
+//! Other writers of the same objects: admission, controllers, faster clients.
 
 use super::*;
 use crate::fake_api::Asked;
@@ -6,7 +6,7 @@ use crate::objects::Kind;
 
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 
-/// A server with a cluster whose only member is of a former version.
+/// Returns a server with a cluster whose only member runs a former version.
 fn outdated(api: FakeApi) -> FakeApi {
     let mut fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
     fake.edit(json!({"version": "0.2.0"}));
@@ -73,7 +73,7 @@ async fn mutated_stateful_set_holds_no_roll_out_up() {
     assert_eq!(image, "mirror.example/kubebrain:0.2.0");
     let replaced: Vec<String> = deletions(&rig).into_iter().map(|asked| asked.path).collect();
     assert_eq!(replaced, [format!("{NAMESPACE}/pods/dev-0")]);
-    // One apply brings the change, one more shows that admission keeps it from being what was asked for.
+    // One apply makes the change, and one more shows that admission changes the result.
     assert_eq!(writes_to(&rig, SET), 2);
     // A status write by the controllers is no reason to try again.
     let mut set = rig.api.get(SET).unwrap();
@@ -82,7 +82,7 @@ async fn mutated_stateful_set_holds_no_roll_out_up() {
     rig.sync().await;
     pass(&rig).await.unwrap();
     assert_eq!(writes_to(&rig, SET), 2);
-    // A change of the spec is.
+    // A change of the spec is a reason.
     let path = format!("{CLUSTERS}/dev");
     let mut cluster = rig.api.get(&path).unwrap();
     cluster["spec"]["version"] = json!("0.3.0");
@@ -122,7 +122,7 @@ async fn field_that_somebody_else_keeps_changing_is_taken_back_ever_more_seldom(
     );
     let message = degraded["message"].as_str().unwrap();
     assert!(message.contains("Service dev-client: spec.ports"), "{message}");
-    // Nobody changes it any more.
+    // No client changes it any more.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_secs(60)).await;
         pass(&rig).await.unwrap();
@@ -130,7 +130,7 @@ async fn field_that_somebody_else_keeps_changing_is_taken_back_ever_more_seldom(
     }
     assert_ne!(rig.api.get(&path).unwrap()["spec"]["ports"][0]["port"], json!(1));
     assert_eq!(condition(&stored_status(&rig), "Degraded")["status"], "False");
-    // Much later it is taken back at once again.
+    // Much later, a change is reverted at once again.
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let before = writes_to(&rig, &path);
     assert_eq!(fight(1, 1).await, before + 1);
@@ -172,7 +172,7 @@ async fn pod_is_replaced_only_if_all_is_as_planned() {
         api.put(&format!("{NAMESPACE}/pods/dev-1"), another);
     })
     .await;
-    // As it was: the pod goes.
+    // Without the change, the pod is deleted.
     let rig = Rig::new(outdated(FakeApi::new())).await;
     rig.api.hold(true);
     for _ in 0..3 {

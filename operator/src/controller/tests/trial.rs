@@ -1,4 +1,4 @@
-//! The trial of a template beside an API server: from its pod to the StatefulSet.
+//! The trial of a template with an API server: from its pod to the StatefulSet.
 
 use super::*;
 use crate::names::SKIP_TRIAL;
@@ -6,7 +6,7 @@ use crate::names::SKIP_TRIAL;
 const TRIAL: &str = "/api/v1/namespaces/brains/pods/dev-trial";
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 
-/// A server with a settled cluster whose only member is to get another version, which is tried.
+/// Returns a server with a settled cluster whose only member needs another version, which is tried.
 fn edited(api: FakeApi, spec: Value) -> FakeApi {
     let mut fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
     fake.edit(spec);
@@ -67,7 +67,7 @@ async fn trial_is_watched_from_its_beginning_to_its_end() {
         assert_eq!(image(&rig.api), format!("kubebrain.io/kubebrain:{expected}"));
         if code != 0 {
             assert_eq!(condition(&stored_status(&rig), "Stalled")["reason"], "TrialFailed");
-            // The entry of the pod in the ledger is long forgotten.
+            // The ledger's entry of the pod was dropped long ago.
             tokio::time::sleep(Duration::from_secs(700)).await;
             rig.api.forget_requests();
             pass(&rig).await.unwrap();
@@ -104,7 +104,7 @@ async fn trial_that_an_earlier_operator_left_is_ended() {
 async fn trial_that_the_namespace_forbids_fails_with_the_words_of_the_api_server() {
     let limits = json!({"limits": {"memory": "1Gi"}, "requests": {"memory": "1Gi"}});
     let spec = json!({"version": "0.2.0", "pod": {"resources": limits}});
-    // Small pods are forbidden, or all.
+    // Rules forbid small pods, or all pods.
     for least in ["1Gi", "2Gi"] {
         let api = FakeApi::scripted(move |asked| {
             let request = &asked.body["spec"]["containers"][0]["resources"]["requests"]["memory"];

@@ -108,7 +108,7 @@ async fn external_pods_cost_little_whoever_labels_them() {
     assert_eq!(pods.len(), 256);
     let spec = pods[0].spec.clone().unwrap();
     assert_eq!((spec.node_name.as_deref(), spec.containers.len()), (Some("n1"), 0));
-    // One that goes makes room.
+    // A deleted pod makes room for another one.
     api.remove(&format!("{NAMESPACE}/pods/a-000"));
     rig.sync().await;
     put("b");
@@ -269,7 +269,7 @@ async fn a_watch_that_lost_its_place_begins_again() {
             return Reply::Pass;
         }
         if asked.query.contains("watch=true") {
-            // The history before this version is gone.
+            // The history before this version is no longer available.
             let gone =
                 json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
             return Reply::With(200, json!({"type": "ERROR", "object": gone}));
@@ -321,7 +321,7 @@ async fn the_definition_is_waited_for() {
     assert_eq!(asked_so_far.load(Ordering::SeqCst), 4);
 }
 
-/// A megabyte under the operator's label, as anybody may make it.
+/// Puts objects of a megabyte with the operator's label, as any client may create them.
 fn strangers(api: &FakeApi, kind: &str, plural: &str, count: usize) {
     for number in 0..count {
         let labels = json!({"app.kubernetes.io/managed-by": "kubebrain-operator", "kubebrain.io/cluster": "dev"});
@@ -406,7 +406,7 @@ async fn pods_and_claims_of_strangers_are_not_kept() {
     );
 }
 
-/// Returns true if there is a StatefulSet of this name.
+/// Returns true if a StatefulSet of this name exists.
 fn has_set(rig: &Rig, name: &str) -> bool {
     let path = format!("/apis/apps/v1/namespaces/brains/statefulsets/{name}");
     rig.api.get(&path).is_some()
@@ -511,7 +511,7 @@ async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     bare(api.clone());
     rig.sync().await;
     assert_eq!(seen(&rig), (1, 20));
-    // Another one of the same name: what changed while there was none is seen, too.
+    // Another cluster of the same name appears: changes between the two are seen, too.
     let path = format!("{CLUSTERS}/dev");
     api.remove(&path);
     rig.sync().await;
@@ -537,7 +537,7 @@ async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     assert!(lists.iter().all(|asked| !asked.path.contains("pods")), "{lists:?}");
 }
 
-/// The number of claims that are seen of a cluster that appears beside claims of these names with its label.
+/// Returns the number of claims seen of a cluster that appears when claims of these names with its label already exist.
 async fn claims_seen(names: impl Iterator<Item = String>) -> usize {
     let api = FakeApi::new();
     let rig = Rig::new(api.clone()).await;

@@ -17,7 +17,7 @@ fn finalizers(rig: &Rig) -> Value {
     rig.api.get(&format!("{CLUSTERS}/dev")).unwrap()["metadata"]["finalizers"].clone()
 }
 
-/// A server with a cluster on its way out, which has a StatefulSet and a pod.
+/// Returns a server with a cluster that is being deleted, which has a StatefulSet and a pod.
 fn leaving(when_deleted: &str) -> FakeApi {
     let api = FakeApi::new();
     let mut leaving = serde_json::to_value(cluster(spec(when_deleted))).unwrap();
@@ -55,7 +55,7 @@ fn message(rig: &Rig, type_: &str) -> String {
     )
 }
 
-/// A pass, and all that it wrote to the stores.
+/// Runs a pass, and waits until the stores show its writes.
 async fn next(rig: &Rig) -> Option<crate::reconcile::Ended> {
     rig.sync().await;
     let ended = pass(rig).await.unwrap();
@@ -71,14 +71,14 @@ async fn job(rig: &Rig) -> Value {
     rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap()
 }
 
-/// A pass that removes the finalizer, and one that has nothing more to do.
+/// Runs a pass that removes the finalizer, and one that has nothing left to do.
 async fn released(rig: &Rig) {
     assert!(next(rig).await.is_some());
     assert_eq!(finalizers(rig), json!([]));
     assert_eq!(next(rig).await, None);
 }
 
-/// The Job ended so.
+/// Ends the Job with this condition.
 fn end(rig: &Rig, type_: &str, at: &str) {
     let path = format!("{BATCH}/dev-wipe");
     let mut job = rig.api.get(&path).unwrap();
@@ -243,7 +243,7 @@ async fn job_of_somebody_else_is_left_alone() {
     assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
 }
 
-/// A cluster with such finalizers whose StatefulSet has such metadata: it goes, and its members and keys stay.
+/// Checks a cluster with these finalizers whose StatefulSet has this metadata: it is removed, and its members and keys stay.
 async fn orphans(finalizers_before: Value, metadata: Value, finalizers_left: Value) {
     let rig = Rig::new(leaving("Delete")).await;
     let (path, set_path) = (format!("{CLUSTERS}/dev"), format!("{SETS}/dev"));
@@ -297,13 +297,13 @@ async fn finalizer_that_another_manager_owns_is_removed_also_after_a_conflict() 
     assert_eq!(next(&rig).await, None);
 }
 
-/// The reference of a pod to the Job.
+/// Returns the owner reference of a pod to the Job.
 fn of_job(rig: &Rig) -> Value {
     let job = rig.api.get(&format!("{BATCH}/dev-wipe")).unwrap();
     json!({"apiVersion": "batch/v1", "kind": "Job", "name": "dev-wipe", "uid": job["metadata"]["uid"], "controller": true})
 }
 
-/// Puts a pod of the Job there, whose container is in this state since long.
+/// Puts a pod of the Job whose container has been in this state for a long time.
 fn put_pod(rig: &Rig, state: &Value) {
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {

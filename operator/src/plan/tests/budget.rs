@@ -26,7 +26,7 @@ fn max_unavailable_bounds_members_that_are_away_at_a_time() {
         fake.plan().rollout.waiting.as_deref(),
         Some("dev-3 is not ready for 10 s yet")
     );
-    // One is back for long enough, the other is not.
+    // One has been ready again for long enough, the other has not.
     fake.set_ready("dev-4", true);
     fake.wait(15);
     assert_eq!(deletions(&mut fake), ["delete pod dev-2"]);

@@ -1,4 +1,4 @@
-//! Certificates: issued, renewed, never replaced by guess.
+//! Certificates: issued, renewed, and never replaced on a guess.
 
 use kube::core::DynamicObject;
 
@@ -167,14 +167,14 @@ fn a_planted_authority_is_not_trusted() {
     let mut donor = FakeCluster::settled(json!({}));
     let planted = authority(&mut donor);
     let key = Key::new(Kind::Secret, "dev-ca");
-    // Before the first pass, with this cluster as its owner: nothing relies on it, so it is made anew.
+    // It exists before the first pass, with this cluster as its owner. Nothing relies on it, so it is recreated.
     let mut fake = FakeCluster::new(json!({}));
     fake.seen.objects.insert(key.clone(), planted.clone());
     assert_eq!(fake.steps()[0], "discard the certificate authority dev-ca");
     fake.settle();
     let text = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-ca").data["data"]["ca.crt"].clone();
     assert_ne!(text(&mut fake), planted.data["data"]["ca.crt"]);
-    // In the place of a recorded one.
+    // It replaces a recorded one.
     let mut fake = FakeCluster::settled(json!({}));
     fake.seen.objects.insert(key.clone(), planted.clone());
     assert!(problem(&fake).contains("not the one that this cluster recorded"));
@@ -183,7 +183,7 @@ fn a_planted_authority_is_not_trusted() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.cluster.status.as_mut().unwrap().ca = None;
     assert!(problem(&fake).starts_with("AuthorityInvalid"));
-    // Of another owner, or of none.
+    // It has another owner, or none.
     let mut fake = FakeCluster::new(json!({}));
     let mut foreign = planted;
     foreign.metadata.owner_references = None;
@@ -233,7 +233,7 @@ fn certificates_are_renewed_in_time_and_survive_the_renewal_of_their_authority()
     let old = bundle(&mut fake);
     fake.at(renewal);
     assert_eq!(fake.pass(), ["renew the certificate authority dev-ca"]);
-    // The new certificate of the authority reaches the bundle and the Secrets; what it signed stays.
+    // The new certificate of the authority reaches the bundle and the Secrets; certificates that it signed stay.
     let mut refreshed = vec!["apply ConfigMap dev-ca-bundle".to_owned()];
     refreshed.extend(
         ["server", "peer", "apiserver-client", "operator-client"].map(|leaf| format!("apply Secret dev-{leaf}-tls")),

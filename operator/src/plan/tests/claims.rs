@@ -25,7 +25,7 @@ fn pod_whose_claim_is_being_deleted_is_left_alone() {
         why.contains("data-dev-0") && why.contains("etcdctl snapshot save"),
         "{why}"
     );
-    // Somebody deleted the pod: there is nothing to lose any more.
+    // The pod was deleted: nothing can be lost any more.
     fake.seen.pods.clear();
     assert_eq!(fake.steps(), ["apply StatefulSet dev"]);
 }
@@ -40,7 +40,7 @@ fn claims_are_kept_at_once_whatever_holds_the_spec_back() {
     const KEEP: &str = "keep the volume claims of dev when it is deleted";
     let policy = |wanted: &str| json!({"storage": {"embedded": {"whenDeleted": wanted}}});
     let deleted = || FakeCluster::settled(policy("Delete"));
-    // With a pause, with a spec that is refused, and with something in the way.
+    // The cluster is paused, its spec is refused, or another problem blocks it.
     let mut paused = deleted();
     paused.edit(json!({"paused": true}));
     let mut refused = deleted();

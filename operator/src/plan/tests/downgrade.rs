@@ -1,4 +1,4 @@
-//! Older versions than the one that runs.
+//! Versions older than the running one.
 
 use super::*;
 use crate::names::ALLOW_DOWNGRADE;

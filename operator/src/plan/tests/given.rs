@@ -77,7 +77,7 @@ fn server_certificate(fake: &mut FakeCluster) -> Value {
     fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone()
 }
 
-/// A cluster whose own authority `one` was replaced by `two`, and its server's certificate from before.
+/// Returns a cluster whose user replaced the authority `one` by `two`, and its earlier server certificate.
 fn published() -> (Authority, Authority, FakeCluster, Value) {
     let [one, two] = ["one", "two"].map(|name| Authority::create(name, 1, begin()).unwrap());
     let mut fake = own(&one);

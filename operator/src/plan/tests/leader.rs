@@ -1,4 +1,4 @@
-//! The leader in a roll-out, and wishes for another one.
+//! The leader in a roll-out, and requests for another one.
 
 use super::*;
 
@@ -30,12 +30,12 @@ fn unready_leader_hands_over_before_it_is_replaced() {
         fake.steps()
     );
 
-    // It prefers a member that need not hand over again.
+    // It prefers a member that will not hand over again.
     let mut fake = members(3, [true, true, false]);
     unready_but_answering(&mut fake, "dev-0");
     assert_eq!(fake.steps(), ["hand over from dev-0 to dev-2"]);
 
-    // A refusal holds it back only for the time that a hand-over may take.
+    // A refusal delays it only for the timeout of a hand-over.
     let mut fake = members(3, [true; 3]);
     unready_but_answering(&mut fake, "dev-0");
     fake.refuses_hand_over = true;
@@ -85,7 +85,7 @@ fn hand_over_in_a_pause_is_not_recorded() {
     assert_eq!(hand_over(&fake), None);
     fake.edit(json!({"paused": false}));
     assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
-    // One that was asked before the pause is asked again, and has its time again.
+    // A leader that was asked before the pause is asked again, with a new timeout.
     fake.refuses_hand_over = true;
     fake.pass();
     assert!(hand_over(&fake).is_some());
@@ -126,7 +126,7 @@ fn transfer_wish_outlasts_a_refusal() {
     fake.refuses_hand_over = true;
     assert_eq!(fake.pass(), ["hand over from dev-0 to dev-1"]);
     assert_eq!(handled(&fake), None);
-    // It came about although the answer was lost: it is not asked for once more.
+    // The hand-over succeeded although the answer was lost: it is not requested again.
     fake.lead("dev-1");
     fake.pass();
     assert_eq!(handled(&fake).as_deref(), Some("any@1"));

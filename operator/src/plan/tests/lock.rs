@@ -1,4 +1,4 @@
-//! A Lease as leader lock: when it is made, and how long it stays.
+//! A Lease as leader lock: when it is created, and how long it is kept.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn lock(fake: &FakeCluster) -> Vec<String> {
     all.filter(|key| LOCK.contains(&key.as_str())).collect()
 }
 
-/// Passes until every member is of the newest template; what was done.
+/// Runs passes until every member has the newest template, and returns their steps.
 fn roll(fake: &mut FakeCluster) -> Vec<String> {
     let mut done = Vec::new();
     for _ in 0..40 {

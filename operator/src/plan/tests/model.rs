@@ -1,8 +1,8 @@
 //! All states of a small cluster in which the operator rolls out a template while members fail, move and are evicted.
 //!
-//! Everything around the operator is a model; its steps are those of the real [`plan`](crate::plan::plan) and what it remembers is
-//! what the real [`status::of`](crate::status::of) writes. A rule that a step breaks, or a cluster that rests before it is rolled
-//! out, is a state that the walk finds.
+//! Everything around the operator is a model. Its steps come from the real [`plan`](crate::plan::plan), and its memory is what the real
+//! [`status::of`](crate::status::of) writes. The walk finds states where a step breaks a rule, or where a cluster rests before it is rolled
+//! out.
 
 #![allow(clippy::print_stderr, reason = "the size of a walk is of use when it fails or grows")]
 
@@ -17,7 +17,7 @@ mod cluster;
 mod pass;
 mod rules;
 
-/// A wish for another leader, as an annotation.
+/// A request for another leader, as an annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Wish {
     Any,
@@ -51,7 +51,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// One for each template and each wish, and once more for whatever may come in between.
+    /// One for each template and each request, and one more for other causes in between.
     fn most_hand_overs(&self) -> u8 {
         let Limits {
             faults,
@@ -90,7 +90,7 @@ fn long() -> u8 {
     u8::from(env::var_os("KUBEBRAIN_LONG").is_some())
 }
 
-/// Walks every state; the named things must happen in some.
+/// Walks every state; each of the named events must happen in some state.
 #[track_caller]
 fn holds(scenario: Scenario, happens: &[&'static str]) {
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! The owner of an object, and what follows for it.
+//! The owner of an object, and its consequences.
 
 use super::*;
 
@@ -138,7 +138,7 @@ fn nothing_is_ours_below_a_stateful_set_of_somebody_else() {
     assert!(fake.own().pods.is_empty());
 }
 
-/// A cluster that was deleted with `--cascade=orphan` and made again.
+/// Returns a cluster that was deleted with `--cascade=orphan` and recreated.
 fn remade(spec: Value) -> FakeCluster {
     let mut fake = FakeCluster::settled(spec);
     for object in fake.seen.objects.values_mut() {

@@ -1,4 +1,4 @@
-//! The next pod to be replaced, and what holds that back.
+//! The next pod to be replaced, and reasons to wait.
 
 use super::*;
 use crate::names::RESTART_HASH;
@@ -41,7 +41,7 @@ fn an_outdated_pod_is_replaced_only_when_nothing_is_in_the_way() {
     assert_eq!(steps, Vec::<String>::new());
 }
 
-/// Three members, as other storages will have them: who is replaced next.
+/// Returns the step for three members, as other storages will have them.
 fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3], leaving: [bool; 3]) -> (Vec<String>, Option<String>) {
     let mut fake = FakeCluster::settled(json!({}));
     fake.wait(3600);
@@ -125,7 +125,7 @@ fn nobody_is_replaced_before_the_newest_template_is_written() {
     assert_eq!(steps, ["apply StatefulSet dev"]);
 }
 
-/// Passes until nothing is done any more; the kubelet starts what was made, and time goes by.
+/// Runs passes until no steps are left; the kubelet starts created pods, and time passes.
 fn rolled_out(fake: &mut FakeCluster) -> Vec<String> {
     let mut done = Vec::new();
     for _ in 0..40 {
@@ -161,7 +161,7 @@ fn a_roll_out_replaces_followers_then_hands_over_then_replaces_the_former_leader
 fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     let mut fake = members(3, [true, false, false]);
     assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
-    // It is asked, and does not answer.
+    // It is asked, but does not answer.
     let refuse = |fake: &mut FakeCluster| {
         let (desired, plan) = (fake.desired(), fake.plan());
         let applied = crate::apply::Applied {
@@ -229,7 +229,7 @@ fn an_unready_member_that_runs_may_lead_and_is_left_alone_until_that_is_known() 
     }
     fake.set_ready("dev-1", false);
     assert_eq!(fake.steps(), Vec::<String>::new());
-    // Nobody serves: it costs nothing, and may mend what is wrong.
+    // No member serves: a replacement costs nothing, and may fix the problem.
     fake.set_ready("dev-0", false);
     fake.set_ready("dev-2", false);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
@@ -246,12 +246,12 @@ fn unready_member_that_runs_waits_for_the_one_that_has_the_newest_template() {
     assert_eq!(fake.steps(), Vec::<String>::new());
     let waiting = fake.plan().rollout.waiting;
     assert_eq!(waiting.as_deref(), Some("dev-2 is not ready for 10 s yet"));
-    // It is not there yet.
+    // It does not exist yet.
     let newest = fake.seen.pods.pop().unwrap();
     assert_eq!(fake.steps(), Vec::<String>::new());
     fake.seen.pods.push(newest);
 
-    // Nobody serves: the newest template may be what helps.
+    // No member serves: the newest template may help.
     fake.set_ready("dev-0", false);
     assert_eq!(fake.steps(), ["delete pod dev-1"]);
     // It does not help.

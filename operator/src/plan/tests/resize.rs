@@ -1,4 +1,4 @@
-//! Other resources for pods that run.
+//! Changes of resources for running pods.
 
 use super::*;
 use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
@@ -7,7 +7,7 @@ fn limits(cpu: &str) -> Value {
     json!({"pod": {"resources": {"limits": {"cpu": cpu}}}})
 }
 
-/// A condition of a pod, beside that it is ready.
+/// Sets a condition of a pod, in addition to Ready.
 fn say(fake: &mut FakeCluster, pod: &str, type_: &str, reason: &str) {
     let pod = fake.pod(pod);
     let mut value = serde_json::to_value(&*pod).unwrap();
@@ -91,7 +91,7 @@ fn pod_that_cannot_be_resized_is_replaced() {
     assert_eq!(fake.pass(), ["label pod dev-0"]);
     assert_eq!(fake.steps(), Vec::<String>::new());
 
-    // Refused were those resources, and not any.
+    // Only those resources were refused, not all others.
     fake.pod("dev-0")
         .annotations_mut()
         .insert(RESIZE_REFUSED.to_owned(), "former".to_owned());
@@ -112,7 +112,7 @@ fn pod_whose_node_cannot_give_the_resources_is_replaced() {
     assert_eq!(fake.steps(), ["delete pod dev-2"]);
 }
 
-/// There may be no node for the next pod.
+/// Possibly no node has room for the next pod.
 #[test]
 fn only_member_stays_if_its_node_can_never_give_the_resources() {
     let mut fake = FakeCluster::settled(json!({}));
@@ -183,7 +183,7 @@ fn other_limit_of_memory_restarts_the_brain() {
     fake.kubelet();
     fake.pass();
     assert_eq!(fake.steps(), Vec::<String>::new());
-    // One that an autoscaler gave, or a LimitRange, is left alone.
+    // Amounts that an autoscaler or a LimitRange set are left alone.
     let pod = fake.pod("dev-0");
     pod.spec.as_mut().unwrap().containers[0].resources = None;
     assert_eq!(fake.steps(), Vec::<String>::new());
@@ -193,7 +193,7 @@ fn other_limit_of_memory_restarts_the_brain() {
     assert_eq!(many.steps(), ["delete pod dev-2"]);
 }
 
-/// Has the kubelet give the brain of the only member this limit.
+/// Makes the kubelet give the brain of the only member this limit.
 fn give(fake: &mut FakeCluster, amount: &str) {
     let pod = fake.pod("dev-0");
     let mut status = serde_json::to_value(&pod.status).unwrap();
@@ -217,7 +217,7 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
         let progressing = message(&fake, "Progressing");
         assert!(progressing.contains(state), "{progressing}");
     }
-    // The node has taken it up, and what it meets with is named.
+    // The node has accepted it, and the message names the problem it meets.
     for (state, expected) in [("", "has given it that"), ("Error", "has given it that (Error)")] {
         say(&mut fake, "dev-0", "PodResizeInProgress", state);
         assert_eq!(fake.pass(), Vec::<String>::new(), "{state}");
@@ -236,7 +236,7 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
     fake.kubelet();
     fake.pass();
     assert_eq!(fake.steps(), Vec::<String>::new());
-    // An API server that cannot do it leaves no other way.
+    // If the API server cannot do it, replacement is the only way.
     fake.edit(memory("4Gi"));
     fake.pass();
     refuse_resize(&mut fake);

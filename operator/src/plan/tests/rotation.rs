@@ -13,7 +13,7 @@ use crate::probe::Tls;
 use crate::status::{self, Pass};
 
 const HOST: &str = "dev-0.dev-headless.brains.svc";
-/// As in the settings of the world, in seconds.
+/// The propagation time in the settings of the world, in seconds.
 const PROPAGATION: i64 = 600;
 
 /// Certificates that a member has loaded.
@@ -104,7 +104,7 @@ impl Lab {
         self.fake.cluster.status = Some(status::of(&self.fake.cluster, &pass));
     }
 
-    /// A member's kubelet and TLS reload bring what is stored: bundle and certificates arrive together.
+    /// The kubelet and the TLS reload of a member deliver the stored files: bundle and certificates arrive together.
     fn load(&mut self, member: usize) {
         self.members[member] = self.stored();
         self.report();
@@ -129,7 +129,7 @@ impl Lab {
         }
     }
 
-    /// Time passes. The client loads a bundle at the latest when it has been published for the time of propagation.
+    /// Time passes. The client loads a bundle no later than the propagation time after its publication.
     fn wait(&mut self, seconds: i64) {
         if self.follower.0 == self.bundle() {
             self.follower.1 = self.fake.seen.now;
@@ -150,7 +150,7 @@ impl Lab {
         (ca.generation, ca.phase)
     }
 
-    /// Everybody who follows the published bundle trusts every certificate in use.
+    /// Checks that every follower of the published bundle trusts every certificate in use.
     #[track_caller]
     fn check(&self) {
         let now = self.fake.seen.now;
@@ -184,7 +184,7 @@ impl Lab {
         }
     }
 
-    /// Everybody keeps up, until the replacement is complete.
+    /// All members and the client keep up until the replacement is complete.
     fn finish(&mut self, generation: i32) {
         for _ in 0..40 {
             self.pass(usize::MAX);
@@ -208,7 +208,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
         lab.pass(usize::MAX);
     }
     assert_eq!(lab.ca(), (1, "Publishing".to_owned()));
-    // Long after the propagation, but one member has not loaded the bundle.
+    // This is long after the propagation time, but one member has not loaded the bundle.
     (0..2).for_each(|member| lab.load(member));
     lab.wait(10 * PROPAGATION);
     lab.pass(usize::MAX);
@@ -307,7 +307,7 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
     };
     stays(&mut lab, "Publishing");
     assert_eq!(lab.fake.condition("CertificatesReady"), "True/RotatingCertificates");
-    // Of another phase, of an earlier replacement, of none.
+    // For another phase, for an earlier replacement, or without a generation.
     for other in ["Retiring@2", "Issuing@1", "Issuing"] {
         annotate(&mut lab, other);
         stays(&mut lab, "Publishing");
@@ -318,7 +318,7 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
     stays(&mut lab, "Stable");
     assert_eq!(lab.ca().0, 2);
     assert_eq!(lab.fake.condition("CertificatesReady"), "True/Issued");
-    // It stays where it is when the next replacement begins.
+    // The annotation stays when the next replacement begins.
     annotate(&mut lab, "Issuing@2");
     lab.fake.edit(json!({"tls": {"caGeneration": 3}}));
     stays(&mut lab, "Publishing");
@@ -341,7 +341,7 @@ fn a_pause_holds_a_replacement_but_no_renewal() {
         .filter(|step| matches!(step, Step::Issue { .. }))
         .count();
     assert_eq!(issued, 4);
-    // A renewal does not take up the change of the spec.
+    // A renewal does not include the change of the spec.
     lab.fake.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
     lab.pass(usize::MAX);
     let server = Inspected::read(&lab.stored().server).unwrap();

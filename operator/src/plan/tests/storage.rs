@@ -139,7 +139,7 @@ fn pods_are_neither_made_nor_replaced_without_the_secrets_that_they_mount() {
     fake.edit(json!({"version": "0.2.0"}));
     for (name, bad, why) in [
         ("tikv-ca", None, "Secret tikv-ca does not exist"),
-        // As of one with a value that is too large to be kept.
+        // The same holds for one with a value that is too large to be kept.
         (
             "tikv-ca",
             secret("other", "x"),

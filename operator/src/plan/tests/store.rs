@@ -1,4 +1,4 @@
-//! The store of the brains, and that there is one.
+//! The store of the brains, and its existence.
 
 use super::*;
 use crate::fake_cluster::STORE;
@@ -10,7 +10,7 @@ fn template(fake: &FakeCluster) -> String {
     written(fake)["StatefulSet dev"]["spec"]["template"]["spec"]["containers"][0].to_string()
 }
 
-/// Has the brain of the first pod serve this store.
+/// Makes the brain of the first pod serve this store.
 fn serve(fake: &mut FakeCluster, store: &str) {
     for answer in fake.seen.probes.values_mut().flatten() {
         answer.cluster = Some(store.to_owned());
@@ -98,7 +98,7 @@ fn other_store_is_not_led_to_until_it_is_accepted() {
     fake.pass();
     assert_eq!(pinned(&fake).as_deref(), Some(OTHER));
     assert_eq!(role(&mut fake, "dev-0").as_deref(), Some("leader"));
-    // The annotation may stay: it means nothing for the new store.
+    // The annotation may stay: it does not affect the new store.
     serve(&mut fake, "00000000000000c3");
     fake.pass();
     assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
@@ -111,7 +111,7 @@ fn brain_that_does_not_find_its_store_is_made_anew_once_the_store_is_given_up() 
     }
 }
 
-/// Has the brain of a pod end with this code, again and again.
+/// Makes the brain of a pod end with this code repeatedly.
 fn end_with(fake: &mut FakeCluster, pod: &str, code: &str) {
     fake.set_ready(pod, false);
     let refusal = json!({"code": code, "message": "data directory /d holds no store"}).to_string();
@@ -222,7 +222,7 @@ fn store_that_was_given_up_and_came_back_is_not_given_up_again() {
     annotate(&mut fake, STORE);
     fake.pass();
     assert_eq!(pinned(&fake).as_deref(), Some(OTHER));
-    // Once another store is given up, too.
+    // The same when another store is given up.
     serve(&mut fake, "00000000000000c3");
     fake.pass();
     assert_eq!(fake.condition("Stalled"), "True/DataReplaced");

@@ -47,7 +47,7 @@ fn container_that_cannot_be_started_fails_the_trial() {
     assert!(message(&fake, "Stalled").contains("proxy does not start: no such file"));
 }
 
-/// Less memory than the brain needs is known before the only member goes; and so is what a rule of the namespace forbids.
+/// A limit below the brain's needs is found before the only member is replaced; and so is a pod that a rule of the namespace forbids.
 #[test]
 fn other_resources_are_tried_before_the_only_member_gets_them() {
     let mut fake = settled(json!({"pod": {"resources": {"limits": {"memory": "1Gi"}}}}));
@@ -70,7 +70,7 @@ fn other_resources_are_tried_before_the_only_member_gets_them() {
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
 }
 
-/// A volume that is slow to come says nothing of the template.
+/// A slow volume says nothing about the template.
 #[test]
 fn member_that_waits_for_its_volume_is_not_replaced_untried() {
     let mut fake = settled(json!({}));
@@ -92,7 +92,7 @@ fn member_that_waits_for_its_volume_is_not_replaced_untried() {
     assert_eq!(fake.pass(), ["make pod dev-trial"]);
 }
 
-/// The small trial would fit, and the member would not.
+/// The small trial would fit on the node, but the member would not.
 #[test]
 fn template_beside_resources_that_its_node_cannot_give_is_tried_with_all_of_them() {
     let mut fake = settled(json!({}));
@@ -180,7 +180,7 @@ fn template_that_does_not_run_replaces_nothing_and_says_why() {
             set,
             "a node that fails would take the member away"
         );
-        // Another template is tried anew.
+        // Another template gets a new trial.
         fake.edit(json!({"version": "0.3.0"}));
         assert_eq!(fake.pass(), ["delete pod dev-trial"]);
         assert_eq!(fake.pass(), ["make pod dev-trial"]);
@@ -285,7 +285,7 @@ fn trial_that_somebody_else_ends_is_made_anew_a_few_times() {
     assert_eq!(fake.condition("Stalled"), "absent");
 }
 
-/// Has the brain of the member end again and again.
+/// Makes the brain of the member end repeatedly.
 fn crash(fake: &mut FakeCluster) {
     fake.set_ready("dev-0", false);
     let ended = json!({"terminated": {"exitCode": 1}});
@@ -328,7 +328,7 @@ fn trial_decides_whatever_becomes_of_the_member() {
     open.pass();
     open.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
     assert_eq!(open.pass(), ["set the members of dev back to 1"]);
-    // A node may have it back in a moment.
+    // The node may recover in a moment.
     let mut away = settled(json!({}));
     away.set_ready("dev-0", false);
     away.edit(json!({"version": "0.2.0"}));
@@ -452,7 +452,7 @@ fn wrong_default_image_changes_no_cluster_that_runs() {
         assert_eq!(fake.pass(), Vec::<String>::new(), "{default}");
         assert_eq!(written(&fake), before);
     }
-    // A new version takes the default of its time.
+    // A new version gets the default at that time.
     fake.edit(json!({"version": "0.2.0"}));
     fake.default_image = "right.example/brain".to_owned();
     fake.pass();

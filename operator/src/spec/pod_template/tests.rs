@@ -166,7 +166,7 @@ fn secrets_that_the_spec_names_may_be_mounted() {
     ] {
         assert_eq!(judge(good.clone()), None, "{good}");
     }
-    // Whatever else the Secret holds is not the certificate's, and the operator's own certificate is not for brains.
+    // Other keys of the Secret do not belong to the certificate, and the operator's own certificate is not for brains.
     for bad in [
         volume(json!({"secret": {"secretName": "bundle"}})),
         volume(json!({"secret": {"secretName": "bundle", "items": []}})),
@@ -289,7 +289,7 @@ fn every_field_of_kubernetes_is_allowed_or_refused_by_name() {
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
     assert_eq!(committed, found, "KUBEBRAIN_BLESS=1 writes {} anew", file.display());
-    // The list names no field that Kubernetes does not have.
+    // The list names only fields that Kubernetes has.
     assert!(allowed.iter().any(|path| path == ".spec.containers[].image"));
 }
 

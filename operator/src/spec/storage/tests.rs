@@ -95,7 +95,7 @@ fn a_reference_gives_placement_drivers_and_the_clusters_id() {
         refused.starts_with("ClusterRefNotFound: ") && refused.contains("there is no Cluster t"),
         "{refused}"
     );
-    // Brains that run are not stopped because it is gone.
+    // Running brains are not stopped because it was deleted.
     let known = pinned(spec, json!({"type": "TiKV", "pdEndpoints": ["pd:1"]}));
     assert_eq!(tikv_of(&known, None).unwrap().pd_endpoints, ["pd:1"]);
 }

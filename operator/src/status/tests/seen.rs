@@ -1,4 +1,4 @@
-//! The status of the lead, of versions and of volumes that grow.
+//! The status of leadership, of versions and of growing volumes.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn silence_of_ready_members_is_no_lack_of_a_leader() {
     assert_eq!(fake.condition("Ready"), "False/LeaderUnknown");
     assert_eq!(fake.condition("Progressing"), "False/Reconciled");
     assert!(status(&fake).leader.is_none());
-    // Clients reach no member that is not ready.
+    // Clients cannot reach members that are not ready.
     for name in ["dev-0", "dev-1", "dev-2"] {
         fake.set_ready(name, false);
     }

@@ -31,7 +31,7 @@ fn good() -> Facts {
     }
 }
 
-/// A member that is gone for a while, and nothing in flight.
+/// A member that has been missing for a while, and no change in progress.
 fn down(seconds: u64) -> Facts {
     Facts {
         ready: 0,
@@ -176,7 +176,7 @@ fn a_missing_member_is_degraded_after_a_while() {
     let expected = [(0, "False/NoLeader"), (1, "False/NoLeader")];
     check(down(30), but(&expected));
     check(down(31), but(&[expected[0], expected[1], (3, "True/MembersUnhealthy")]));
-    // One that still leads is not ready for clients.
+    // A member that still leads but is not ready does not serve clients.
     let unready = Facts {
         leader: Some("dev-0".to_owned()),
         ..down(0)

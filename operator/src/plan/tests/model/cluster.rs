@@ -1,4 +1,4 @@
-//! The cluster around the operator: a StatefulSet's controller, kubelets, brains, users, and what goes wrong.
+//! The cluster around the operator: a StatefulSet's controller, kubelets, brains, users, and faults.
 
 use crds::cluster::status::RolloutType;
 
@@ -25,7 +25,7 @@ pub(super) enum Health {
 pub(super) struct Pod {
     pub(super) template: Template,
     pub(super) health: Health,
-    /// Somebody is about to take it away.
+    /// It is about to be evicted.
     pub(super) evicted: bool,
 }
 
@@ -65,7 +65,7 @@ impl Member {
 pub(super) struct Asked {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// The leader has not changed since.
+    /// The leader has not changed since the request.
     pub(super) same_epoch: bool,
     pub(super) overdue: bool,
 }
@@ -73,10 +73,10 @@ pub(super) struct Asked {
 /// State that the operator keeps in the status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Recorded {
-    /// The kind of change in flight, if any.
+    /// The kind of the change in progress, if any.
     pub(super) change: Option<RolloutType>,
     pub(super) asked: Option<Asked>,
-    /// The wish for another leader was dealt with.
+    /// The request for another leader was handled.
     pub(super) wish_handled: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct View {
 pub(super) struct State {
     pub(super) view: View,
     pub(super) left: Limits,
-    /// Hand-overs that came about.
+    /// Number of hand-overs that succeeded.
     pub(super) hand_overs: u8,
     /// The rule that the last step of the operator broke.
     pub(super) broken: Option<Rule>,
@@ -114,7 +114,7 @@ pub(super) enum Event {
     Adopt,
     /// It makes a pod.
     Create(usize),
-    /// A pod that was deleted is gone.
+    /// A deleted pod has disappeared.
     Gone(usize),
     /// A brain starts, and serves if it can.
     Start(usize),
@@ -181,7 +181,7 @@ impl Scenario {
         self.broken && template == 1
     }
 
-    /// Events that happen by themselves, without a fault and without a person.
+    /// Returns events that happen by themselves, without a fault or a user.
     pub(super) fn natural(&self, view: &View) -> Vec<Event> {
         let mut events = Vec::new();
         let leaderless = view.leader.is_none_or(|leader| view.members[leader] == Member::Leaving);
@@ -228,7 +228,7 @@ impl Scenario {
         events
     }
 
-    /// Events that persons and faults may cause.
+    /// Returns events that users and faults may cause.
     pub(super) fn outside(&self, state: &State) -> Vec<Event> {
         let (view, left) = (&state.view, &state.left);
         let mut events = Vec::new();
@@ -362,7 +362,7 @@ impl View {
         self.members.iter().filter_map(Member::pod)
     }
 
-    /// Returns true if everything is as the spec asks for, and nothing is left to do.
+    /// Returns true if everything matches the spec, and no steps are left.
     pub(super) fn is_rolled_out(&self) -> bool {
         let Recorded {
             change,

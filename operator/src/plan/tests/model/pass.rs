@@ -1,4 +1,4 @@
-//! One pass of the operator: from the view to what the planner sees, and from its plan to what happens.
+//! One pass of the operator: converts the view to the planner's input, and its plan to events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use crate::plan::{Step, plan};
 use crate::spec;
 use crate::status::{self, Pass};
 
-/// Epoch of the leader in every view; what was remembered of former ones has a lower one.
+/// Epoch of the leader in every view; records of former leaders have a lower one.
 const EPOCH: i64 = 2;
 
 /// A step that counts for a roll-out.
@@ -46,7 +46,7 @@ pub(super) struct Planned {
     pub(super) steps: Vec<Done>,
     /// Members whose pods it labels.
     pub(super) labels: Vec<usize>,
-    /// True if it reports the reason that an outdated member is not replaced.
+    /// True if it reports why an outdated member is not replaced.
     pub(super) waits: bool,
     /// The record if the leader hands over, and the record if it does not.
     handed_over: Recorded,
@@ -63,7 +63,7 @@ impl Planned {
     }
 }
 
-/// The planner, and what it plans from besides what a view has.
+/// The planner, and its input that is not part of a view.
 pub(super) struct Operator {
     /// The resource by its edits, and the StatefulSet of each.
     clusters: Vec<KubeBrainCluster>,
@@ -71,7 +71,7 @@ pub(super) struct Operator {
     /// A pod of each member.
     pods: Vec<ApiPod>,
     seen: Observed,
-    /// A pass depends on nothing but the view.
+    /// Cache of passes: a pass depends only on the view.
     known: Mutex<HashMap<View, Arc<Planned>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Properties: steps that the operator may never take, and the end that a roll-out must reach.
+//! Properties: steps that the operator must never take, and the end that a roll-out must reach.
 
 use stateright::{Model, Property};
 
@@ -25,7 +25,7 @@ pub(super) enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
     HandsOver,
-    /// It does, but the operator does not hear of it.
+    /// It hands over, but the operator does not receive the answer.
     Lost,
     Refuses,
 }
@@ -49,7 +49,7 @@ impl Model for Walk {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // Nothing is worth knowing beyond a state that is wrong.
+        // States after an invalid one are of no interest.
         if state.broken.is_some() {
             return;
         }
@@ -137,12 +137,12 @@ impl Model for Walk {
 }
 
 impl Walk {
-    /// Returns true if nothing more happens without a fault or a person, even though the leader refuses to hand over.
+    /// Returns true if nothing more happens without a fault or a user, even if the leader refuses to hand over.
     fn rests(&self, state: &State) -> bool {
         self.scenario.natural(&state.view).is_empty() && self.pass(state, Answer::Refuses, true) == *state
     }
 
-    /// Returns true if all is done, or if only a person or the leader can do the rest.
+    /// Returns true if all is done, or if only a user or the leader can do the rest.
     fn may_rest(&self, state: &State) -> bool {
         let view = &state.view;
         let outdated = view.pods().any(|pod| pod.template != view.template);
@@ -154,7 +154,7 @@ impl Walk {
         let planned = self.operator.plan(&state.view);
         let mut next = state.clone();
         next.broken = broken_by(&self.scenario, &state.view, &planned);
-        // Of a change of leader the recorded hand-over comes to know afterwards.
+        // The recorded hand-over reflects a change of leader only afterwards.
         if recorded {
             next.view.recorded = planned.record(answer == Answer::HandsOver);
         } else {
@@ -216,7 +216,7 @@ fn broken_by_replacing(scenario: &Scenario, view: &View, member: usize) -> Optio
     if pod.template == view.template {
         return Some(Rule::UpToDate);
     }
-    // The budget counts members that serve; those that go anyhow count as going.
+    // The budget counts members that serve; members that are being removed anyway count as unavailable.
     let going = |member: &&Member| match member {
         Member::Leaving => true,
         Member::Here(pod) => pod.evicted,
