@@ -31,7 +31,7 @@ pub enum Effect {
     Token(Token),
 }
 
-/// The state behind the last applied record, and the part of it that is not flushed.
+/// The state after the last applied record, and the part of it that is not flushed.
 #[derive(Debug)]
 pub struct Applier {
     /// The newest revision.
@@ -42,7 +42,7 @@ pub struct Applier {
     pub memtable: Arc<Memtable>,
     /// Counts the keys that exist.
     pub key_index: Arc<KeyIndex>,
-    /// Rows of leases, users and roles that differ from the stored ones; `None` is gone.
+    /// Rows of leases, users and roles that differ from the stored ones; `None` is a deleted row.
     pub state_rows: BTreeMap<Bytes, Option<Bytes>>,
     /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
     pub sizes: Sizes,
@@ -175,17 +175,17 @@ fn version_of(change: &KeyChange) -> Version {
 /// Events that are searched one by one.
 const FEW_EVENTS: usize = 32;
 
-/// The first event of each key of a txn, of which there may be a million.
+/// The first event of each key of a txn. A txn may have a million of them.
 #[derive(Debug, Default)]
 pub struct FirstEvents {
     by_key: HashMap<Bytes, usize>,
-    /// So many events are in it.
+    /// The number of events that `by_key` covers.
     known: usize,
 }
 
 impl FirstEvents {
-    /// The previous version that a watch shows of a key that the same txn has changed already: the one before the txn. `events` are those
-    /// of the txn up to now.
+    /// Returns the previous version that a watch shows for a key that the same txn has already changed: the one before the txn. `events`
+    /// are the events of the txn so far.
     #[must_use]
     pub fn before_txn(&mut self, events: &[Event], key: &Bytes) -> Prev {
         match self.first(events, key) {

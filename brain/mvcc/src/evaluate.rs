@@ -252,8 +252,8 @@ impl<'a> Evaluator<'a> {
         self.head.revision + Revision::from(!self.changes.is_empty())
     }
 
-    /// Deletes the keys of a lease that ends, or a part of them. Returns true if these were all. An error is a defect, or so many keys were
-    /// deleted since they were read that none of the first is known.
+    /// Deletes the keys of a lease that ends, or a part of them. Returns true if no keys remain. An error is a defect, or means
+    /// that the keys that were read have been deleted since, so that the lease's first keys are not known.
     pub async fn delete_attached(&mut self, id: LeaseId, part: LeasePart) -> Result<bool, EvaluateError> {
         let keys = self
             .overlay
@@ -270,7 +270,7 @@ impl<'a> Evaluator<'a> {
             match self.current(&key) {
                 Ok(Some(row)) => self.remove(row),
                 Ok(None) => {}
-                // Others were deleted since they were read: these are for the next part.
+                // Other keys were deleted since they were read, so this one was not read: it is left for the next part.
                 Err(_) if part != LeasePart::ALL && !self.changes.is_empty() => {
                     self.overlay.keep();
                     return Ok(false);
@@ -286,7 +286,7 @@ impl<'a> Evaluator<'a> {
         Ok(are_all)
     }
 
-    /// Lets others have their turn, after so many more rows.
+    /// Adds `rows` to the work done, and yields to other tasks once enough rows were examined.
     async fn yield_after(&mut self, rows: usize) {
         self.work += rows;
         self.looked += rows;
@@ -296,7 +296,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The same, for operations that may read the same rows again and again.
+    /// Like [`Self::yield_after`], for operations that may read the same rows repeatedly: fails if the request examines too many rows.
     async fn pause(&mut self, rows: usize) -> Result<(), Error> {
         self.yield_after(rows.max(1)).await;
         if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
@@ -519,7 +519,7 @@ impl<'a> Evaluator<'a> {
             }
             return Ok(OpResult::Delete(deleted, kvs));
         }
-        // Removed keys lie before those that the walk has yet to visit.
+        // Removed keys sort before those that the walk has yet to visit.
         let mut walk = self.walk(&delete.span)?;
         while let Some(rows) = walk.next() {
             let looked = rows.len();

@@ -5,7 +5,7 @@
 //!
 //! Invariant: [`Fetched`] holds its keys as they were at `revision`, and its memtables hold every change since, up to the
 //! last revision of the newest of them. Together with the memtables of a later view that is the newest state, unless the rows
-//! of that view hold something newer: then it has to be read again, see [`Fetched::is_current`].
+//! of that view hold something newer. In that case the caller must read again, see [`Fetched::is_current`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
@@ -74,13 +74,13 @@ impl From<Row> for Prev {
     }
 }
 
-/// How much is read of what a txn may need.
+/// The part of a txn's possible reads that is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Extent {
-    /// What it needs if nothing changes before it is evaluated: the branches that its compares choose now, and values only as far as the
-    /// limits of its ranges reach.
+    /// The reads that the txn needs if nothing changes before it is evaluated: the branches that its compares choose now, and values only
+    /// as far as the limits of its ranges reach.
     Expected,
-    /// All that it may need.
+    /// All reads that it may need.
     #[default]
     Full,
 }
@@ -90,7 +90,7 @@ pub enum Extent {
 struct Use {
     /// The number of operations that read it.
     times: usize,
-    /// The number of its first keys of which the values are needed.
+    /// The number of keys, from the first one on, whose values are needed.
     values: usize,
 }
 
@@ -140,7 +140,7 @@ impl Needs {
         needs
     }
 
-    /// What a view has in memory, if that is all that is needed.
+    /// Returns the fetched state if the view has everything that is needed in memory.
     #[must_use]
     pub fn in_memory<S>(&self, view: &View<S>) -> Option<Fetched> {
         let is_all =
@@ -295,15 +295,15 @@ impl Needs {
     }
 }
 
-/// Points that are not in memory, each as it is at a view's revision. Values that nobody needs are read where these are `all`
-/// points and they are small. Nothing is read that was not charged before, but for a single value.
+/// Reads points that are not in memory, each as of the view's revision. Values that no request needs are read as well if `wanted` is
+/// `all` of the points and these values are small. Everything is charged before it is read, except for a single value.
 async fn read_points<S: Snapshot>(
     view: &View<S>,
     wanted: &[(Bytes, bool)],
     all: bool,
     budget: &mut Budget,
 ) -> Result<Vec<Option<Row>>, ViewError> {
-    // A single key is read with its value, which stays in memory, unless nobody may want it.
+    // A single key is read with its value, which stays in memory, unless neither a request nor a watcher can want it.
     let is_single = match wanted {
         [(key, value)] => *value || budget.is_unasked_read || view.hot.get(key).is_some(),
         _ => false,
@@ -417,13 +417,13 @@ impl Fetched {
         rows_revision <= self.through() && unpublished.is_none_or(|revision| revision > head)
     }
 
-    /// The last revision of which the changes are here.
+    /// The last revision whose changes are included.
     fn through(&self) -> Revision {
         let last = self.memtables.active().revisions().map(|revisions| *revisions.end());
         last.map_or(self.revision, |last| last.max(self.revision))
     }
 
-    /// Takes newer memtables along, so that a long read is not in vain.
+    /// Adds newer memtables, so that the result of a long read is still usable.
     fn extend<S>(&mut self, newest: &View<S>) {
         if newest.rows_revision <= self.through() && !Arc::ptr_eq(self.memtables.active(), newest.memtables.active()) {
             self.memtables = newest.memtables.over(&self.memtables);

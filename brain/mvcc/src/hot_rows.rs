@@ -11,16 +11,16 @@ use bytes::Bytes;
 
 use etcd_types::types::KeyValue;
 
-/// Parts, each behind a lock of its own.
+/// The number of parts. Each has its own lock.
 const SHARDS: usize = 16;
 
 /// Bytes that all parts hold together at most.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Longer values are not kept: a few of these would take the room of all others.
+/// Longer values are not kept: a few of these would displace all others.
 const MAX_ENTRY: usize = 64 << 10;
 
-/// Memory that an entry takes beside key and value.
+/// Memory that an entry takes in addition to key and value.
 const OVERHEAD: usize = 200;
 
 /// See the module.

@@ -1,16 +1,16 @@
 //! An index of the keys that exist, in memory, which counts the keys of a span in a logarithmic number of steps.
 //!
-//! It is never needed: where it is not built, or does not know a revision, keys are counted in rows and memtables.
+//! It is optional: if it is not built, or does not know a revision, keys are counted in rows and memtables.
 //!
 //! The writer of the replica records creations and deletions before it publishes the view that shows them. They are queued, and applied
 //! to the tree by a background task, or by a reader that needs them. A view may be older than the tree: the newest changes are kept, and
-//! those behind the view's revision are taken off the count.
+//! those after the view's revision are subtracted from the count.
 //!
-//! The index is built piece by piece, in the order of keys, each piece from the newest view at the time. Before a piece is added,
-//! the part that is built is brought up to the revision of that view.
+//! The index is built piece by piece, in key order, each piece from the newest view at the time. Before a piece is added, the existing
+//! part is brought up to the revision of that view.
 //!
-//! Invariant: the tree holds exactly the keys that exist at revision `at`, as far as the index is built, with those changes behind it
-//! that are in the log.
+//! Invariant: as far as the index is built, the tree holds exactly the keys that exist at revision `at`, after those later changes
+//! that are in the change log.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -42,10 +42,10 @@ const WAKE: usize = 1_024;
 /// See the module.
 #[derive(Debug)]
 pub struct KeyIndex {
-    /// Locked alone, or behind `built`.
+    /// Locked alone, or after `built`.
     queue: Mutex<Queue>,
     built: RwLock<Built>,
-    /// Nobody waits for an index that does not answer: a hint, set with the phase.
+    /// True if the index answers. A hint, set with the phase, so that readers do not wait for an index that does not answer.
     serves: AtomicBool,
     wake: Notify,
     /// Bytes of memory that it may take.
@@ -247,7 +247,8 @@ impl KeyIndex {
         }
     }
 
-    /// Begins to build it, in so many bytes of memory. Views are needed that have at least the returned revision; `None`: it is closed.
+    /// Begins to build the index, with at most `max_bytes` bytes of memory. Returns the revision that the views for it must have at least;
+    /// `None` if the index is closed.
     pub fn begin(&self, max_bytes: usize) -> Option<Revision> {
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
         let (begun, old) = {

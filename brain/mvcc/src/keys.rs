@@ -12,8 +12,9 @@
 //!
 //! `esc` turns each 0x00 into 0x00 0xff and ends with 0x00 0x01. Invariant: for any two byte strings a < b, esc(a) is less than esc(b)
 //! and no prefix of it, independent of the bytes that follow. At the first difference, either both have a byte (a 0x00 is still the
-//! smallest, because no other byte begins an escape), or a has ended: then 0x00 0x01 stands against 0x00 0xff or a byte above 0x00.
-//! Revisions are bit-inverted, so that the newest version of a key comes first. Ids have their sign bit flipped, so that negative ones come first.
+//! smallest, because no other byte begins an escape), or a has ended: then 0x00 0x01 is compared with 0x00 0xff or a byte above 0x00.
+//! Revisions are bit-inverted, so that the newest version of a key comes first. Ids have their sign bit flipped, so that negative ones
+//! come first.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -49,9 +50,9 @@ pub enum KeyError {
     /// The row's key ends too early or too late.
     #[error("the row's key has {found} bytes behind its fields, expected {expected}")]
     Length {
-        /// Bytes that belong there.
+        /// The expected number of bytes.
         expected: usize,
-        /// Bytes that are there.
+        /// The actual number of bytes.
         found: usize,
     },
     /// Names of users and roles are text.
@@ -382,7 +383,7 @@ fn length(row: &[u8], from: usize, expected: usize) -> Result<(), KeyError> {
     }
 }
 
-/// The eight bytes at `from`, with `behind` bytes behind them.
+/// Decodes the number in the eight bytes at `from`. The row's key must have exactly as many further bytes as the caller says.
 fn number(row: &[u8], from: usize, behind: usize) -> Result<u64, KeyError> {
     length(row, from, NUMBER + behind)?;
     row.get(from..)

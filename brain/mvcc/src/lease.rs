@@ -1,6 +1,6 @@
-//! Leases: keys that vanish unless their owner keeps calling.
+//! Leases: keys that are deleted unless their owner renews the lease.
 //!
-//! Pure state. No clock, no I/O: the caller passes `now`, as time since boot, so that time goes on while the machine
+//! Pure state. No clock, no I/O: the caller passes `now`, as time since boot, so that time continues while the machine
 //! sleeps; it appends checkpoints and performs the deletes.
 //!
 //! Invariant: every lease in `by_id` has exactly one entry in `by_deadline`, and one in `by_checkpoint` unless a
@@ -34,7 +34,7 @@ const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Lease {
     ttl: i64,
-    /// As of the last checkpoint, in seconds; 0 if the whole time to live is to be given after a restart; or [`ENDING`].
+    /// As of the last checkpoint, in seconds; 0 if a restart grants the whole time to live; or [`ENDING`].
     remaining: i64,
     deadline: Duration,
     checkpoint_at: Duration,
@@ -262,7 +262,7 @@ impl Leases {
     ///
     /// The next leader grants the time before the first checkpoint again, so the first one is due soon, and each later one after
     /// twice the time, up to the usual interval. Checkpoints cover at least a third of a term that outlives the first one: a
-    /// lease that nobody renews expires, however often leaders change.
+    /// lease that is not renewed expires, however often leaders change.
     pub fn promote(&mut self, now: Duration) {
         self.by_deadline.clear();
         self.by_checkpoint.clear();
@@ -302,7 +302,7 @@ impl Leases {
         self.bytes
     }
 
-    /// There is such a lease, though it may have run out.
+    /// Returns true if the lease exists, though it may have run out.
     #[must_use]
     pub fn contains(&self, id: LeaseId) -> bool {
         self.by_id.contains_key(&id)
@@ -313,7 +313,7 @@ impl Leases {
         self.by_id.get(&id).into_iter().flat_map(|lease| &lease.attached)
     }
 
-    /// The first of them behind a key, at most `most`.
+    /// The first keys attached to a lease after `key`, at most `most`.
     #[must_use]
     pub fn attached_behind(&self, id: LeaseId, key: Option<&Bytes>, most: usize) -> Vec<Bytes> {
         let Some(lease) = self.by_id.get(&id) else {

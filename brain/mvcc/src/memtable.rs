@@ -1,10 +1,10 @@
 //! Memtables: versions not yet in rows.
 //!
-//! From the first record that rows do not hold on, everything is in memory, in memtables: writes go to the newest one, and the older ones
-//! are being flushed to rows. A read looks here first and in rows second; a tombstone found here hides the rows below it.
+//! Every record that is newer than the rows is held in memory, in memtables: writes go to the newest one, and the older ones are being
+//! flushed to rows. A read looks here first and in rows second; a tombstone found here hides the rows below it.
 //!
-//! Invariant: every revision in a memtable is higher than every revision in the memtables behind it. So the newest memtable that knows
-//! a key at or before a revision knows its newest version there.
+//! Invariant: every revision in a memtable is higher than every revision in the older memtables. So the newest memtable that has
+//! a key at or before a revision has its newest version at that revision.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl MemtableSet {
         }
     }
 
-    /// These memtables, and behind them those of `older` that are not among them.
+    /// Returns these memtables, followed by those of `older` that are not among them.
     #[must_use]
     pub fn over(&self, older: &Self) -> Self {
         if Arc::ptr_eq(&self.memtables, &older.memtables) {

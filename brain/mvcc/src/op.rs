@@ -34,7 +34,7 @@ impl Span {
         self.end.as_ref() == [0]
     }
 
-    /// The first key behind the span; `None` if it reaches to the end.
+    /// The first key after the span; `None` if it reaches to the end.
     #[must_use]
     pub fn limit(&self) -> Option<Bytes> {
         match () {
@@ -146,7 +146,7 @@ impl RangeOp {
         }
     }
 
-    /// True if all pairs have to be read before the limit can be applied: etcd applies it late if the request has an order other
+    /// Returns true if all pairs must be read before the limit can be applied: etcd applies it late if the request has an order other
     /// than NONE or a bound on revisions.
     #[must_use]
     pub fn needs_all(&self) -> bool {
@@ -258,7 +258,7 @@ pub struct Compare {
     pub span: Span,
     /// The compared field, and the operand.
     pub target: CompareTarget,
-    /// The comparison that has to hold between them.
+    /// The comparison that must hold between them.
     pub result: CompareResult,
 }
 

@@ -47,7 +47,7 @@ pub enum Change {
     /// A lease was granted.
     #[prost(message, tag = "3")]
     Grant(Grant),
-    /// A lease ended. The deletions of its keys stand in front of it, at a revision of their own.
+    /// A lease ended. The deletions of its keys precede it, at their own revision.
     #[prost(message, tag = "4")]
     Revoke(Revoke),
     /// The remaining time of a lease was checkpointed, or cleared.

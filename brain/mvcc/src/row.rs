@@ -160,7 +160,7 @@ pub struct Manifest {
     /// Length of this leader's read lease after a renewal of its lock, in milliseconds.
     #[prost(uint32, tag = "12")]
     pub lease: u32,
-    /// Longest read lease of earlier leaders that still has to be waited out, in milliseconds.
+    /// Longest read lease of earlier leaders that a new leader must still wait out, in milliseconds.
     #[prost(uint32, tag = "13")]
     pub prior_lease_ms: u32,
     /// Id of the log that the rows come from; empty where log and rows are in one store.

@@ -107,7 +107,7 @@ pub fn unversioned_in(record: &Record) -> i64 {
     unversioned.map(|entry| signed(entry.encoded_len())).sum()
 }
 
-/// Bytes of the versions that compaction deletes behind a change.
+/// Bytes of the versions that compaction deletes because of a change.
 #[must_use]
 pub fn superseded_by(change: &KeyChange) -> i64 {
     let object = keys::object_len(keys::escaped_len(&change.key));

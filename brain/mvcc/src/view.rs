@@ -388,7 +388,7 @@ fn bytes_of(page: &[KeyValue], values: bool) -> usize {
 /// Pairs whose values are read at once at most.
 const PART: usize = 512;
 
-/// Selects few of many pairs as they are read: all have to be examined, but few are returned.
+/// Selects a few of many pairs while they are read: all must be examined, but few are returned.
 struct Few {
     /// Selects one more than are returned.
     op: RangeOp,
@@ -431,11 +431,11 @@ impl<'a> Charged<'a> {
         Self { to, kept: 0, taken: 0 }
     }
 
-    /// More pairs are kept, with values that are not at hand if they are to be read.
+    /// Charges for further pairs that are kept; with `values`, also for their values that are yet to be read.
     fn keep(&mut self, page: &[KeyValue], values: bool) -> Result<(), Error> {
         let bytes = bytes_of(page, values);
         self.kept += match &self.to {
-            // Encoded as well.
+            // Pairs are held a second time when they are encoded.
             ChargedTo::Meter(_) => 2 * bytes + page.len() * PAIR_BYTES,
             ChargedTo::Budget(_) => bytes + page.len() * PAIR_BYTES,
         };
@@ -447,12 +447,12 @@ impl<'a> Charged<'a> {
         }
     }
 
-    /// Only these pairs are kept.
+    /// Records that only these pairs are kept.
     fn keeps(&mut self, kvs: &[KeyValue]) {
         self.kept = 2 * bytes_of(kvs, false) + kvs.len() * PAIR_BYTES;
     }
 
-    /// The budget of rows that are looked at, if there is one.
+    /// Returns the budget for examined rows, if one applies.
     fn budget(&mut self) -> Option<&mut Budget> {
         match &mut self.to {
             ChargedTo::Meter(_) => None,
@@ -461,7 +461,7 @@ impl<'a> Charged<'a> {
     }
 }
 
-/// The smallest byte string behind `key`.
+/// The smallest byte string after `key`.
 pub fn successor(key: &Bytes) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
     next.extend_from_slice(key);

@@ -1,4 +1,4 @@
-//! Changes of users and roles as they stand in the log, and their rows.
+//! Changes of users and roles as they are recorded in the log, and their rows.
 //!
 //! | row | key | value |
 //! |---|---|---|
@@ -18,10 +18,10 @@ pub const AUTH_ROW: &str = "auth";
 /// A change of users or roles, or of whether permissions are checked.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AuthChange {
-    /// The auth revision behind it.
+    /// The auth revision after the change.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
-    /// Permissions are checked behind it.
+    /// True if permissions are checked after the change.
     #[prost(bool, tag = "2")]
     pub enabled: bool,
     /// Users that changed.
@@ -38,7 +38,7 @@ pub struct UserChange {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The user behind the change; `None` is deleted.
+    /// The user after the change; `None` if it was deleted.
     #[prost(message, optional, tag = "2")]
     pub user: Option<User>,
 }
@@ -49,7 +49,7 @@ pub struct RoleChange {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The role behind the change; `None` is deleted.
+    /// The role after the change; `None` if it was deleted.
     #[prost(message, optional, tag = "2")]
     pub role: Option<Role>,
 }
@@ -75,7 +75,7 @@ impl AuthChange {
         }
     }
 
-    /// The rows behind the change; `None` is gone.
+    /// Returns the rows after the change; `None` is a deleted row.
     #[must_use]
     pub fn rows(&self) -> Vec<(Bytes, Option<Bytes>)> {
         let mut rows = vec![(keys::meta_key(AUTH_ROW), Some(self.row().encode_to_vec().into()))];

@@ -40,7 +40,7 @@ impl Tokens {
         self.users.insert(digest, Token { user, used: now });
     }
 
-    /// Removes the tenth of the tokens that was used least recently: not each new token has to look for one.
+    /// Removes the least recently used tenth of the tokens, so that not every new token causes a search.
     fn remove_oldest(&mut self) {
         let mut used: Vec<_> = self.users.values().map(|token| token.used).collect();
         let tenth = used.len() / 10;
@@ -49,7 +49,7 @@ impl Tokens {
         self.users.retain(|_, token| token.used > limit);
     }
 
-    /// Returns the user of a token that was used within `ttl`, and notes the use.
+    /// Returns the user of a token that was used within `ttl`, and records the use.
     pub fn user(&mut self, digest: &Digest, ttl: Duration, now: Instant) -> Option<Arc<str>> {
         let token = self.users.get_mut(digest)?;
         if now.duration_since(token.used) > ttl {

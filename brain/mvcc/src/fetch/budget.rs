@@ -19,28 +19,29 @@ const ROWS: usize = 4_000_000;
 /// Rows that one request may look at once more, because it looks at the same span again: the writer does so.
 const AGAIN: usize = 200_000;
 
-/// Memory that a row takes beside its key and value.
+/// Memory that a row takes in addition to its key and value.
 const ROW: usize = 200;
 
 /// A key of usual length.
 const SHORT_KEY: usize = 50;
 
-/// A request that takes up to so many bytes of a pool may use its last quarter, so that large ones do not turn the others away.
+/// Only requests that take at most this many bytes of a pool may use its last quarter: so large requests do not cause small ones to be
+/// refused.
 const SMALL: usize = 256 << 10;
 
-/// Less memory than this is taken for as much.
+/// A process with less memory than this gets the budget for this much.
 const LEAST_MEMORY: u64 = 256 << 20;
 
 /// Keys of leases that are read at once, unless one lease has more. Further leases wait.
 const LEASE_KEYS: usize = 32_768;
 
-/// Leases with up to so many keys do not wait.
+/// Leases with at most this many keys do not wait.
 pub const FEW_KEYS: usize = 256;
 
-/// Leases with up to so many keys do not wait for those with more.
+/// Leases with at most this many keys do not wait for leases with more.
 const MANY_KEYS: usize = 4_096;
 
-/// The user of a fetch. None takes memory from the others.
+/// The kind of work that fetches rows. Each kind has its own memory and takes none from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// Requests that write.
@@ -55,17 +56,17 @@ pub enum Share {
 #[derive(Debug, Clone)]
 struct Pool {
     bytes: Arc<Semaphore>,
-    /// Those that requests take that are not [`SMALL`].
+    /// The bytes that requests larger than [`SMALL`] may take.
     of_others: Arc<Semaphore>,
-    /// The most that one request takes of it.
+    /// The most bytes that one request takes from the pool.
     most: usize,
-    /// One request at a time may take more, which is not of the pool.
+    /// One request at a time may exceed `most`; its bytes are not taken from the pool.
     large: Arc<Semaphore>,
-    /// As much as this.
+    /// The most bytes of such a request.
     largest: usize,
-    /// Keys of leases with up to [`MANY_KEYS`], and of those with more.
+    /// Turns for the keys of leases: with up to [`MANY_KEYS`] keys, and with more.
     lease_keys: [Arc<Semaphore>; 2],
-    /// The permits of each.
+    /// The permits of each of them.
     lease_turns: usize,
 }
 
@@ -105,9 +106,9 @@ impl Default for Fetches {
 }
 
 impl Fetches {
-    /// The budget of a process that may use so many bytes of memory. Keys that are deleted take four times their charge until they are in
-    /// rows: their changes, versions in memory, the record and its events come on top. So the largest delete takes half of a small memory.
-    /// A txn is charged for all that it reads, too.
+    /// The budget of a process that may use `memory` bytes. Deleted keys take four times their charge until they are in rows, because
+    /// their changes, versions in memory, the record and its events are added. So the largest delete takes half of a small memory.
+    /// A txn is charged for everything that it reads, too.
     #[must_use]
     pub fn within(memory: u64) -> Self {
         let part = |of: u64, most: usize| {
@@ -125,12 +126,12 @@ impl Fetches {
         }
     }
 
-    /// Values that no request needs are read only while somebody counts here: a watcher that wants previous versions.
+    /// Sets the number of watchers that want previous versions. While it is 0, values that no request needs are not read.
     pub fn read_unasked_for(&self, watchers: Arc<AtomicU64>) {
         self.watchers.get_or_init(|| watchers);
     }
 
-    /// The bytes that one request may take of a share at most.
+    /// Returns the most bytes that one request of this kind may take.
     #[must_use]
     pub fn largest(&self, share: Share) -> usize {
         self.pool(share).largest
@@ -144,7 +145,7 @@ impl Fetches {
         }
     }
 
-    /// A request's share, nothing of it used.
+    /// Returns an unused budget for one request.
     #[must_use]
     pub fn budget(&self, share: Share) -> Budget {
         Budget {
@@ -165,8 +166,8 @@ impl Fetches {
         }
     }
 
-    /// The same for the end of a lease with so many keys, when it is its turn: they take memory before the first of them is read.
-    /// Returns [`Error::TooLarge`] if they are too many for one request.
+    /// Returns the budget for the end of a lease with `keys` keys, once it is its turn: many keys take memory before the first of them is
+    /// read. Returns [`Error::TooLarge`] if they are too many for one request.
     pub async fn budget_for_lease(&self, share: Share, keys: usize) -> Result<Budget, Error> {
         let mut budget = self.budget(share);
         if keys > budget.pool.largest / ROW {
@@ -199,13 +200,13 @@ pub struct Budget {
     bytes: usize,
     pub(super) rows: usize,
     again: usize,
-    /// True if somebody may want the values that no request needs.
+    /// True if a watcher may want the values that no request needs.
     pub(super) is_unasked_read: bool,
 }
 
 impl Budget {
-    /// Takes rows that were read, and the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
-    /// evaluated, and [`Error::TooManyRequests`] if others have to end first.
+    /// Charges for rows that were read, and for the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
+    /// evaluated, and [`Error::TooManyRequests`] if others must end first.
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
@@ -250,7 +251,7 @@ impl Budget {
     }
 }
 
-/// Takes so many bytes, at once or not at all.
+/// Takes `bytes` bytes at once, or none.
 fn acquire(of: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<(), Error> {
     let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
     let permit = of.clone().try_acquire_many_owned(permits);
@@ -272,7 +273,7 @@ mod tests {
         let mut taken = Vec::new();
         let refused = loop {
             let mut budget = fetches.budget(Share::Writes);
-            // In parts, the first of which are small.
+            // In parts; the first part is small.
             match budget.take(1, SMALL).and_then(|()| budget.take(20, (24 << 20) - SMALL)) {
                 Ok(()) => taken.push(budget),
                 Err(error) => break error,

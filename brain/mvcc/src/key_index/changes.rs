@@ -26,7 +26,7 @@ pub(super) struct Bounds<'a> {
 pub(super) struct Change<'a> {
     pub(super) revision: Revision,
     pub(super) key: &'a [u8],
-    /// The key exists behind this change.
+    /// True if the key exists after this change.
     pub(super) exists: bool,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct ChangeLog {
     bytes: usize,
     /// Bytes that it may take.
     max_bytes: usize,
-    /// Every change behind this revision is here.
+    /// Every change after this revision is included.
     floor: Revision,
 }
 
@@ -109,7 +109,7 @@ struct Segment {
     changes: ChangeList,
     /// Changes ordered by key, once the segment is full.
     order: Vec<u16>,
-    /// The number of keys that as many changes of `order` have added.
+    /// At position `n`: the number of keys that the first `n` changes of `order` have added.
     sums: Vec<i16>,
 }
 
@@ -146,7 +146,7 @@ impl Segment {
         self.changes.entries.last().map(|entry| entry.revision)
     }
 
-    /// The number of keys of a part that the changes behind a revision have added.
+    /// The number of keys within `bounds` that the changes after a revision have added.
     fn added_behind(&self, revision: Revision, bounds: Bounds<'_>) -> i64 {
         if self.order.is_empty() || self.first().is_none_or(|first| first <= revision) {
             let from = self.changes.entries.partition_point(|entry| entry.revision <= revision);
@@ -162,7 +162,7 @@ impl Segment {
 }
 
 impl ChangeLog {
-    /// A log that begins behind a revision and takes no more bytes than told, but for a last segment.
+    /// An empty log of the changes after a revision, with at most `max_bytes` bytes in addition to its last segment.
     pub(super) fn behind(floor: Revision, max_bytes: usize) -> Self {
         Self {
             floor,
@@ -190,7 +190,7 @@ impl ChangeLog {
         }
     }
 
-    /// The number of keys of a part that the changes behind a revision have added; `None` if not all of them are known.
+    /// The number of keys within `bounds` that the changes after a revision have added; `None` if not all of them are known.
     pub(super) fn added_behind(&self, revision: Revision, bounds: Bounds<'_>) -> Option<i64> {
         if revision < self.floor {
             return None;
@@ -220,7 +220,7 @@ mod tests {
         let mut all = Vec::new();
         let mut revision = 10;
         for _ in 0..6_000 {
-            // Several changes of one revision may lie in two segments.
+            // Changes of one revision may be in two segments.
             revision += rng.random_range(0..2);
             let (key, exists) = ([rng.random_range(0..50)], rng.random_bool(0.6));
             let revision = revision.max(11);

@@ -49,7 +49,7 @@ impl Leaf {
     /// The position of a key, or the one at which it would be inserted.
     pub(super) fn position(&self, key: &[u8]) -> Result<usize, usize> {
         let Some(rest) = key.strip_prefix(self.shared()) else {
-            // Such a key lies before or behind all keys of the leaf.
+            // Such a key sorts before or after all keys of the leaf.
             return Err(if key < self.shared() { 0 } else { self.len() });
         };
         let (mut low, mut high) = (0, self.len());
@@ -117,7 +117,7 @@ impl Leaf {
         right
     }
 
-    /// Appends the leaf behind this one, if both together are small.
+    /// Appends the next leaf, if both together are small.
     pub(super) fn try_append(&mut self, right: &Self) -> bool {
         if self.len() + right.len() > MAX_KEYS * 3 / 4 {
             return false;

@@ -88,7 +88,7 @@ impl Store {
         loop {
             let (view, piece) = (self.revision(), self.rng.random_range(1..100));
             let keys = self.keys();
-            // The writer goes on meanwhile.
+            // The writer continues while the index is built.
             for _ in 0..self.rng.random_range(0..4) {
                 self.change();
             }

@@ -1,4 +1,4 @@
-//! A sorted set of keys that tells in a logarithmic number of steps how many of them lie before a key.
+//! A sorted set of keys that counts the keys before a given one in a logarithmic number of steps.
 //!
 //! A B+ tree whose inner nodes hold the number of keys below each child.
 
@@ -56,7 +56,7 @@ struct Child {
     node: Node,
 }
 
-/// A node that a full one was divided into: it belongs behind it.
+/// The right part of a node that was split. It is inserted after the left part.
 struct Sibling {
     from: Box<[u8]>,
     node: Node,
@@ -94,7 +94,7 @@ impl Tree {
         }
     }
 
-    /// Inserts a key; false if it is there already.
+    /// Inserts a key; false if it exists already.
     pub(super) fn insert(&mut self, key: &[u8]) -> bool {
         let (inserted, sibling) = self.root.insert(key, &mut self.memory);
         self.len += usize::from(inserted);
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Takes the node behind this one in, if both together are small.
+    /// Appends the next node, if both together are small.
     fn try_append(&mut self, right: &mut Self, from: &[u8], memory: &mut Memory) -> bool {
         match (self, right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
@@ -202,7 +202,7 @@ fn insert_into_leaf(leaf: &mut Leaf, key: &[u8], memory: &mut Memory) -> (bool, 
         leaf.insert(at, key);
         None
     } else if at == leaf.len() {
-        // Keys that come in order leave full leaves behind.
+        // Keys that arrive in order produce full leaves.
         Some((key.into(), Leaf::of(key)))
     } else if at == 0 {
         let right = std::mem::replace(leaf, Leaf::of(key));
@@ -283,7 +283,7 @@ impl Inner {
             let mut children = self.children.split_off(self.children.len() / 2);
             self.children.shrink_to_fit();
             children.shrink_to_fit();
-            // The bound stands in the parent from now on, and is counted there.
+            // From now on the parent holds the bound and counts its memory.
             let from = children.first_mut().map(|first| std::mem::take(&mut first.from));
             let inner = Inner { children };
             memory.add(inner.heap());
@@ -319,7 +319,7 @@ impl Inner {
         true
     }
 
-    /// Merges a child with the one behind it, if both together are small.
+    /// Merges a child with the next one, if both together are small.
     fn merge_behind(&mut self, at: usize, memory: &mut Memory) -> bool {
         let Some([left, right]) = self.children.get_mut(at..at + 2) else {
             return false;

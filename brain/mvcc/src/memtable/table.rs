@@ -56,7 +56,7 @@ pub struct Found {
 
 /// Versions of keys in memory.
 ///
-/// Readers pass a revision, so that they do not see versions that are inserted for later ones meanwhile.
+/// Readers pass a revision, so that they do not see versions of later revisions that are inserted while they read.
 #[derive(Debug)]
 pub struct Memtable {
     versions: SkipMap<Place, Version>,
@@ -183,12 +183,12 @@ impl Memtable {
         }
     }
 
-    /// The first place at or behind `key` as of `at`.
+    /// The first place at or after `key` as of `at`.
     fn seek(&self, key: &[u8], at: Revision) -> Option<Node<'_>> {
         self.versions.lower_bound(Bound::Included(&(key, at) as &dyn At))
     }
 
-    /// The first place of the first key behind `key`.
+    /// The first place of the first key after `key`.
     fn behind(&self, key: &[u8]) -> Option<Node<'_>> {
         self.versions
             .lower_bound(Bound::Excluded(&(key, Revision::MIN) as &dyn At))

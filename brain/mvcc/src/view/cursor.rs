@@ -59,18 +59,18 @@ pub struct Cursor<'a, S> {
     at: Revision,
     values: bool,
     source: Source,
-    /// Object rows that may still be passed over before it goes on with index rows.
+    /// Object rows that the walk may still skip before it switches to index rows.
     to_pass: usize,
     /// The end of the index rows.
     index_to: Bytes,
-    /// Rows that the next step takes: fewer where values are long.
+    /// The number of rows that the next step reads: fewer where values are long.
     page_rows: usize,
-    /// Rows that it takes at least, however few pairs are wanted: twice as many each time that all were of deleted keys.
+    /// The least number of rows that it reads, however few pairs are wanted. It doubles each time that all rows were of deleted keys.
     least_rows: usize,
     /// Keys not yet answered.
     from: Bound<Bytes>,
     to: Option<Bytes>,
-    /// Rows not yet read. Never behind `from`.
+    /// Rows not yet read. Never before `from`.
     row_from: Bytes,
     row_to: Option<Bytes>,
     done: bool,
@@ -79,7 +79,7 @@ pub struct Cursor<'a, S> {
 impl<'a, S: Snapshot> Cursor<'a, S> {
     /// At the beginning of a span.
     pub(super) fn new(view: &'a View<S>, span: &Span, at: Revision, values: bool) -> Self {
-        // Without older versions all values stand side by side, and each is read once.
+        // Without older versions all values are stored side by side, and each is read once.
         let source = match at < view.rows_revision || values && view.rows.scans_values() {
             true => Source::Objects,
             false => Source::Index,
@@ -205,7 +205,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         })
     }
 
-    /// Goes on behind a key that may lie before rows already read.
+    /// Continues after a key that may sort before rows already read.
     fn skip_behind(&mut self, key: Bytes) {
         let row = match self.source {
             Source::Index => keys::index_key(&key),
@@ -242,7 +242,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
 
     /// Pairs with values from object rows.
     async fn object_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, Reached), RowsError> {
-        // At an old revision, newer versions may stand before the one that counts.
+        // At an old revision, newer versions may precede the wanted one.
         let max_rows = match self.at < self.view.rows_revision {
             true => PAGE_ROWS,
             false => PAGE_ROWS.min(max_rows + max_rows / 2),
@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    /// As many keys in rows as told, all but the last of which were deleted since, and as many more that are in memory alone.
+    /// A view with `keys` keys in rows and `keys` more keys in memory only. Memory also has deletions of all keys in rows but the last one.
     async fn deleted_since(keys: usize) -> View<MemRowsSnapshot> {
         let (rows, memtables) = (MemRows::new(), MemtableSet::new());
         let mut changes = Vec::new();

@@ -39,7 +39,7 @@ pub struct Versions<'a, S> {
     sources: Vec<Source>,
     /// The last version that was read: sources may have the same ones.
     last: Option<(Bytes, Revision)>,
-    /// True if the newest version of the last key that is not after the compacted revision was found.
+    /// True if the newest version of the last key at or before the compacted revision was found.
     is_decided: bool,
     /// The last version, which may turn out to be recreated.
     held: Option<KeyVersion>,
@@ -58,7 +58,7 @@ struct Source {
 enum From {
     /// Rows from this row key on.
     Rows(Bytes),
-    /// A memtable behind a version.
+    /// Versions of a memtable after this one.
     Memtable(Arc<Memtable>, Option<(Bytes, Revision)>),
 }
 
