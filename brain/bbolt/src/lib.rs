@@ -1,8 +1,8 @@
 //! The file format of bbolt, in which etcd keeps its store and sends snapshots. It knows nothing of etcd.
 //!
-//! A file is a sequence of pages. Pages 0 and 1 are meta pages, of which the valid one with the higher transaction id counts. It
+//! A file is a sequence of pages. Pages 0 and 1 are meta pages; the valid one with the higher transaction id counts. It
 //! names the page of the root bucket, a tree of branch and leaf pages whose values are buckets, each a tree of its own. A page that
-//! is too long for its place goes on in the pages behind it, its overflow.
+//! is too long for its place continues in the following pages, its overflow.
 //!
 //! [`Writer`] writes a file from front to back, from keys in ascending order, and holds no more than one page of each level of a
 //! tree. [`Reader`] takes nothing in a file for granted: numbers of pages, lengths and the order of keys are checked, no page is read

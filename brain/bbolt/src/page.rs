@@ -2,9 +2,9 @@
 
 /// Bytes of a page's header.
 pub(super) const HEADER: usize = 16;
-/// Bytes of an element of a leaf or branch page, beside its key and value.
+/// Bytes of an element of a leaf or branch page, in addition to its key and value.
 pub(super) const ELEMENT: usize = 16;
-/// Bytes of a meta page behind its header.
+/// Bytes of a meta page after its header.
 pub(super) const META: usize = 64;
 /// Bytes of a bucket's header, which is the value of its name.
 pub(super) const BUCKET: usize = 16;
@@ -31,7 +31,7 @@ pub(super) struct Header {
     pub(super) id: u64,
     pub(super) flags: u16,
     pub(super) count: u16,
-    /// Pages behind this one that belong to it.
+    /// The number of following pages that belong to this one.
     pub(super) overflow: u32,
 }
 
@@ -86,7 +86,7 @@ impl Meta {
         bytes
     }
 
-    /// Decodes a meta page behind its header; `None` if it is none, if it is of another version, or if its checksum does not match.
+    /// Decodes the part of a meta page after its header; `None` if it is no meta page, has another version, or does not match its checksum.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; META] = bytes.first_chunk()?;
         let is_ours = u32_at(bytes, 0)? == MAGIC && u32_at(bytes, 4)? == VERSION;

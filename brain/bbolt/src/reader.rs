@@ -1,4 +1,4 @@
-//! Reads a file, of which nothing is taken for granted.
+//! Reads a file, and takes nothing in it for granted.
 
 use std::fs::File;
 use std::io;
@@ -84,7 +84,7 @@ pub enum Visited<'b> {
 #[derive(Debug, Clone)]
 enum Root {
     Page(u64),
-    /// The page of a small bucket, which stands behind its header.
+    /// The page of a small bucket, which is stored after the bucket's header.
     Inline(Bytes),
 }
 
@@ -213,7 +213,7 @@ fn newest_meta<F: ReadAt + ?Sized>(file: &F, len: u64) -> Result<Option<Meta>, E
 }
 
 impl Page {
-    /// A page of `len` bytes at offset `at`, of which `bytes` are in memory.
+    /// Creates a page of `len` bytes at offset `at`; `bytes` are those in memory.
     fn new(number: u64, bytes: Bytes, (at, len): (u64, usize)) -> Result<Self, Error> {
         let header = Header::decode(&bytes).ok_or_else(|| damaged("a page without a header"))?;
         let is_leaf = match header.flags {

@@ -169,7 +169,7 @@ fn elements_that_share_bytes_are_damage() {
         .unwrap();
     let mut other = bytes.clone();
     for element in 0..30_u32 {
-        // Each value goes on up to the end of the page.
+        // Each value extends to the end of the page.
         let key = u32::from_le_bytes(
             other[leaf * 4096 + 16 + element as usize * 16 + 4..][..4]
                 .try_into()

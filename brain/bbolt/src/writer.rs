@@ -117,7 +117,7 @@ impl<W: Write + Seek> Writer<W> {
         let mut header = vec![0; BUCKET];
         match root {
             Some(root) => header[..8].copy_from_slice(&root.to_le_bytes()),
-            // An empty bucket is inline: its only page stands behind its header.
+            // An empty bucket is inline: its only page is stored after its header.
             None => header.extend_from_slice(
                 &Header {
                     id: 0,

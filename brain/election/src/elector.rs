@@ -112,7 +112,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     }
 
     /// Campaigns and leads until `stop`, then releases the lock if it holds it. May be dropped at any time: the term then ends at
-    /// once, but other candidates have to wait until the lease expires.
+    /// once, but other candidates must wait until the lease expires.
     ///
     /// # Errors
     /// [`RunError::Lost`], if the configuration asks for it.
@@ -172,7 +172,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             };
             match outcome {
                 Ok(Done::Read) => self.publish(),
-                // A leader has to learn at once who wrote; a candidate need not hurry.
+                // A leader must learn at once who wrote; a candidate can wait.
                 Err(LockError::Conflict) if led => {
                     debug!(lock = self.lock.describe(), "the lock changed under a renewal")
                 }
@@ -272,7 +272,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
             Err(TransferError::NotLeading)
         } else {
             let outcome = self.yield_to("").await;
-            // The term ends also if the record could not be changed and has to expire.
+            // The term ends even if the record could not be changed and must expire.
             self.state.end();
             outcome
         };

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 
 use crate::{Lock, LockError, Record, Timestamp};
 
-/// Runs the laws on an empty `lock`, and leaves records behind. `again` is a second handle on the same record.
+/// Runs the laws on an empty `lock`, and leaves records in it. `again` is a second handle on the same record.
 ///
 /// # Errors
 /// The law that does not hold.

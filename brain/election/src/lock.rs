@@ -12,7 +12,7 @@ use crate::record::Record;
 ///    record. (Kubernetes does not count a write that changes nothing. The elector makes none: `renew_time` always advances.)
 /// 3. `get` returns every write that was acknowledged before the call, and never an older one than an earlier `get` did.
 /// 4. [`LockError::Conflict`] means that nothing was written and never will be. [`LockError::Failed`] of a write promises nothing:
-///    the write may be there, or appear later, as long as law 1 allows it. So may a write whose future was dropped.
+///    the write may have happened, or may happen later, as long as law 1 allows it. The same holds for a write whose future was dropped.
 ///
 /// Calls need no time limit of their own (the elector has one), but must be safe to drop.
 pub trait Lock: Send + Sync + 'static {

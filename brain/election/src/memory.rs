@@ -1,4 +1,4 @@
-//! A lock in memory, for tests: like a lock behind a network, it loses requests and answers and delivers late, on demand.
+//! A lock in memory, for tests. On demand it loses requests and answers and delivers late, as a lock across a network does.
 //!
 //! It uses tokio's time, so that a paused clock controls it. A request in flight arrives even if its sender gave up.
 

@@ -58,7 +58,7 @@ impl Record {
     }
 }
 
-/// Returns `wall` with the precision of a record, or just after `previous` if the wall clock stands still or went back.
+/// Returns `wall` with the precision of a record, or just after `previous` if the wall clock stopped or went back.
 pub(crate) fn later_than(previous: Option<Timestamp>, wall: Timestamp) -> Timestamp {
     let micros = match previous {
         Some(previous) => wall.as_microsecond().max(previous.as_microsecond().saturating_add(1)),

@@ -23,8 +23,8 @@ pub enum Predecessor {
     Expired,
     /// The record already named this candidate: the lock was handed over to it, or the record remains from its own last term.
     Named,
-    /// There was no record, or one without any earlier holder. It may have been deleted, and an older leader may still serve reads:
-    /// a leader after this has to wait a lease duration before it serves.
+    /// No record existed, or it named no earlier holder. It may have been deleted, and an older leader may still serve reads:
+    /// the new leader must wait a lease duration before it serves.
     Unseen,
 }
 
@@ -140,8 +140,9 @@ impl<V: Clone> State<V> {
                 Predecessor::Named
             }
         } else if seen.record.is_free() {
-            // A lock that was created beforehand does not tell who led without it, nor does one whose holder somebody else removed: who
-            // releases it leaves a lease of a second that begins then, as Kubernetes' clients do.
+            // A free record does not prove that no leader is left: it may have been created in advance, or another client may have
+            // removed its holder. A holder that releases the lock itself leaves a lease of one second that begins then, as
+            // Kubernetes' clients do.
             let record = &seen.record;
             let begins = record.renew_time.is_some() && record.renew_time == record.acquire_time;
             let released = begins && record.lease_duration <= RELEASED;
@@ -278,7 +279,7 @@ impl<V: Clone> State<V> {
     /// Ends the term, if any, and returns the record to write so that `to` (or, if empty, the first candidate) can lead at once.
     ///
     /// `None`: the last known record does not name this candidate; or an older leader whose end it did not see may still be valid,
-    /// and the successor must wait as well: the record has to expire.
+    /// and the successor must wait as well, until the record expires.
     pub fn yield_to(&mut self, to: &str, now: Moment, wall: Timestamp) -> Option<(Record, V)> {
         if self.predecessor_may_lead(now) || self.unseen_claim || self.claim == Some(Predecessor::Unseen) {
             return None;

@@ -78,7 +78,8 @@ pub trait Rows: Clone + Send + Sync + 'static {
     /// Returns the age at which a snapshot should be replaced; `None` if it stays valid for ever.
     fn renew_after(&self) -> Option<Duration>;
 
-    /// Returns once views are to be renewed before that, because work waits for what the older ones keep; never if there is no such work.
+    /// Returns once views should be renewed even earlier, because work waits until older views release what they hold. Never returns if
+    /// no such work exists.
     fn renewal_asked(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }
@@ -124,7 +125,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
 pub enum Change {
     /// Sets the row `key` to a value.
     Put(Bytes, Bytes),
-    /// Removes the row `key`, if it is there.
+    /// Removes the row `key`, if it exists.
     Delete(Bytes),
 }
 

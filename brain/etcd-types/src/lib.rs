@@ -1,4 +1,4 @@
-//! What etcd's clients see: the messages of its API, the types of a store behind them, and its errors with their codes and texts.
+//! The API that etcd's clients see: its messages, the types that a store uses for them, and its errors with their codes and texts.
 //!
 //! It must not know how anything is stored or served.
 

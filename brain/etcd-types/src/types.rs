@@ -197,12 +197,12 @@ pub enum AuthError {
     InvalidManagement,
 }
 
-/// A user as a request was identified.
+/// The user that a request was identified as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Its name.
     pub name: String,
-    /// The auth revision as of which it was identified.
+    /// The auth revision at which it was identified.
     pub revision: u64,
 }
 

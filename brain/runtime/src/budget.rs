@@ -244,7 +244,7 @@ impl Meter {
         Ok(Self(Some(Arc::new(Mutex::new(account.charge(0)?)))))
     }
 
-    /// Creates a meter that charges nobody.
+    /// Creates a meter that charges no account.
     #[must_use]
     pub fn unlimited() -> Self {
         Self(None)
@@ -258,7 +258,7 @@ impl Meter {
         }
     }
 
-    /// Returns a separate charge to the same account, for data that outlives the response; `None` if nobody is charged. Fails if
+    /// Returns a separate charge to the same account, for data that outlives the response; `None` if the meter charges no account. Fails if
     /// not enough bytes are left.
     pub fn hold(&self, bytes: usize) -> Result<Option<Charge>, Exceeded> {
         let Some(charge) = &self.0 else { return Ok(None) };

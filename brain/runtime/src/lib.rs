@@ -1,5 +1,5 @@
-//! What every server needs, whatever it serves: tasks that end together, a thread for those that must not wait, budgets of memory, the clock, limits of the process, log lines that do not
-//! repeat.
+//! Building blocks that every server needs, whatever it serves: tasks that end together, a thread for tasks that must not wait, budgets of
+//! memory, the clock, limits of the process, log lines that do not repeat.
 //!
 //! It must not know anything of etcd, of storage or of the network.
 

@@ -150,7 +150,7 @@ const LIMIT: u32 = 20;
 /// The time in which that many lines pass.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lets a few lines of one kind pass in each interval, each of which says something of its own. Clones share it.
+/// Passes a few lines of one kind in each interval, for lines that each report something different. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct LogLimit(Arc<Mutex<LimitState>>);
 

@@ -4,8 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit of open files as far as possible, and returns it. Files of the log stay open, so it has to be raised before a store is
-/// opened.
+/// Raises the limit of open files as far as possible, and returns it. Files of the log stay open, so raise it before a store is opened.
 ///
 /// # Errors
 /// The kernel's, which leaves the limit as it is.

@@ -1,4 +1,4 @@
-//! A thread of its own for tasks that must go on however busy the others are.
+//! A separate thread for tasks that must continue however busy the other threads are.
 
 use std::future::Future;
 use std::io;
@@ -19,7 +19,7 @@ pub struct OwnThread {
 }
 
 impl OwnThread {
-    /// Starts the thread; the operating system shows `name`, of which it keeps 15 bytes.
+    /// Starts the thread; the operating system shows the first 15 bytes of `name`.
     ///
     /// # Errors
     /// There can be no more threads or files.

@@ -163,7 +163,7 @@ impl Hub {
         while let Some(entry) = pass.entries.get(pass.taken) {
             let (revision, position) = (entry.revision(), pass.start + pass.taken as u64);
             match revision > routing.matched {
-                // Who watches since the lock was given back is not among those that were found, and needs this one.
+                // Watchers that joined since the lock was released are missing from the deliveries so far, but need this revision.
                 true if is_continued || matches >= MATCHES => return true,
                 false if matches >= MATCHES => return false,
                 true => {

@@ -92,8 +92,8 @@ impl Hub {
         }
     }
 
-    /// Publishes `revisions`, in ascending order, to the watchers: to be called after their view is published and before any client
-    /// is told that they are committed. Costs an append, independent of the number of watchers.
+    /// Publishes `revisions`, in ascending order, to the watchers. Call it after their view is published and before any client learns
+    /// that they are committed. Costs an append, independent of the number of watchers.
     ///
     /// Revisions that are not newer than [`Hub::revision`] are skipped. If there is a gap, as when a member restarts from a later
     /// state, every watcher fetches the missing revisions from history.
@@ -101,7 +101,7 @@ impl Hub {
         let mut evicted = Vec::new();
         for committed in revisions {
             let revision = committed.revision;
-            // Nothing is made of a revision of which nothing would stay.
+            // A revision with more events than fit into the ring gets no entries: none of them would stay.
             let fits = committed.events.len() <= self.shared.options.ring_bytes / Entry::LEAST_WEIGHT;
             let entries = fits.then(|| Entry::of(&committed).collect());
             let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +136,7 @@ impl Hub {
         self.shared.published.notify_one();
     }
 
-    /// The number of watchers that want previous versions: while it is 0, writers need not read what nobody else asks for.
+    /// The number of watchers that want previous versions: while it is 0, writers need not read those that no request needs.
     #[must_use]
     pub fn watchers_with_prev_kv(&self) -> Arc<AtomicU64> {
         self.shared.gauges.with_prev_kv.clone()
@@ -204,10 +204,10 @@ impl Hub {
             ended.push(std::mem::take(&mut watchers));
         }
         self.shared.published.notify_one();
-        drop(watchers); // without the lock, where nobody took them
+        drop(watchers); // without the lock, if they were not taken
     }
 
-    /// Returns some of the watchers that are to be dropped.
+    /// Returns some of the watchers that must be dropped.
     pub(super) fn take_ended(&self, most: usize) -> Vec<Subscription> {
         let mut ended = locked(&self.shared.ended);
         let Some(ended) = &mut *ended else { return Vec::new() };
@@ -257,7 +257,7 @@ impl Hub {
         self.shared.gauges.pending.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of watchers and pending events; whoever passes events on keeps them true.
+    /// Returns the counts of watchers and pending events. The code that passes events on keeps them up to date.
     #[must_use]
     pub fn gauges(&self) -> &Gauges {
         &self.shared.gauges

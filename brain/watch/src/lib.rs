@@ -36,7 +36,7 @@ use etcd_types::types::Revision;
 pub struct Options {
     /// The size of the ring in bytes: keys, values and their encodings.
     pub ring_bytes: usize,
-    /// The most runs of events in one mailbox; with more, its watcher has to catch up.
+    /// The most runs of events in one mailbox; a watcher with more must catch up from history.
     pub mailbox_runs: usize,
     /// The bytes of keys and values in one batch; the revision that reaches the limit is completed.
     pub batch_bytes: usize,

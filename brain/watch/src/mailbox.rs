@@ -222,7 +222,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// Locks the mutex, also after a holder panicked: critical sections leave no partial state behind.
+/// Locks the mutex, even after a holder panicked: critical sections leave no partial state.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

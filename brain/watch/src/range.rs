@@ -12,7 +12,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Returns true if `key` lies before the end.
+    /// Returns true if `key` sorts before the end.
     pub(super) fn is_after(&self, key: &[u8]) -> bool {
         match self {
             End::Before(end) => key < end.as_ref(),

@@ -52,8 +52,8 @@ enum Failed {
     Unavailable(Arc<str>),
 }
 
-/// A read in progress. It is a task of its own, because a stream is not polled while its client reads no answers: others wait for the
-/// same read, or for its turn. It ends when nobody waits for it any more.
+/// A read in progress. It is a task of its own, because a stream is not polled while its client reads no answers, and other streams wait
+/// for the same read, or for its turn. The task ends when no stream waits for it any more.
 type Loading = BoxFuture<'static, Loaded>;
 
 impl Chunk {
@@ -99,9 +99,9 @@ pub struct Replay<H> {
     reads: Semaphore,
     /// Reads in progress: other requests for the same chunk share the result, even if it is too large to be cached.
     loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<Loading>>>,
-    /// The last one that was too large for the cache, as long as somebody holds it.
+    /// The last chunk that was too large for the cache, as long as a stream or `kept` holds it.
     large: Mutex<Weak<Chunk>>,
-    /// Holds it for a while.
+    /// Holds the large chunk for a while.
     kept: Mutex<Option<Owned<()>>>,
     failing: AtomicBool,
 }
@@ -190,7 +190,7 @@ impl<H: History> Replay<H> {
         let replay = Arc::clone(self);
         let mut reading = Owned::start(async move {
             let loaded = replay.try_load(from, prev_kv).await;
-            // Who asks from now on reads again.
+            // From now on a request for this chunk starts a new read.
             locked(&replay.loading).remove(&(from, prev_kv));
             loaded.map(|chunk| Arc::downgrade(&chunk)).map_err(Failed::from)
         });

@@ -225,7 +225,7 @@ impl Ring {
     }
 
     /// Returns the events of `range` from revision `from` on, whole revisions up to `limit`, and the revision at which the next
-    /// scan has to begin. The ring must cover `from`, and `limit.through` must not be beyond the ring.
+    /// scan must begin. The ring must cover `from`, and `limit.through` must not be beyond the ring.
     pub(super) fn scan(&self, range: &KeyRange, from: Revision, limit: Limit) -> (Vec<Arc<Entry>>, Revision) {
         let offset = self.entries.partition_point(|entry| entry.revision() < from);
         scan(self.entries.range(offset..), range, limit)

@@ -59,7 +59,7 @@ pub enum Step {
     Held,
     /// This revision is no longer in the ring: continue with [`Subscription::replay`].
     Missing(Revision),
-    /// The previous versions of this revision are too large to be read: the watch cannot go on.
+    /// The previous versions of this revision are too large to be read: the watch cannot continue.
     TooLarge(Revision),
     /// Nothing to do until the inbox lists the watcher.
     Synced,
@@ -149,7 +149,7 @@ impl Subscription {
         self.held = held;
     }
 
-    /// Returns the first revision of which no event was returned yet.
+    /// Returns the first revision whose events have not been returned yet.
     #[must_use]
     pub fn next(&self) -> Revision {
         self.next
@@ -286,7 +286,7 @@ impl Subscription {
         Step::Nothing
     }
 
-    /// Returns the first revision of these events of which some previous versions that the watcher wants were not read.
+    /// Returns the first revision of these events that lacks previous versions which the watcher wants and which were not read.
     fn first_lacking(&self, entries: &[Arc<Entry>]) -> Option<Revision> {
         let is_lacking = |entry: &&Arc<Entry>| {
             let event = entry.event();

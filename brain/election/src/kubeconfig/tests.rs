@@ -108,7 +108,7 @@ async fn forms_are_read_as_by_client_go() {
         let head = sent(&lock.unwrap(), &api_server).await;
         assert!(head.contains(expected), "{user}: {head}");
     }
-    // What `base64` prints has line breaks.
+    // The output of `base64` has line breaks.
     let broken = |pem: &str| {
         let data = STANDARD.encode(pem);
         let lines = data.as_bytes().chunks(76);

@@ -1,6 +1,6 @@
-//! A register in memory: for a member whose store nobody else can reach, as that of a data directory, which its lock guards.
+//! A register in memory: for a member whose store no other member can reach, such as a data directory, which its lock guards.
 //!
-//! It ends with the process, and so does all that an earlier life of the member may have claimed in it.
+//! Its value ends with the process, and so does every claim that an earlier run of the member made in it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

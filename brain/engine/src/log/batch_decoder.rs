@@ -1,7 +1,7 @@
 //! The order in which records make sense: which slot is read next, which epoch follows, which parts make a batch.
 //!
-//! Pure state, without a log. Invariant: `next` is never inside the dead slots behind a barrier that was read, and all
-//! parts in `parts` stand right before it.
+//! Pure state, without a log. Invariant: `next` is never inside the dead slots after a barrier that was read, and all
+//! parts in `parts` are in the slots right before it.
 
 use bytes::{Bytes, BytesMut};
 
@@ -14,7 +14,7 @@ use super::{LogError, Slot};
 pub enum LogEntry {
     /// An epoch began in this slot.
     Barrier(Slot, Barrier),
-    /// A whole batch, its first slot and the slot behind its last one.
+    /// A whole batch, with its first slot and the slot after its last one.
     Batch {
         /// Slot of its first part.
         first: Slot,
@@ -94,7 +94,7 @@ impl BatchDecoder {
     /// Takes the record at the frontier; returns the item that it completes.
     ///
     /// # Errors
-    /// [`LogError::Corrupt`] if the record cannot stand there.
+    /// [`LogError::Corrupt`] if the record is not valid in this slot.
     pub fn accept(&mut self, slot: Slot, frame: Frame) -> Result<Option<LogEntry>, LogError> {
         debug_assert_eq!(slot, self.next);
         match frame {

@@ -1,7 +1,7 @@
 //! A faulty twin around any log: it loses, delays and repeats appends, as a network would.
 //!
-//! Deterministic: faults come from a script, or from a seed, or both (the script first). Delayed appends land on a call of
-//! the test, or, in a seeded twin, before some later append; also when their slot has been destroyed meanwhile.
+//! Deterministic: faults come from a script, or from a seed, or both (the script first). Delayed appends arrive on a call of
+//! the test, or, in a seeded twin, before some later append, even if their slot has been destroyed since.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -204,7 +204,7 @@ impl<L: Log> Faulty<L> {
     }
 }
 
-/// The answer to an append of which nothing is known.
+/// The answer to an append whose outcome is unknown.
 fn unknown(slot: Slot, fault: Fault) -> Result<(), AppendError> {
     Err(AppendError::Unknown(
         slot,

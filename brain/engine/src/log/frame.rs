@@ -28,9 +28,9 @@ pub struct Barrier {
     /// Member id of the writer.
     pub writer: u64,
     /// Time for which the writer may answer reads after its lock was last renewed. A successor that did not see the lock
-    /// expire has to wait this long.
+    /// expire must wait this long.
     pub lease: Duration,
-    /// The lock that it held. Seeing another lock expire proves nothing about this writer. 0 is the lock in the store itself.
+    /// The lock that the writer held. Seeing another lock expire proves nothing about this writer. 0 is the lock in the store itself.
     pub lock: u64,
 }
 

@@ -187,7 +187,7 @@ async fn destruction_stays_below_the_watermark<S: Subject>(mut subject: S) {
     assert!(log.size() < 120 * 300, "{} bytes are left", log.size());
 }
 
-/// Everything from `watermark` on is there, and nothing that never was.
+/// Checks that the log holds everything from `watermark` on, and nothing that was never written.
 async fn check_destroyed(log: &impl Log, watermark: u64, expected: &[(u64, Bytes)], written: &[(u64, Bytes)]) {
     assert_eq!(read_all(log, watermark).await, expected);
     let left = read_all(log, 0).await;

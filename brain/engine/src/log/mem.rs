@@ -38,8 +38,8 @@ impl MemLog {
         Self::keeping(|_| false)
     }
 
-    /// An empty log whose destruction spares the records that `kept` names. A log with several writers has to spare
-    /// the barriers, which only the layer above can tell from other records.
+    /// An empty log whose destruction spares the records that `kept` names. A log with several writers must spare the barriers,
+    /// which only the layer above can tell from other records.
     #[must_use]
     pub fn keeping(kept: fn(&[u8]) -> bool) -> Self {
         let state = State {

@@ -33,14 +33,14 @@ impl<L: Log> Reader<L> {
         }
     }
 
-    /// The same, which takes about so many bytes from the log at once.
+    /// Returns the same reader, which reads about `bytes` bytes from the log at once.
     #[must_use]
     pub fn in_chunks(mut self, bytes: usize) -> Self {
         self.chunk = bytes;
         self
     }
 
-    /// Returns a reader that begins at the first item at or behind `from`, which may be any slot from the watermark on.
+    /// Returns a reader that begins at the first item at or after `from`, which may be any slot from the watermark on.
     pub async fn seek(log: L, from: Slot) -> Result<Self, LogError> {
         let mut search = BarrierSearch::new(Window::FORMAT, from);
         loop {
@@ -49,9 +49,9 @@ impl<L: Log> Reader<L> {
                 break;
             }
         }
-        let watermark = log.watermark().await?; // after the slots, so that it covers what was destroyed of them
+        let watermark = log.watermark().await?; // after the slots, so that it covers those of them that were destroyed
         let mut reader = Self::new(log, search.first_alive(watermark));
-        // In the middle of a batch: go on behind it.
+        // In the middle of a batch: skip the rest of it.
         while let Some((slot, bytes)) = reader.peek().await? {
             match Frame::decode(slot, bytes)? {
                 Frame::Part(part) if part.index > 0 => {
@@ -91,7 +91,7 @@ impl<L: Log> Reader<L> {
         Ok(None)
     }
 
-    /// Takes the record of the next slot, from any source. Returns [`LogError::Corrupt`] if it cannot stand there.
+    /// Takes the record of the next slot, from any source. Returns [`LogError::Corrupt`] if the record is not valid in that slot.
     pub fn accept(&mut self, slot: Slot, bytes: Bytes) -> Result<Option<LogEntry>, LogError> {
         self.decoder.accept(slot, Frame::decode(slot, bytes)?)
     }

@@ -29,8 +29,8 @@ impl Window {
 
 /// Finds the slot at which to begin to read in the middle of the log: the barriers before a slot decide whether it is dead.
 ///
-/// A barrier may itself stand in a dead slot, if the writer that placed it was misled by late records in destroyed slots. So
-/// the search looks back from each barrier that it finds, until none is near.
+/// A barrier may itself be in a dead slot, if the writer that placed it was misled by late records in destroyed slots. So
+/// the search looks back from each barrier that it finds, until no other one is near.
 #[derive(Debug, Clone)]
 pub struct BarrierSearch {
     window: Window,
@@ -40,7 +40,7 @@ pub struct BarrierSearch {
 }
 
 impl BarrierSearch {
-    /// Looks back from a slot at or behind the watermark.
+    /// Creates a search that looks back from a slot at or after the watermark.
     #[must_use]
     pub fn new(window: Window, from: Slot) -> Self {
         Self {
@@ -50,29 +50,29 @@ impl BarrierSearch {
         }
     }
 
-    /// The slots to look for barriers in: from the first up to the second, which is not one of them.
+    /// Returns the slots to search for barriers: from the first up to the second, which is not included.
     #[must_use]
     pub fn near(&self) -> (Slot, Slot) {
         let end = self.barriers.last().copied().unwrap_or(self.from);
         (Slot((end.0 + 1).saturating_sub(self.window.0)), end)
     }
 
-    /// Takes the barriers found in [`BarrierSearch::near`], in ascending order; `true` when it has to be looked once more.
+    /// Takes the barriers found in [`BarrierSearch::near`], in ascending order. Returns true if the search must continue.
     pub fn found(&mut self, barriers: &[Slot]) -> bool {
         self.barriers.extend(barriers.iter().rev());
         !barriers.is_empty()
     }
 
-    /// The first slot at or behind the one looked back from that is not dead. `watermark` was read after the barriers.
+    /// Returns the first slot at or after the starting slot that is not dead. `watermark` was read after the barriers.
     ///
-    /// Barriers below the watermark do not count: the dead slots of a true one are below it as well, for it never stands
-    /// inside them, and a stray one, put into a destroyed slot, kills nothing.
+    /// Barriers below the watermark do not count. The watermark is never inside the dead slots of a genuine barrier, so these are
+    /// below it as well. A stray barrier, written to a destroyed slot, makes no slots dead.
     #[must_use]
     pub fn first_alive(&self, watermark: Slot) -> Slot {
         let counting = self.barriers.iter().rev().filter(|barrier| **barrier >= watermark);
         let alive = counting.fold(Slot(0), |alive, barrier| match *barrier >= alive {
             true => self.window.behind_barrier(*barrier),
-            false => alive, // it stands in a dead slot
+            false => alive, // it is in a dead slot
         });
         alive.max(self.from)
     }

@@ -67,7 +67,7 @@ pub enum OpenError {
 }
 
 impl Writer {
-    /// Reads everything behind `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
+    /// Reads everything after `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
     /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
     /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
     /// [`OpenError`], or with the error of `replay`.
@@ -111,7 +111,7 @@ impl Writer {
                         barrier,
                     ));
                 }
-                Err(WriteError::Deposed(_)) => {} // somebody was faster: read it, go on
+                Err(WriteError::Deposed(_)) => {} // another writer was faster: read its record and try again
                 Err(error) => return Err(OpenError::Write(error).into()),
             }
         }
@@ -158,7 +158,7 @@ impl Writer {
         bytes
     }
 
-    /// Takes the slots for a batch that was written behind [`Writer::buffer`]'s header.
+    /// Takes the slots for a batch that was appended to the header from [`Writer::buffer`].
     /// A batch that is too long for one record is cut into parts.
     pub fn take_slots(&mut self, batch: BytesMut) -> Vec<(Slot, Bytes)> {
         let mut slots = Vec::with_capacity(1);
@@ -249,7 +249,7 @@ async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(boo
             Ok(()) => return Ok(()),
             Err(AppendError::Taken(slot, _)) => return Err(WriteError::Deposed(slot)),
             Err(AppendError::Failed(source)) => return Err(WriteError::Failed(source)),
-            // No space, too: batches behind this one may be under way, so it cannot be taken back.
+            // `Full` is repeated, too: later batches may be in flight, so the append cannot be taken back.
             Err(error @ (AppendError::Unknown(..) | AppendError::Unavailable(_) | AppendError::Full(_))) => error,
         };
         tracing::warn!(%slot, error = &error as &dyn std::error::Error, "repeating an append");

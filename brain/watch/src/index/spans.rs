@@ -123,7 +123,7 @@ impl<T> Spans<T> {
             }
             self.stab_below(node.left, key, found);
             if node.from.as_ref() > key {
-                return; // all ranges to the right begin behind the key
+                return; // all ranges to the right begin after the key
             }
             if node.end.is_after(key) {
                 node.value.iter().for_each(&mut *found);
