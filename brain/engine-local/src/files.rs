@@ -3,17 +3,17 @@
 //! - **Segments** (`files/segment.rs`) are preallocated files in which frames (`files/frame.rs`) follow each other in the
 //!   order of arrival. The first frame of each says where the segment before it ends.
 //! - **One thread** (`files/writer.rs`) writes them: all that is queued as one batch, one `fdatasync`, then the answers.
-//! - **`control`** (`files/control.rs`) holds the watermark and says which segments there have to be.
-//! - **Index files** (`files/segment_index.rs`) stand beside segments that nothing is written to any more, and may be missing.
-//! - **Open** (`files/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so any frame
-//!   proves what lies before its batch; and when the queue runs empty a mark behind the last batch proves that one too.
-//!   Hence only a last batch without a mark can be torn, or stand in the page cache alone: the one is cut, the other is
-//!   written again into a new file and synced before anybody sees it (`files/recover_tail.rs`). Everything else that is not
-//!   valid is damage: it is named, and nothing is repaired.
+//! - **`control`** (`files/control.rs`) holds the watermark and says which segments must exist.
+//! - **Index files** (`files/segment_index.rs`) belong to segments that are no longer written to, and may be missing.
+//! - **Open** (`files/open.rs`) reads everything once that is not in rows yet. A batch is written only when all before it is synced, so
+//!   any frame proves everything before its batch; and when the queue runs empty a mark after the last batch proves that one too.
+//!   Hence only a last batch without a mark can be torn, or be in the page cache alone: a torn one is cut; one in the page cache is
+//!   written again into a new file and synced before any reader sees it (`files/recover_tail.rs`). All other invalid content is
+//!   damage: it is named, and nothing is repaired.
 //! - What remains undetected: damage to a last batch without a mark looks like a torn one. The mark is not synced itself,
 //!   so this takes a power loss right after the last answer *and* a damaged sector in just that batch.
 //!
-//! Any failed write or sync ends the service of the log: later calls fail too, and the process has to end. No space is not
+//! Any failed write or sync ends the service of the log: later calls fail too, and the process must end. A lack of space is not
 //! such a failure: space is taken by preallocation, before anything is written.
 //!
 //! The directory must not be open twice. The caller holds a lock on the data directory; the log takes none of its own.
@@ -59,9 +59,9 @@ const QUEUE: usize = 1024;
 pub struct Options {
     /// Bytes of the first segment. Each one is twice as long as the one before it, so that an idle log stays small.
     pub first_segment_bytes: u32,
-    /// Bytes that segments grow to. One that has to hold a longer record is as long as that takes.
+    /// Bytes that segments grow to. A segment with a longer record is as long as that record requires.
     pub segment_bytes: u32,
-    /// Do not wait for the disk: what was acknowledged may be lost when the machine, not just the process, dies.
+    /// Do not wait for the disk: acknowledged records may be lost if the machine fails, but not if only the process does.
     pub unsafe_no_fsync: bool,
 }
 

@@ -15,7 +15,7 @@
 //! | a bit of the synced part of the newest journal | the reader of the fence: fjall and we cut there, as at a torn tail, and an older fence comes back |
 //! | a bit of an older journal, a journal missing or rolled back, an older manifest | we at open; fjall cuts or skips in silence |
 //! | the whole directory rolled back | the reader of the fence: all rows are as old as the fence |
-//! | tables exchanged against valid ones of another database | nobody |
+//! | tables exchanged against valid ones of another database | nothing |
 //!
 //! fjall has one background thread, which flushes memtables to tables, and we have one, which merges tables (`merge.rs`). Both
 //! sleep when there is nothing to do, and have no timers.
@@ -81,7 +81,7 @@ const RENEWAL_POLL: Duration = Duration::from_millis(20);
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
 const MOST_WAITS: usize = 20;
 
-/// The most merges of one defragmentation: so many, and more for each table that there is when it begins.
+/// The most merges of one defragmentation: this many, and more for each table that exists when it begins.
 const MERGES: usize = 64;
 const MERGES_OF_A_TABLE: usize = 4;
 
@@ -121,7 +121,7 @@ impl Options {
         self.quota_bytes.map(Quota)
     }
 
-    /// The bytes of new rows of which a table is made.
+    /// Returns the bytes of new rows that are flushed to one table.
     fn table_bytes(&self) -> u64 {
         let bytes = match self.quota() {
             Some(quota) => quota.memtable_bytes(self.memtable_bytes),
@@ -321,12 +321,12 @@ impl Rows for FjallRows {
         let writer = self.shared.writer.clone().lock_owned().await;
         self.retire_journal(writer).await?;
         let shared = self.shared.clone();
-        // Makes tables of all rows; rows that are written meanwhile stay in memory.
+        // Flushes all rows to tables. Rows that are written after this stay in memory.
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await?;
         self.shared.wait_for_tables().await?;
         self.renew_views().await?;
         let (mut waits, mut left) = (0, Left::Tables);
-        // What is written meanwhile makes new tables: they need not come down, or this would not end before the writes do.
+        // Later writes make new tables. These need not come down, or this would not end before the writes do.
         let mut merges = MERGES + MERGES_OF_A_TABLE * self.shared.keyspace.tree.table_count();
         loop {
             merges = merges.saturating_sub(1);
@@ -399,7 +399,7 @@ impl Shared {
         self.keyspace.disk_space() + self.database.write_buffer_size()
     }
 
-    /// Runs a write. When it fails, how much of it is there is unknown, so it stays the last one.
+    /// Runs a write. If it fails, it is unknown how much of it was applied, so no write may follow it.
     fn write<T>(&self, write: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
         self.health.check()?;
         caught(write).map_err(|error| self.failed(error))
@@ -507,9 +507,9 @@ impl Shared {
         }
     }
 
-    /// Merges all tables into one level: at once where there is space, for the new tables stand beside the old ones until they are
-    /// whole; else some of them, and in the end the last level with itself. Returns what is left to do. Blocks; where it is done at once,
-    /// fjall writes no other tables meanwhile.
+    /// Merges all tables into one level: all at once if there is enough space, because the new tables exist beside the old ones until they
+    /// are complete; else some of them, and in the end the last level with itself. Returns what is left to do. Blocks. While all are merged
+    /// at once, fjall writes no other tables.
     fn compact(&self, left: Left) -> Result<Left, RowsError> {
         self.health.check()?;
         match left {
@@ -521,8 +521,8 @@ impl Shared {
         }
     }
 
-    /// Has fjall remove the files of tables that were compacted, if they hold so many bytes: it does that only when it makes or merges
-    /// tables. Those that an older view needs stay.
+    /// Has fjall remove the files of compacted tables, if they hold at least `at_least` bytes. fjall itself does that only when it makes
+    /// or merges tables. Files that an older view needs remain.
     fn release(&self, writer: &mut Writer, at_least: u64) -> Result<(), RowsError> {
         let is_due = || {
             let waits = self.merger.waits_for_views() || self.merger.is_over_quota_by_deleted();

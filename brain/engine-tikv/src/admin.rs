@@ -22,8 +22,8 @@ const LIMITS: Limits = Limits {
 
 impl Tikv {
     /// Destroys all keys of a range on every server, with all of their versions. The results of concurrent reads and writes of
-    /// the range are undefined. It is tried once, and fails while a server cannot be reached: others may have destroyed the range,
-    /// and it has to be destroyed again.
+    /// the range are undefined. It is tried once, and fails while a server cannot be reached: the other servers may have destroyed
+    /// the range by then, and the caller must destroy it again.
     pub(crate) async fn destroy(&self, from: &Bytes, to: &Bytes, limit: Duration) -> Result<(), Error> {
         let destroy = |client: TransactionClient| {
             let range = from.to_vec()..to.to_vec();

@@ -35,7 +35,7 @@ pub struct TikvRegister {
     ahead: Option<Ahead>,
 }
 
-/// What was read ahead of the next swap. Clones share it.
+/// The transaction that was read ahead for the next swap. Clones share it.
 #[derive(Debug, Clone, Default)]
 struct Ahead(Arc<Mutex<Next>>);
 
@@ -54,7 +54,7 @@ impl Ahead {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was read, and waits for a read under way. A transaction is committed once, so nobody else gets it.
+    /// Takes what was read ahead, and waits for a read in progress. A transaction is committed once, so no other caller gets it.
     async fn take(&self) -> Option<ReadAt> {
         let next = std::mem::take(&mut *self.next());
         match next {
@@ -76,8 +76,8 @@ impl TikvRegister {
         }
     }
 
-    /// A register that one member replaces again and again and has to be quick. A request ends within `deadline`; a connection that
-    /// is silent for a third of it is helped out by another one.
+    /// A register that one member replaces again and again and that must be quick. A request ends within `deadline`. If a connection is
+    /// silent for a third of that time, another one is tried.
     pub(super) fn reading_ahead(tikv: Tikv, key: Bytes, deadline: Duration) -> TikvRegister {
         let limits = Limits {
             attempt: deadline / 3,
@@ -141,7 +141,7 @@ impl TikvRegister {
         let reading = Owned::start(async move {
             // Either way it is time to read.
             drop(tokio::time::timeout(READ_BACK, answered.cancelled()).await);
-            // Whoever needs it reads it again.
+            // If this fails, the next swap reads again.
             register.read(register.limits()).await.ok()
         });
         *ahead.next() = Next::Reading(reading);

@@ -24,7 +24,7 @@ pub(crate) enum Error {
     /// record and is never lost alone.
     #[error("a key has lost its value")]
     DefaultNotFound(#[source] anyhow::Error),
-    /// A lock stands in the way, longer than a writer takes.
+    /// A lock blocked the call for longer than a writer takes.
     #[error("locked by another transaction")]
     Locked(#[source] anyhow::Error),
     /// The same call may succeed later. It is unknown whether it had an effect.
@@ -43,8 +43,8 @@ pub(super) enum Health {
     Broken,
 }
 
-/// The size class of a message: a long one may be too large for TiKV, or for a proxy before it. A short one that is rejected as too
-/// large has met another limit: a memory quota, or a connection that has to slow down.
+/// The size class of a message: a long one may be too large for TiKV, or for a proxy before it. If a short one is rejected as too
+/// large, it has met another limit: a memory quota, or a connection that must slow down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     /// It cannot be too large.
@@ -63,7 +63,7 @@ const SELF_ROLLED_BACK: i32 = 3;
 const LONG: usize = 1 << 20;
 
 impl Message {
-    /// A message that carries so many bytes.
+    /// Returns the class of a message that carries this many bytes.
     pub(super) fn of(bytes: usize) -> Message {
         if bytes < LONG { Message::Short } else { Message::Long }
     }

@@ -144,7 +144,7 @@ impl Tikv {
                 async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
             };
             let mut locks = self.patiently("scan_locks", ROUND_TRIPS, scan).await?;
-            // Each region answers with so many: up to the key of the last of as many in all, none is missing.
+            // Each region answers with at most `LOCKS` locks, so none is missing up to the key of the `LOCKS`-th lock of all answers.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
             let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
             locks.truncate(LOCKS as usize);
@@ -200,8 +200,8 @@ impl Tikv {
         Ok(until)
     }
 
-    /// Calls until it succeeds, for a minute. An attempt has the time of so many short calls as the cluster takes them. Most of the
-    /// cluster is not ours: a failure there does not count against the client.
+    /// Calls until it succeeds, for a minute. An attempt may take as long as `requests` short calls take in this cluster at present.
+    /// Most of the cluster is not ours: a failure there does not count against the client.
     async fn patiently<T, F>(
         &self,
         op: &'static str,
@@ -263,7 +263,7 @@ fn range(from: &Bytes, to: &Bytes) -> BoundRange {
     }
 }
 
-/// The first key behind `key`.
+/// The first key after `key`.
 fn after(key: &[u8]) -> Bytes {
     let mut after = BytesMut::with_capacity(key.len() + 1);
     after.put_slice(key);

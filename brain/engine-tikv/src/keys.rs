@@ -1,6 +1,6 @@
 //! Keys in TiKV: everything of one store begins with its prefix, and the prefix with its length.
 //!
-//! | what | behind the prefix |
+//! | what | after the prefix |
 //! |---|---|
 //! | register | `c` name |
 //! | fence | `f` |
@@ -8,7 +8,7 @@
 //! | row | `r` key of the row |
 //! | slot | `w` slot, eight bytes, big endian |
 //!
-//! Invariant: no key of one prefix lies in the range of another one, also when one prefix begins with the other.
+//! Invariant: no key with one prefix is in the range of another prefix, even if one prefix begins with the other.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -28,7 +28,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The keys behind `prefix`, which has at most [`MAX_PREFIX_LEN`] bytes.
+    /// The keys with `prefix`, which has at most [`MAX_PREFIX_LEN`] bytes.
     pub(super) fn new(prefix: &[u8]) -> Option<Keys> {
         let len = u8::try_from(prefix.len()).ok()?;
         let mut bytes = BytesMut::with_capacity(1 + prefix.len());

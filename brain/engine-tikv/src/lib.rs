@@ -1,10 +1,10 @@
 //! The engines of a TiKV cluster: log, rows and registers below one prefix of its keys. Only this crate talks to TiKV, and no type of the
 //! client leaves it. It must not know etcd, nor other engines.
 //!
-//! It adds what the client lacks: a limit on every call (it has none for a whole one), retries of transient errors (a busy server
+//! It adds what the client lacks: a limit on every call (the client has none for a whole one), retries of transient errors (a busy server
 //! is reported at once), several connections, replacement of stuck clients, reloading of certificates, and an exact classification
-//! of failed commits (`error.rs`). Never used: async commit, which loses acknowledged writes with this client, and its heartbeats,
-//! which leave a task behind each transaction.
+//! of failed commits (`error.rs`). Two features are never used: async commit, which loses acknowledged writes with this client, and
+//! heartbeats, which leave a task running after each transaction.
 //!
 //! There are only three kinds of writes: `insert` of one key, once (slots); `swap` of one key (registers); and `write`, a
 //! transaction of any size whose primary key is a fence (rows). The first two are one mutation each and commit in one phase: they
@@ -66,7 +66,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
     pd::Pd::new(options).check()
 }
 
-/// A connection to a TiKV cluster, for the keys behind one prefix. Clones share it.
+/// A connection to a TiKV cluster, for the keys with one prefix. Clones share it.
 #[derive(Clone)]
 pub struct Tikv {
     shared: Arc<Shared>,
@@ -112,7 +112,7 @@ pub enum ConnectError {
 }
 
 impl Tikv {
-    /// Connects, and pins a new store to the cluster. The [`ConnectionSupervisor`] has to run as long as the connection is used.
+    /// Connects, and pins a new store to the cluster. The [`ConnectionSupervisor`] must run as long as the connection is used.
     pub async fn connect(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         let (tikv, supervisor) = Self::attach(options).await?;
         tikv.pin().await?;

@@ -3,11 +3,11 @@
 //! One mutation is one raft write, whatever its size up to TiKV's limit: no lock is left, the key is claim and content at
 //! once, and a repeated insert finds itself. Slots are read at fresh timestamps.
 //!
-//! - **Checksums**: a record is stored with one over itself and its slot, so that every reader detects bytes that rot, or that
-//!   stand where they were not written.
+//! - **Checksums**: a record is stored with a checksum over itself and its slot, so that every reader detects corrupted bytes, and bytes
+//!   that are stored in another slot than they were written to.
 //! - **Watermark**: one register that holds it and the slot up to which everything is destroyed; it moves by compare-and-set.
-//! - **Destruction** takes whole ranges on every server, past TiKV's transactions: between the records that are to be kept.
-//!   Late appends may put garbage into destroyed slots; nobody reads it, and nobody removes it.
+//! - **Destruction** deletes whole ranges between the records that must be kept, on every server, outside TiKV's transactions.
+//!   Late appends may put garbage into destroyed slots. It is never read and never removed.
 //! - **Size** counts the slots that this process wrote or read, which are at least all from the applied slot on.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -34,12 +34,12 @@ const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
 const CHUNK: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
-/// Slots below the watermark that are not destroyed yet. Servers destroy one kind of their files after the other, and a copy
-/// of a region that is made meanwhile may hold a slot that nobody can read any more. A reader that looks back from the
-/// watermark for barriers must not come across one.
+/// Slots below the watermark that are kept from destruction. Servers destroy one kind of their files after the other. A copy
+/// of a region that is made in between may hold a slot that can no longer be read. A reader that looks back from the
+/// watermark for barriers must not encounter such a slot.
 const MARGIN: u64 = 8 * WINDOW;
 
-/// Time limit of a destruction. A range may be large, but a client that is stuck is given up soon: a member that begins to lead waits
+/// Time limit of a destruction. A range may be large, but a stuck client is given up soon, because a member that begins to lead waits
 /// for this.
 const DESTROY: Duration = Duration::from_secs(4);
 
@@ -47,10 +47,10 @@ const DESTROY: Duration = Duration::from_secs(4);
 /// seen none of what its predecessor left.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Slots behind the last one that was seen within which the end of the log is expected.
+/// The end of the log is expected within this many slots after the last one that was seen.
 const NEAR: u64 = 4096;
 
-/// A log in TiKV. Clones share what they know of it.
+/// A log in TiKV. Clones share their knowledge of it.
 #[derive(Debug, Clone)]
 pub struct TikvLog {
     inner: Arc<Inner>,
@@ -78,7 +78,7 @@ struct Watermarks {
 }
 
 impl TikvLog {
-    /// The log behind a connection's prefix. Its destruction spares the records that `keep` names: several writers may
+    /// The log below a connection's prefix. Its destruction spares the records that `keep` names: several writers may
     /// append here, and an older one must never get past the barrier of its successor.
     #[must_use]
     pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
@@ -96,7 +96,7 @@ impl TikvLog {
         }
     }
 
-    /// Returns the same log; `observer` is told of each append that TiKV makes durable: it is a write and its sync.
+    /// Returns the same log. It reports each append that TiKV makes durable to `observer`, as a write with its sync.
     #[must_use]
     pub fn observed(self, observer: LogObserver) -> TikvLog {
         TikvLog {
@@ -182,7 +182,7 @@ impl Log for TikvLog {
                     .await
                     .map_err(unavailable)?;
             }
-            // Lost to another member that moved the watermark meanwhile: destroyed slots are found to be free.
+            // False if another member has moved the watermark since. The next attempt finds the destroyed slots free.
             if inner.set_marks(stored, Watermarks { destroyed, ..marks }).await? {
                 inner.index().forget_below(destroyed);
                 return Ok(destroyed < end);
@@ -215,7 +215,7 @@ impl Inner {
         let now = self.tikv.timestamp().await.map_err(|error| unknown(error.into()))?;
         let there = self.tikv.get(now, key).await.map_err(|error| unknown(error.into()))?;
         let Some(there) = there else {
-            // Destroyed meanwhile, or the other writer gave up: a repeated attempt finds out.
+            // The slot was destroyed since, or the other writer gave up: a repeated attempt finds out.
             return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
         };
         let there = unseal(slot, there).map_err(|damaged| AppendError::Failed(damaged.into()))?;
@@ -232,8 +232,8 @@ impl Inner {
         let wanted = max_bytes.min(CHUNK) / self.average.load(Ordering::Relaxed).max(1);
         let limit = u32::try_from(wanted).unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
         let keys = self.tikv.keys();
-        // A scan costs a request to every region that it touches. Taken slots stand close together, so the next ones are
-        // looked for nearby, and far away only if there are none.
+        // A scan costs a request to every region that it touches. Taken slots are close together, so the next ones are
+        // searched nearby, and further away only if none are found.
         let near = from.saturating_add(u64::from(limit));
         if near.saturating_add(NEAR) < self.highest.load(Ordering::Relaxed) {
             let page = self.scan(now, keys.slot(from), keys.slot(near), limit).await?;
@@ -354,7 +354,7 @@ impl Watermarks {
     }
 }
 
-/// A record as it is stored: its checksum behind it.
+/// Returns a record as it is stored: the record, then its checksum.
 fn seal(slot: Slot, record: &Bytes) -> Bytes {
     let mut bytes = BytesMut::with_capacity(record.len() + 4);
     bytes.put_slice(record);

@@ -60,7 +60,7 @@ pub enum Gc {
 }
 
 impl Options {
-    /// The defaults for a cluster behind these addresses of PD.
+    /// The defaults for the cluster with these addresses of PD.
     #[must_use]
     pub fn new(pd_endpoints: Vec<String>, key_prefix: impl Into<Vec<u8>>) -> Options {
         Options {

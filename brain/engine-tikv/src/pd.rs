@@ -36,10 +36,10 @@ pub(super) struct Region {
     pub(super) to: Bytes,
 }
 
-/// Time that the other addresses have to answer once one has answered.
+/// Time for the other addresses to answer once one has answered.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// The members behind the addresses of PD.
+/// The members of PD that answer at the configured addresses.
 #[derive(Debug)]
 pub(super) struct Reached {
     pub(super) cluster_id: u64,

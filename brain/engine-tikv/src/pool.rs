@@ -163,7 +163,7 @@ impl Pool {
         !self.pace.get().is_zero()
     }
 
-    /// Returns `limit`, or, if that is longer, the time of so many short calls as they have taken lately.
+    /// Returns `limit`, or the time that `calls` short calls take at present if that is longer.
     pub(super) fn stretched(&self, limit: Duration, calls: u32) -> Duration {
         limit.max(self.pace.get().saturating_mul(calls))
     }
@@ -229,7 +229,7 @@ impl Pool {
         outcome
     }
 
-    /// Calls once, and whatever comes of it is not the client's fault: others are there to notice that it is stuck.
+    /// Calls once. The outcome does not count against the client: other calls detect a stuck client.
     pub(super) async fn call_untracked<T, F>(
         &self,
         op: &'static str,
@@ -261,7 +261,7 @@ impl Pool {
         (outcome, health)
     }
 
-    /// Waits until a client is to be replaced.
+    /// Waits until a client must be replaced.
     pub(super) async fn unhealthy(&self) {
         loop {
             let noted = self.unhealthy.notified();
@@ -272,7 +272,7 @@ impl Pool {
         }
     }
 
-    /// Replaces the clients that are unhealthy, or all of them; the old ones serve until the new ones are there.
+    /// Replaces the unhealthy clients, or all of them; the old ones serve until the new ones are ready.
     pub(super) async fn replace(
         &self,
         options: &Options,

@@ -103,7 +103,7 @@ impl Tikv {
         self.shared.pool.call(("get_now", Message::Short), limits, get).await
     }
 
-    /// The values of those of the keys that are there, in no order.
+    /// Returns the values of those keys that exist, in no particular order.
     pub(crate) async fn get_many(&self, at: Ts, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Error> {
         let get = |client: TransactionClient| {
             let keys: Vec<Key> = keys.iter().map(|key| key.to_vec().into()).collect();

@@ -10,10 +10,10 @@ use super::Shared;
 use super::options::Tls;
 use runtime::log_once::LogBackoff;
 
-/// Initial and maximum delay before clients are replaced again: a cluster that is back is to be used within seconds.
+/// Initial and maximum delay before clients are replaced again: a cluster that is back must be used within seconds.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Pause between two log lines about one failure that goes on, at first and at most.
+/// Initial and maximum pause between two log lines about one continuing failure.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
 /// Initial and maximum timeout of connecting. The client asks all members of PD at once, then the leader, and gives each

@@ -1,11 +1,11 @@
-//! Rows in TiKV: transactions behind a fence, snapshots at timestamps.
+//! Rows in TiKV: transactions guarded by a fence, snapshots at timestamps.
 //!
 //! - **Fence**: one key, the primary one of every change. Its stored value is compared within the transaction, so every
 //!   pending change of an older writer fails as a whole. Its new value proves the result of a change of unknown outcome.
-//! - **Fence shards**: keys that stand for the fence where several transactions are under way at once. They are begun, then the fence
-//!   is read once, and each writes a fence shard of its own; a writer's first change writes all of them: one that was begun before
-//!   it fails.
-//! - **Take-over** ends transactions that an older writer left unfinished; else their locks would live for seconds.
+//! - **Fence shards**: keys that represent the fence while several transactions are in progress at once. They begin, then the fence
+//!   is read once, and each writes its own fence shard. A writer's first change writes all fence shards, so a transaction that began
+//!   before it fails.
+//! - **Take-over** ends transactions that an older writer left unfinished. Otherwise their locks would remain for seconds.
 //! - **Snapshots** read at a timestamp. TiKV answers reads below the cluster's safe point with silent holes, so the age of a
 //!   snapshot is compared with half of the window that garbage collection leaves, after every reply.
 
@@ -44,7 +44,7 @@ mod tests;
 /// hang.
 const WRITE: Duration = Duration::from_secs(4);
 
-/// A large change is sent in many pieces: each so many bytes extend the timeout by a second.
+/// A large change is sent in many pieces: its timeout grows by a second for this many bytes.
 const BYTES_PER_SECOND: usize = 256 << 10;
 
 /// Attempts at a change that hangs.
@@ -76,7 +76,7 @@ struct Shared {
 }
 
 impl TikvRows {
-    /// The rows behind a connection's prefix.
+    /// The rows below a connection's prefix.
     #[must_use]
     pub fn new(tikv: Tikv) -> TikvRows {
         let shared = Shared {
@@ -153,8 +153,8 @@ impl Rows for TikvRows {
     }
 
     fn step(&self) -> Step {
-        // A batch that fits into one piece of the client, and lies in one region, is committed in one phase. For a larger one,
-        // the client copies the whole batch for each piece and sends all keys along.
+        // A batch that fits into one piece of the client, and whose keys are in one region, is committed in one phase. For a larger
+        // one, the client copies the whole batch for each piece and sends all keys along.
         let prefix = self.shared.tikv.keys().row(&[]).len();
         let rows = (PIECE / 4 / prefix).min(128);
         Step {

@@ -29,7 +29,7 @@ impl Connected {
     }
 }
 
-/// A connection to a store that nobody has used.
+/// A connection to a store that has not been used.
 pub(crate) async fn fresh() -> Connected {
     match std::env::var("TIKV_PD") {
         Ok(pd) => {
@@ -62,7 +62,7 @@ pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A prefix that nobody else uses.
+/// A prefix that no other test uses.
 pub(crate) fn prefix() -> String {
     format!("brain-test-{:032x}-", rand::random::<u128>())
 }

@@ -157,11 +157,11 @@ async fn lose_clients(here: &Connected, register: &TikvRegister) {
     for _ in 0..4 {
         assert!(register.get().await.is_err());
     }
-    // They ask PD no more: they go on to try the server that they know.
+    // The clients do not ask PD again: they keep trying the server that they know.
     mock_tikv.move_region(&key, 1).await.unwrap();
 }
 
-/// An address where nothing answers: connections are made, and that is all.
+/// An address that accepts connections and never answers.
 async fn mute() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -396,7 +396,7 @@ async fn prepared_renewal_needs_one_request_only() {
         faults.clear();
         before = new;
     }
-    // What was read ahead is no reason to overwrite what somebody else has set since.
+    // A value that was read ahead must not cause a swap over a value that another client has set since.
     register.prepare(Some(&Bytes::from("3"))).await;
     assert!(won(&here.tikv.register("test"), Some("3"), "other").await);
     assert!(!won(&register, Some("3"), "4").await);
@@ -504,7 +504,7 @@ async fn full_disk_and_busy_servers_are_told_apart_from_an_outage() {
     assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
     faults.clear();
     tikv.insert(&tikv.keys().slot(2), &value).await.unwrap();
-    // Where a disk is only almost full, what leads and what deletes goes on.
+    // On an almost full disk, writes that are needed to lead or to delete continue.
     let almost_full = Action::Region {
         error: RegionFault::DiskAlmostFull,
     };

@@ -1,7 +1,7 @@
-//! The end of a store: all keys behind its prefix are deleted, and nothing beside them.
+//! Wipes a store: deletes all keys with its prefix, and no others.
 //!
-//! Keys are deleted in transactions, so that no replica that lags brings them back. Then their versions are destroyed where they lie,
-//! which gives the space back at once.
+//! Keys are deleted in transactions, so that no lagging replica brings them back. Then their versions are destroyed in place,
+//! which frees the space at once.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Delay before a transaction that met a lock is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Time limit of the destruction of a range. The client tries each server again and again for half of it, and what it has begun is not
-/// to go on behind the wipe.
+/// Time limit of the destruction of a range. The client retries each server for half of it, and nothing that it has begun may continue
+/// after the wipe.
 const DESTROY: Duration = Duration::from_secs(60);
 
 /// Time limits of one transaction, and of all of its repetitions.
@@ -33,13 +33,13 @@ const LIMITS: Limits = Limits {
     total: Duration::from_secs(60),
 };
 
-/// The space of deleted keys, whose versions are destroyed where they lie. A server may do so a while later, past all transactions, so
-/// nothing may be written there until all have confirmed it.
+/// How the space of deleted keys is reclaimed: their versions are destroyed in place. A server may do so later, outside all transactions,
+/// so nothing may be written there until all servers have confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaim {
     /// The prefix is no longer used: what a server does not confirm is left to garbage collection.
     Tried,
-    /// The keys are used again at once: who does not confirm it makes the wipe fail.
+    /// The keys are used again at once: a server that does not confirm it makes the wipe fail.
     Required,
 }
 
@@ -85,7 +85,7 @@ impl Tikv {
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
-            // With a new store to come, the last register is not worth a destruction that might go on beside it.
+            // A new store follows: the space of the last register does not justify a destruction that might still run beside that store.
             if part == Part::Whole && reclaim == Reclaim::Required {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Writes: an insert that happens once, a swap of one value, a transaction behind a fence.
+//! Writes: an insert that happens once, a swap of one value, a transaction guarded by a fence.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -42,15 +42,15 @@ pub(crate) struct FencedWrite<'a> {
 /// The outcome of a fenced write.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It is there.
+    /// The write is applied.
     Done,
     /// It is not: the fence holds another value.
     Other(Option<Bytes>),
 }
 
 impl Tikv {
-    /// Writes a key that must not be there. [`Error::Conflict`] says that it is, maybe because of this very call: compare.
-    /// After any other error it may be there, or may yet come.
+    /// Writes a key that must not exist. [`Error::Conflict`] means that it exists, maybe because of this very call: compare the value.
+    /// After any other error the key may exist, or may appear later.
     pub(crate) async fn insert(&self, key: &Bytes, value: &Bytes) -> Result<(), Error> {
         let insert = |client: TransactionClient| {
             let (key, value) = (key.to_vec(), value.to_vec());
@@ -195,13 +195,13 @@ impl Tikv {
 /// The outcome of [`Tikv::set_read`].
 #[derive(Debug)]
 pub(crate) enum SetRead {
-    /// It is set.
+    /// The value is set.
     Done,
-    /// It is not: somebody has set or removed it since it was read.
+    /// It is not: another client has set or removed it since it was read.
     Changed,
-    /// It is not, and cannot come to be any more: read it again.
+    /// It is not, and no longer can be: read it again.
     Nothing(anyhow::Error),
-    /// It may be set, or may yet be.
+    /// It may be set, now or later.
     Unknown(anyhow::Error),
 }
 
@@ -218,8 +218,8 @@ async fn set_once(
     read: &ReadAt,
     new: Option<&Bytes>,
 ) -> Result<Attempted, ClientError> {
-    // Every later commit of the key than the read conflicts with this one, in one phase, too.
-    // It is tiny, and without it nobody leads and nothing is deleted.
+    // Every commit of the key after the read conflicts with this one, in one phase, too.
+    // The write is tiny. Without it no member leads and nothing is deleted.
     let options = options().try_one_pc().on_almost_full_disk();
     let mut txn = client.begin_at(read.at.timestamp(), options);
     let key = key.to_vec();

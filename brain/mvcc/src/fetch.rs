@@ -52,7 +52,7 @@ pub struct Row {
 pub enum ValueRead {
     /// It was.
     Read,
-    /// Nobody needed it.
+    /// It was not needed.
     Skipped,
 }
 

@@ -65,7 +65,7 @@ struct Queue {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum QueueState {
-    /// Nobody needs changes.
+    /// Changes are not needed.
     #[default]
     Idle,
     Recording,
@@ -362,7 +362,7 @@ impl KeyIndex {
         let old = std::mem::replace(&mut *built, new);
         self.serves.store(false, Ordering::Relaxed);
         drop(built);
-        // Nobody waits while a large tree is freed.
+        // The locks are released: no caller waits while a large tree is freed.
         drop(old);
         self.wake.notify_one();
     }

@@ -86,7 +86,7 @@ impl Disk {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len)
     }
 
-    /// Frees the space of `file` behind `len` bytes.
+    /// Frees the space of `file` after the first `len` bytes.
     pub(super) fn cut(&self, file: &File, len: u64) -> io::Result<()> {
         #[cfg(test)]
         if self.faults.full_cut.swap(false, std::sync::atomic::Ordering::SeqCst) {

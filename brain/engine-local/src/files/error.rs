@@ -12,7 +12,7 @@ pub enum OpenError {
     /// The directory holds other files, but no log.
     #[error("{} holds {found:?} but no log: choose another data directory, or restore the file \"control\" of this one", dir.display())]
     NotALog {
-        /// The directory that was to be opened.
+        /// The directory that should be opened.
         dir: PathBuf,
         /// One of the names found in it.
         found: String,
@@ -27,7 +27,7 @@ pub enum OpenError {
         /// The damage there.
         what: String,
     },
-    /// A file that must be there is not.
+    /// A required file does not exist.
     #[error("{} is missing, and records with it; restore the data directory from a copy", file.display())]
     Missing {
         /// The missing file.
@@ -56,7 +56,7 @@ pub enum OpenError {
     Behind {
         /// The directory of the log.
         dir: PathBuf,
-        /// The slot that must be there.
+        /// The slot that the log must have.
         last: u64,
     },
     /// Written by a newer program.

@@ -1,8 +1,8 @@
-//! Frames: how records lie in a segment file.
+//! Frames: how records are stored in a segment file.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | CRC32C of everything behind it, padding included |
+//! | 0 | 4 | CRC32C of everything after it, padding included |
 //! | 4 | 4 | length of the payload |
 //! | 8 | 8 | stamp of the segment |
 //! | 16 | 8 | slot |
@@ -14,7 +14,7 @@
 //! bytes of another segment can pass for a frame of this one.
 //!
 //! Invariant: a batch is written only when everything before it is known to be on disk. A valid frame whose batch begins
-//! behind some offset is therefore proof that everything before that offset was synced once.
+//! after some offset is therefore proof that everything before that offset was synced once.
 
 /// Bytes before the payload.
 pub(super) const HEAD: u32 = 32;

@@ -1,6 +1,6 @@
-//! Which slots are taken and where their records lie, in 16 bytes each.
+//! The taken slots and the places of their records, in 16 bytes each.
 //!
-//! Invariants: no slot stands here twice, and nothing stands here before it is synced.
+//! Invariants: no slot is listed twice, and none is listed before its record is synced.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ impl Held {
 }
 
 impl Index {
-    /// Adds a segment behind all others; `entries` in any order.
+    /// Adds a segment after all others; `entries` in any order.
     pub(super) fn push(&mut self, segment: Arc<Segment>, mut entries: Vec<Entry>, end: u32) {
         entries.sort_unstable_by_key(|entry| entry.slot);
         self.hold(Held {
@@ -45,7 +45,7 @@ impl Index {
         });
     }
 
-    /// Adds a segment behind all others whose entries come from its index file, in the order of slots.
+    /// Adds a segment after all others. Its entries come from its index file, in the order of slots.
     pub(super) fn push_indexed(&mut self, segment: Arc<Segment>, entries: Vec<Entry>, end: u32) {
         self.hold(Held {
             segment,
@@ -191,7 +191,7 @@ impl Index {
         written.map_or((0, 0), |held| (held.segment.seq, held.end))
     }
 
-    /// A slot that stands in two places, if there is one.
+    /// Returns a slot that is stored in two places, if there is one.
     pub(super) fn duplicate(&self) -> Option<(Arc<Segment>, Entry)> {
         let mut last: Option<u64> = None;
         self.places(0)

@@ -243,12 +243,12 @@ fn written_last(segment: Segment, state: State) -> Result<(Arc<Segment>, Scanned
         let what = format!("it ends here, but segment {synced_in} was synced up to offset {synced_to}");
         return Err(OpenError::damaged(&segment.path, scanned.end, what));
     }
-    // Proof as good as a mark behind the batch.
+    // As good a proof as a mark after the batch.
     scanned.is_synced |= (segment.seq, scanned.end) == state.synced;
     Ok((Arc::new(segment), scanned, rest))
 }
 
-/// The segment behind the last one: prepared, or its first batch never finished.
+/// The segment after the last one: prepared, or its first batch was never finished.
 fn unwritten(segment: Segment) -> Result<(Segment, Rest), OpenError> {
     segment.check_whole()?;
     let scanned = Scanned {

@@ -10,7 +10,7 @@ use engine::log::LogId;
 pub(super) const PAGE: usize = 4096;
 /// The newest format version this program reads and the one it writes.
 pub(super) const VERSION: u32 = 1;
-/// Offset of the fields of a file, behind magic, version and the log's identity.
+/// Offset of the fields of a file, after magic, version and the log's identity.
 const FIELDS: usize = 32;
 const CRC: usize = PAGE - 4;
 

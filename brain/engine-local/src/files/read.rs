@@ -16,7 +16,7 @@ pub(super) fn record(segment: &Segment, entry: Entry) -> Result<Bytes, LogError>
     cut(segment, entry, &frames, entry.at)
 }
 
-/// Records in the order of `places`; those that lie behind each other are read in one go, and share a buffer.
+/// Returns records in the order of `places`. Adjacent records of a segment are read in one go, and share a buffer.
 pub(super) fn records(places: &[(Arc<Segment>, Entry)]) -> Result<Vec<(Slot, Bytes)>, LogError> {
     let mut found = Vec::with_capacity(places.len());
     for run in places.chunk_by(|(a, one), (b, two)| a.seq == b.seq && one.at + one.span() == two.at) {
@@ -47,7 +47,7 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
     }
 }
 
-/// The record of `entry` out of `frames`, which lie at `start`.
+/// Returns the record of `entry` from `frames`, which begin at offset `start`.
 fn cut(segment: &Segment, entry: Entry, frames: &Bytes, start: u32) -> Result<Bytes, LogError> {
     let from = (entry.at - start) as usize;
     let frame = frames.slice(from..from + entry.span() as usize);

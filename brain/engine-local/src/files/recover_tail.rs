@@ -1,8 +1,8 @@
 //! Recovery of the end of a log that was just opened: cuts a torn batch, and writes again a batch that may not be on disk.
 //!
-//! The last batch may stand in the page cache only, even after a sync that seems to succeed. So nobody sees it before it
+//! The last batch may be in the page cache only, even after a sync that seems to succeed. So no reader sees it before it
 //! has been written a second time, into a new file, and synced there. Everything before it is proved synced by the batch
-//! itself, and the batch too when a mark follows it: then, as after every ordinary stop, there is nothing to do.
+//! itself, and so is the batch if a mark follows it: then, as after every ordinary stop, nothing needs to be done.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::writer::{Active, Next};
 pub(super) struct End {
     /// The last segment with a batch in it; the log is empty without one.
     pub(super) last: Option<(Arc<Segment>, Scanned, Rest)>,
-    /// The segment behind that one.
+    /// The segment after that one.
     pub(super) next: Option<(Segment, Rest)>,
 }
 
@@ -32,7 +32,7 @@ impl End {
     }
 }
 
-/// Makes the end of the log certain, and finds where to go on.
+/// Makes the end of the log certain, and returns where writing continues.
 pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), OpenError> {
     let Some((last, scanned, rest)) = end.last else {
         return begin(shared, end.next);
@@ -68,7 +68,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
     let keeps_last = scanned.is_synced || scanned.batch > FRAMES;
     let (seq, before, next) = if keeps_last {
         let before = if scanned.is_synced { scanned.end } else { scanned.batch };
-        // `control` has to name the segment before there is anything in it.
+        // `control` must name the segment before it holds anything.
         let place = match next {
             Some(next) => next,
             None => create(shared, last.seq + 1, last.capacity)?,

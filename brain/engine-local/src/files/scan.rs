@@ -1,7 +1,7 @@
 //! Reads the contents of a segment from its bytes alone.
 //!
 //! Frames follow each other from [`FRAMES`] on. The segment ends at the first one that is not valid, either because the last
-//! batch is torn or because of damage. Proof of damage is a valid frame further on whose batch begins behind that place: it
+//! batch is torn or because of damage. Proof of damage is a later valid frame whose batch begins after that place: it
 //! was written when everything before it was synced. Without such a frame the last batch was torn, and never acknowledged.
 
 use std::io;
@@ -11,7 +11,7 @@ use super::frame::{self, HEAD, Head, Kind};
 use super::segment::{Entry, FRAMES, Segment};
 
 const STEP: u32 = 1 << 20;
-/// Bytes that are read of a segment of which only the first frame matters.
+/// Bytes that are read of a segment if only its first frame matters.
 const FIRST: u32 = 4096;
 
 /// The frames from the beginning of a segment up to the first that is not valid.
@@ -137,7 +137,7 @@ fn walk_in(mut window: Window<'_>, limit: u32) -> io::Result<Scanned> {
     Ok(scanned)
 }
 
-/// Looks at everything behind the last valid frame.
+/// Examines everything after the last valid frame.
 pub(super) fn rest(segment: &Segment, scanned: &Scanned) -> io::Result<Rest> {
     let end = scanned.end;
     let from = if scanned.is_synced { end + HEAD } else { end };
@@ -166,7 +166,7 @@ pub(super) fn rest(segment: &Segment, scanned: &Scanned) -> io::Result<Rest> {
     })
 }
 
-/// A valid frame that begins in `bytes`, which lie at `at`, and whose batch begins behind `end`.
+/// Returns the offset of a valid frame that begins in `bytes`, which begin at `at`, and whose batch begins after `end`.
 fn proof(window: &mut Window<'_>, bytes: &[u8], at: u32, end: u32) -> io::Result<Option<u32>> {
     let stamp = window.segment.stamp.to_le_bytes();
     // The stamp is the second word of a frame: one whose first word ends the chunk before is found by its offset too.

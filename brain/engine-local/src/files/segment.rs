@@ -1,8 +1,8 @@
 //! Segment files: a header page, then frames, then zeros up to a length that never changes.
 //!
 //! A segment appears under its name whole: preallocated, with its header, synced. So the length in the header is the
-//! length of the file, and a shorter file was cut. Only a segment that another follows may be shorter: its space behind the
-//! last batch is freed when Open leaves it.
+//! length of the file, and a shorter file was cut. Only a segment that is followed by another may be shorter: the space after
+//! its last batch is freed when Open leaves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

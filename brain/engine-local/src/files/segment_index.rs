@@ -1,7 +1,7 @@
-//! Index files: where the records of a segment lie that nothing is written to any more, so that opening a long log does not read all
-//! of it.
+//! Index files: the places of the records of a segment that is no longer written to, so that opening a long log does not read
+//! all of it.
 //!
-//! An index file is a copy, and never synced: where there is none, or it is damaged, or of another segment of that name, the
+//! An index file is a copy, and never synced. If it is missing, damaged, or belongs to another segment of that name, the
 //! segment is read instead.
 
 use std::fs::{self, OpenOptions};
@@ -54,7 +54,7 @@ pub(super) fn write(dir: &Path, id: LogId, segment: &Segment, (entries, end): (&
         file.write_all(&encoded)
     };
     write().inspect_err(|_| {
-        // What stays is not valid.
+        // A partly written file is not valid.
         fs::remove_file(&path).ok();
     })
 }

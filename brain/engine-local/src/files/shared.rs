@@ -127,7 +127,7 @@ impl Shared {
         self.disk.sync_dir(&self.dir)
     }
 
-    /// Writes the index files that are missing of segments that nothing is written to any more.
+    /// Writes the missing index files of segments that are no longer written to.
     pub(super) fn write_indexes(&self) {
         let mut from = 0;
         while let Some(next) = self.write_index(from) {
@@ -135,9 +135,9 @@ impl Shared {
         }
     }
 
-    /// Writes the first one that is missing from the segment `seq` on; returns where to go on.
+    /// Writes the first missing index file from the segment `seq` on. Returns the segment at which to continue.
     fn write_index(&self, seq: u64) -> Option<u64> {
-        // The segment is not destroyed meanwhile: the index file would stay.
+        // The segment must not be destroyed at the same time: its index file would remain.
         let _no_other = self.destroying.lock().unwrap_or_else(PoisonError::into_inner);
         let (segment, entries, end) = self.index().unindexed(seq)?;
         match segment_index::write(&self.dir, self.id, &segment, (&entries, end)) {
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-/// Length of the segment behind one of `before` bytes, in which at least a record of `len` bytes must have room.
+/// Length of the segment after one of `before` bytes. It must have room for a record of `len` bytes at least.
 pub(super) fn capacity_after(options: Options, before: u32, len: u32) -> u32 {
     let grown = before.saturating_mul(2).clamp(
         options.first_segment_bytes,

@@ -21,7 +21,7 @@ pub struct StoredLog {
 }
 
 impl StoredLog {
-    /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments behind the last
+    /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments after the last
     /// one are not read. Blocks.
     pub fn open(dir: &Path) -> Result<StoredLog, OpenError> {
         if !dir.join(control::NAME).exists() {

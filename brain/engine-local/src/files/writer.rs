@@ -57,7 +57,7 @@ pub(super) struct Active {
     pub(super) end: u32,
     /// Set until the first batch is in: the offset at which the segment before this one ends.
     pub(super) begin: Option<u32>,
-    /// Bytes of a batch that failed may lie behind `end`: no other batch may go there.
+    /// True if bytes of a failed batch may follow `end`: no other batch may be written there.
     pub(super) is_spoiled: bool,
 }
 
@@ -184,7 +184,7 @@ impl Writer {
             segment, end, begin, ..
         } = &self.active;
         if begin.is_some() || self.active.is_spoiled {
-            return Ok(()); // nothing stands in it yet
+            return Ok(()); // it holds nothing yet
         }
         let (seq, before, last) = (segment.seq + 1, *end, Arc::clone(segment));
         let fail = |error: io::Error| {
@@ -218,7 +218,7 @@ impl Writer {
         };
         shared.forget_bytes(&made_ahead);
         shared.count_bytes(&next);
-        // Now that something stands behind it, it may be shorter than it was made. From here on nothing may be written to it:
+        // Now that another segment follows, it may be shorter than it was made. From here on nothing may be written to it:
         // the new segment says where it ends.
         let shorter = match last.shorten(&shared.disk, before) {
             Ok(shorter) => Some(shorter),
@@ -380,7 +380,7 @@ impl Writer {
             .map_err(|error| Refusal::Failed(self.shared.fail(format!("{path}: {error}"))))
     }
 
-    /// Writes a mark behind the last batch, which tells the next opener that the batch is synced. The mark itself is not synced.
+    /// Writes a mark after the last batch. It shows the next opener that the batch is synced. The mark itself is not synced.
     fn mark(&mut self) {
         let Active {
             segment,
@@ -404,8 +404,8 @@ impl Writer {
         }
     }
 
-    /// Has the next segment made in the background once this one is half full. Not before something is in this one: Open
-    /// takes a segment behind it as proof of that.
+    /// Has the next segment made in the background once this one is half full, but not before this one holds anything: Open
+    /// takes a segment after it as proof of that.
     fn prepare(&mut self) {
         let Active { segment, end, .. } = &self.active;
         let half = FRAMES + (segment.capacity - FRAMES) / 2;
@@ -446,7 +446,7 @@ impl Writer {
         }
     }
 
-    /// Goes on in a new segment with room for a record of `len` bytes. Changes nothing when there is no space for it.
+    /// Continues in a new segment with room for a record of `len` bytes. Changes nothing if there is no space for it.
     fn roll(&mut self, len: u32) -> Result<(), Refusal> {
         let Active {
             segment, end, begin, ..

@@ -22,7 +22,7 @@ const JOURNAL: &str = "jnl";
 /// The prefix of files that fjall renames once they are whole.
 const TEMPORARY: &str = ".tmp";
 
-/// Checks that every file that fjall needs is there, and that the manifests are as they were written.
+/// Checks that every file that fjall needs exists, and that the manifests are as they were written.
 pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
     for name in [LOCK, VERSION, KEYSPACES] {
         require(&dir.join(name))?;
@@ -142,10 +142,10 @@ pub(super) fn newest_journal_bytes(dir: &Path) -> Result<u64, RowsError> {
     Ok(newest.map_or(0, |metadata| (metadata.blocks() * 512).min(metadata.len())))
 }
 
-/// Bytes of all files of tables of a keyspace, also of those that are compacted.
+/// Bytes of all table files of a keyspace, including those of compacted tables.
 pub(super) fn table_bytes(keyspace: &Path) -> Result<u64, RowsError> {
     let tables = list(&keyspace.join(TABLES))?;
-    // One may be removed meanwhile.
+    // A file may have been removed since it was listed.
     Ok(tables
         .iter()
         .filter_map(|path| fs::metadata(path).ok())

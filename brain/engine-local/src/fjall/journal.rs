@@ -1,17 +1,19 @@
 //! Reads fjall's journals before fjall does.
 //!
-//! fjall ends a journal at the first entry that it cannot parse, without a word, and goes on with the next journal: batches are then missing
-//! in the middle. And it refuses a journal whose last batch is there in pieces, as it is behind a power failure. So: each older journal must
-//! be whole, because fjall synced it before it began the next one. The newest is cut behind its last whole batch, and the bytes that are
-//! cut off stay in a file beside it. The numbers of the batches, which the fence rows carry, must leave none out.
+//! fjall ends a journal at the first entry that it cannot parse, without a message, and continues with the next journal: batches are
+//! then missing in the middle. And it refuses a journal whose last batch is incomplete, as it is after a power failure. So each older
+//! journal must be whole, because fjall synced it before it began the next one. The newest is cut after its last whole batch, and the
+//! bytes that are cut off are kept in a file beside it. The numbers of the batches, which the fence rows carry, must be consecutive.
 //!
 //! A kernel that fails to write a page may forget that it is dirty: the page still reads well, but is lost with the power, and a later
-//! sync does not report it. On ext4 not even another write to it helps, as long as it is in memory: it goes to blocks that the file does not
-//! have after a loss of power. So the newest journal is read as the device has it, and what is missing there is an end that is cut. Its
-//! rest is written once more, in place, and synced before anything relies on it: a file system may keep pages that it was told to drop.
+//! sync does not report it. On ext4 not even another write to the page helps while it is in memory: it goes to blocks that the file no
+//! longer has after a loss of power. So the newest journal is read as it is on the device, and anything missing there is cut off as an
+//! incomplete end. The rest is written once more, in place, and synced before anything relies on it: a file system may keep pages that
+//! it was asked to drop.
 //!
-//! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16, value length:
-//! u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill the file up.
+//! A batch is a start (1, items: u32, sequence number: u64), items (2, kind: u8, compression: u8, keyspace: u64, key length: u16,
+//! value length: u32, stored length: u32, key, value) and an end (3, xxh3-64 of the items: u64, `FJL` 3), all little endian. Zeros fill
+//! the file up.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -34,7 +36,7 @@ const KEPT: &str = ".jnl.cut";
 
 const TRAILER: [u8; 4] = *b"FJL\x03";
 
-/// Longest value that a batch can hold; a longer length is damage, and must not make anybody allocate it.
+/// Longest value that a batch can hold. A longer length is damage, and must not cause an allocation of that size.
 const MAX_VALUE: u32 = 1 << 30;
 
 /// fjall counts batches and tables, and keeps the highest bit for itself.
@@ -52,7 +54,7 @@ pub(super) struct Journals {
     newest: PathBuf,
     /// Offset in the newest journal at which its last whole batch ends.
     end: u64,
-    /// The damage behind that offset.
+    /// The damage after that offset.
     flaw: Option<&'static str>,
 }
 
@@ -91,7 +93,7 @@ impl Journals {
         Some(format!("{} ends at byte {}: {flaw}", self.newest.display(), self.end))
     }
 
-    /// Syncs the whole batches of the newest journal, and cuts off the bytes behind them.
+    /// Syncs the whole batches of the newest journal, and cuts off the bytes after them.
     pub(super) fn settle(&self) -> Result<Option<Cut>, RowsError> {
         let (path, end) = (&self.newest, self.end);
         renew(path, end).map_err(|error| named(path, error))?;
@@ -112,7 +114,7 @@ impl Journals {
         Ok(Some(Cut { kept, ..cut }))
     }
 
-    /// Reads one journal; returns the end of its last whole batch, and the damage behind it.
+    /// Reads one journal; returns the end of its last whole batch, and the damage after it.
     fn read(&mut self, path: &Path) -> Result<(u64, Option<&'static str>), RowsError> {
         let file = File::open(path).map_err(|error| named(path, error))?;
         let mut reader = Reader {
@@ -212,7 +214,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
         File::open(dir)?.sync_all()
     };
     if let Err(error) = write() {
-        // A file that remains does no harm: nobody reads it. The first error is the one to report.
+        // A file that remains does no harm: it is never read. The first error is the one to report.
         std::fs::remove_file(&kept).ok();
         return Err(error);
     }
@@ -220,7 +222,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
 }
 
 impl Cut {
-    /// Reads the bytes behind `end`, without the zeros that fill the file up.
+    /// Reads the bytes after `end`, without the zeros that fill the file up.
     fn read(path: &Path, end: u64) -> std::io::Result<Self> {
         let file = File::open(path)?;
         let length = file.metadata()?.len();

@@ -56,7 +56,7 @@ pub(super) fn range(from: &[u8], to: Option<&[u8]>) -> Option<(Bound<Slice>, Bou
     Some((lower, upper))
 }
 
-/// Value of the fence row: the number of its batch, the fence behind its length, and zeros that nobody reads.
+/// Value of the fence row: the number of its batch, the length of the fence, the fence, and `padding` zeros, which are never read.
 pub(super) fn fence_value(batch: u64, fence: &[u8], padding: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(12 + fence.len() + padding);
     value.extend_from_slice(&batch.to_be_bytes());

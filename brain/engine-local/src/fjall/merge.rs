@@ -45,7 +45,7 @@ const MOST_PULLED: u64 = 32;
 /// The size of the tables that a merge of everything makes, in bytes.
 const WHOLE_TABLE: u64 = 64_000_000;
 
-/// Bytes of tables that are merged at once where the quota asks for space: fjall writes no other tables meanwhile.
+/// Bytes of tables that are merged all at once if the quota asks for space: fjall writes no other tables during such a merge.
 const AT_ONCE: u64 = 256 << 20;
 
 /// The limits of merges.
@@ -101,7 +101,7 @@ struct Work {
     changed: Condvar,
 }
 
-/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory meanwhile.
+/// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory during these merges.
 #[derive(Debug, Default)]
 struct Unfinished(BTreeSet<u64>);
 
@@ -158,7 +158,7 @@ impl Merger {
         }
     }
 
-    /// Returns true if so many deletions that are in memory are a large part of the rows in tables.
+    /// Returns true if this many deletions, which are in memory, are a large part of the rows in tables.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
         let counts = Counts::of(&self.work.keyspace);
         counts.are_many(deletions)
@@ -225,8 +225,8 @@ impl Merger {
         self.work.turn().0.extend(numbers);
     }
 
-    /// Merges all tables at once, if there is space to spare. Blocks; returns true if it was done, or [`RowsError::Full`] if the space was
-    /// used up meanwhile.
+    /// Merges all tables at once, if there is space to spare. Blocks. Returns true if it was done, or [`RowsError::Full`] if the space was
+    /// used up during the merge.
     pub(super) fn merge_everything(&self) -> Result<bool, RowsError> {
         self.work.merge_everything()
     }
@@ -237,8 +237,9 @@ impl Merger {
         self.work.push_down()
     }
 
-    /// Writes the last level again without the versions of rows that no view needs: tables are not merged there any more, so those that views
-    /// still needed when they came there would stay. Returns [`RowsError::Full`] if much is deleted and there is no space for it.
+    /// Writes the last level again without the versions of rows that no view needs. Tables of the last level are not merged any more, so
+    /// versions that views still needed when they came there would stay. Returns [`RowsError::Full`] if much is deleted and there is no
+    /// space for it.
     pub(super) fn rewrite_last(&self) -> Result<bool, RowsError> {
         self.work.rewrite_last(u64::MAX)
     }
@@ -279,7 +280,7 @@ impl Work {
         }
     }
 
-    /// Waits for something to do; `false` when it is to end.
+    /// Waits for something to do; false if the thread must end.
     fn is_asked(&self) -> bool {
         let mut state = self.state();
         while !state.asked && !state.stop {
@@ -424,7 +425,7 @@ impl Work {
         levels.fullest(ample).is_some() && levels.need(ample).is_none() && self.is_ample(levels.bytes())
     }
 
-    /// Returns true if space does not become short by a merge that needs so many bytes.
+    /// Returns true if space does not become short during a merge that needs `need` bytes.
     fn is_ample(&self, need: u64) -> bool {
         inspect::require_space(&self.dir, self.tight_below() + with_overhead(need)).is_ok()
     }
@@ -448,8 +449,8 @@ impl Work {
         Ok(is_full && self.step(Shape::level0(LARGE * table_bytes))?)
     }
 
-    /// Merges a level and the last one whole: fjall merges no table whose keys go beyond those of the level below, until there are others
-    /// of it. Only if they are small, because level 0 waits meanwhile, and if writes need not wait for space meanwhile.
+    /// Merges a level and the last one whole: fjall does not merge a table whose keys extend beyond those of the level below, until other
+    /// tables arrive. Only if the levels are small, because level 0 waits during the merge, and if writes need not wait for space.
     fn pull_down(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -524,7 +525,7 @@ impl Work {
     }
 
     /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
-    /// everything as it was: there is no space, or it was used up meanwhile.
+    /// everything as it was: there was no space, or it was used up during the merge.
     fn step(&self, shape: Shape) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -553,7 +554,7 @@ impl Work {
         Ok(tree.current_version().id() != before)
     }
 
-    /// A merge that may write so many bytes.
+    /// Runs a merge that may write `need` bytes.
     fn promised(&self, need: u64, merge: impl FnOnce() -> ::fjall::Result<()>) -> Result<(), RowsError> {
         self.under_way.store(need, Ordering::Release);
         let merged = caught(merge);
@@ -561,7 +562,7 @@ impl Work {
         merged
     }
 
-    /// Removes the tables that a merge began since `first` was the next number of a table, and left where the disk became full.
+    /// Records the tables from number `first` on as unfinished, if the merge that made them failed because the disk became full.
     fn note_unfinished(&self, unfinished: &mut Unfinished, first: u64, merged: &Result<(), RowsError>) {
         if let Err(RowsError::Full(reason)) = merged {
             tracing::warn!(
@@ -605,8 +606,8 @@ impl Work {
         Ok(())
     }
 
-    /// Merges all tables at once, if there is much space for it: the new tables stand beside the old ones until they are complete, and
-    /// writes must not wait for that meanwhile. Returns true if it was done.
+    /// Merges all tables at once, if there is ample space: the new tables exist beside the old ones until they are complete, and
+    /// writes must not wait for space during the merge. Returns true if it was done.
     fn merge_everything(&self) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
@@ -615,7 +616,7 @@ impl Work {
             return Ok(false);
         }
         let first = self.keyspace.tree.get_next_table_id();
-        // Not the keyspace's own function: what that takes for the oldest view may be long gone.
+        // Not the keyspace's own function: the oldest view that it assumes may have ended long ago.
         let tree = &self.keyspace.tree;
         let merged = self.promised(need, || Ok(tree.major_compact(WHOLE_TABLE, self.live.watermark())?));
         self.note_unfinished(&mut unfinished, first, &merged);
@@ -657,7 +658,8 @@ impl Work {
         levels.need(tight).map(|need| (tight, need))
     }
 
-    /// The new tables stand beside the old ones until they are whole, and the old ones until no view needs them.
+    /// Checks the space for a merge. The new tables exist beside the old ones until they are complete, and the old ones until no view
+    /// needs them.
     fn require_space(&self, need: u64) -> Result<(), RowsError> {
         let left_over = left_over(&self.keyspace)?;
         let to_come = self.to_come.load(Ordering::Acquire);

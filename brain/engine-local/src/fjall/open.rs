@@ -52,7 +52,7 @@ const WORKERS: usize = 1;
 const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 const MIN_OPEN_FILES: usize = 10;
 
-/// `covers` refuses a fence behind which the log has not everything.
+/// Opens rows. `covers` refuses a fence after which the log is not complete.
 pub(super) fn open(
     dir: &Path,
     options: Options,
@@ -262,8 +262,8 @@ fn counted(memory: u64) -> u64 {
 }
 
 /// Point reads dominate: filters on every level, and small blocks. All filters stay in memory, 10 bits for each row, so that a cold read
-/// looks only at tables that have the row. Indexes stay there in level 0; those of other levels are in parts of one block each, of which
-/// the cache holds those that are used. Small tables keep the first level small, into which all of level 0 is merged each time.
+/// examines only tables that have the row. Indexes of level 0 stay in memory. Those of other levels are split into parts of one block
+/// each, and the cache holds the used ones. Small tables keep the first level small, into which all of level 0 is merged each time.
 ///
 /// fjall stores these options when it makes the keyspace.
 fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {

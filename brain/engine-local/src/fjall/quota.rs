@@ -3,7 +3,7 @@
 //! Merges by shape know the disk alone: their tables are garbage and rows in a proportion that they do not look at. Where a quota ends
 //! long before the disk does, merges must give space back before the quota is used up.
 
-/// The memtables that a quota has room for: those in memory, those of level 0 and what is merged of them are a part of it only.
+/// The memtables that a quota has room for: those in memory, those of level 0 and the results of their merges are only a part of it.
 const MEMTABLES: u64 = 64;
 
 /// The smallest share of the quota, as a divisor, that must be above the last level before all is merged because of the quota: each such
@@ -33,7 +33,7 @@ pub(super) struct Usage {
 }
 
 impl Quota {
-    /// Returns the bytes of a memtable, of which the engine would otherwise make a table at `bytes`.
+    /// Returns the bytes at which a memtable becomes a table. Without a quota that is at `bytes`.
     pub(super) fn memtable_bytes(self, bytes: u64) -> u64 {
         bytes.min(self.0 / MEMTABLES)
     }

@@ -1,6 +1,6 @@
 //! Chooses merges of tables, and computes the space that the next one needs. Pure: computed from the sizes and key ranges of the tables.
 //!
-//! fjall does not tell beforehand which tables it will merge. So its choice is made here once more, by its rules: the level that
+//! fjall does not report in advance which tables it will merge. So its choice is repeated here, by its rules: the level that
 //! is fullest for its size goes first; all of level 0, or the tables of another level whose merge writes least.
 
 use ::fjall::compaction::Leveled;
@@ -38,7 +38,7 @@ impl Shape {
         }
     }
 
-    /// The shape when space is short: many merges of a few tables, each of which needs little additional space.
+    /// The shape when space is short: many merges of a few tables, each needing little additional space.
     pub(super) fn tight(memtable_bytes: u64) -> Self {
         Self {
             level0: 2,
@@ -46,7 +46,7 @@ impl Shape {
         }
     }
 
-    /// The shape that gives space back when there is none for a merge of everything at once: only the last level is to hold tables.
+    /// The shape that gives space back when there is none for a merge of everything at once: in the end only the last level holds tables.
     pub(super) fn down(table_bytes: u64) -> Self {
         Self { level0: 0, table_bytes }
     }
@@ -135,12 +135,12 @@ impl Levels {
         if all_full && first > 1 { first - 1 } else { first }
     }
 
-    /// The lowest level above the last one that holds tables, and bytes that merging both whole needs.
     /// Returns true if no level above this one has tables.
     pub(super) fn is_highest(&self, level: u8) -> bool {
         self.0[..usize::from(level)].iter().all(Vec::is_empty)
     }
 
+    /// The lowest level above the last one that has tables, and the bytes that merging both levels whole needs.
     pub(super) fn lowest(&self) -> Option<(u8, u64)> {
         let level = (0..LAST).rev().find(|level| !self.0[usize::from(*level)].is_empty())?;
         Some((
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn level_that_is_too_large_gives_what_costs_least() {
-        // 160 MiB where 128 belong, above 20 tables of which it overlaps few.
+        // 160 MiB where the target is 128 MiB, above 20 tables; each table overlaps few of them.
         let upper: Vec<Table> = (0..10).map(|at| table(at * 20, at * 20 + 15, 16)).collect();
         let lower: Vec<Table> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
         assert_eq!(levels(&[(5, &upper), (6, &lower)]).need(shape()), Some(48 * MIB));

@@ -55,7 +55,7 @@ impl StoredRows {
         &self.snapshot
     }
 
-    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing of what stands behind it.
+    /// The place from which on the newest journal is not whole, as one line. The snapshot holds nothing after that place.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.cut.as_deref()

@@ -5,7 +5,7 @@ use crate::testing::{self, Connected, on_mock};
 use engine::log::laws::{self, Subject};
 use engine::log::writer::append_until_known;
 
-/// A log behind a prefix of its own; it is opened anew with nothing known.
+/// A log with a prefix of its own. It is opened again without any knowledge of its slots.
 struct Store(Connected);
 
 impl Subject for Store {

@@ -20,7 +20,7 @@ const OWNER: &[u8] = b"gc_worker";
 /// The keyspace id of clients without a keyspace.
 const NO_KEYSPACE: u32 = u32::MAX;
 
-/// The text in PD's answer when a safe point is further than it was to be moved.
+/// The text in PD's answer when a safe point is already further than the requested one.
 const DECREASING: &str = "ErrDecreasing";
 
 /// The extent to which versions may be collected.
@@ -39,7 +39,7 @@ pub(crate) enum Permitted {
 /// The outcome of moving a safe point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collected {
-    /// It is where it was to be.
+    /// It is where it was requested.
     Moved,
     /// It was further already.
     Further,

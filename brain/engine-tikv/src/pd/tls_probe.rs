@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// The longest time that a server has to answer the first message.
+/// Time limit for a server's answer to the first message.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A ClientHello of TLS 1.2 in one record, with one cipher suite and no extensions: a server that speaks TLS answers it with a

@@ -214,7 +214,7 @@ impl Snapshot for TikvSnapshot {
     }
 }
 
-/// The smallest key behind `key`.
+/// The smallest key after `key`.
 fn after(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
 }

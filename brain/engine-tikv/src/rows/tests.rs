@@ -82,7 +82,7 @@ async fn a_change_whose_replies_are_lost_is_made_once() {
     }
 }
 
-/// Time to live of a lock that nobody resolves.
+/// Time to live of a lock that no client resolves.
 const LASTING: Duration = Duration::from_secs(60);
 
 /// A store whose locks live so long that a test notices if anything waits for one to expire.

@@ -128,7 +128,7 @@ async fn slots_may_stay_free_and_come_in_any_order<S: Subject>(mut subject: S) {
     sorted.sort_unstable();
     let mut log = Some(log);
     for _ in 0..2 {
-        // Nobody opens a log that is still open.
+        // A log that is still open is not opened again.
         let log = match log.take() {
             Some(log) => log,
             None => subject.open().await,

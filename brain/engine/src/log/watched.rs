@@ -24,7 +24,7 @@ struct Calls {
     appends: BTreeMap<Slot, (Instant, usize)>,
     /// Since when no read has succeeded, while one is under way or was given up.
     reads: Option<Instant>,
-    /// Behind the highest slot that was tried.
+    /// The slot after the highest one that was tried.
     next: Option<Slot>,
 }
 
@@ -34,7 +34,7 @@ impl Unanswered {
         *self.calls() = Calls::default();
     }
 
-    /// Behind the highest slot that was tried since [`Unanswered::clear`].
+    /// Returns the slot after the highest one that was tried since [`Unanswered::clear`].
     #[must_use]
     pub fn next(&self) -> Option<Slot> {
         self.calls().next

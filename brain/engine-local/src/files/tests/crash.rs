@@ -1,4 +1,4 @@
-//! kill -9 of a process that appends: every acknowledged append is there.
+//! kill -9 of a process that appends: every acknowledged append is found afterwards.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

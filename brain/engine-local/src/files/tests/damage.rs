@@ -30,7 +30,7 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     };
     let found = read_all(&log, 0).await;
     assert_eq!(found, written[..found.len()], "wrong data");
-    // A log that opened once has to open again, with the same records and room for more.
+    // A log that opened once must open again, with the same records and room for more.
     log.append(Slot(1000), record(1000, 0, 50)).await.unwrap();
     drop(log);
     assert_eq!(read_all(&open_small(copied.path()), 0).await[..found.len()], found);
@@ -41,7 +41,7 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     }
 }
 
-/// Removes the mark behind the last batch, as a power loss may.
+/// Removes the mark after the last batch, as a power loss may.
 fn unmark(file: &Path) -> usize {
     let mut bytes = fs::read(file).unwrap();
     let end = used(&bytes);

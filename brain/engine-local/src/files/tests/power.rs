@@ -50,7 +50,7 @@ impl Power {
         let image = scratch();
         for file in fs::read_dir(&self.dir).unwrap() {
             let name = file.unwrap().file_name();
-            // Another thread may have renamed or removed it meanwhile.
+            // Another thread may have renamed or removed it since.
             let Ok(file) = File::open(self.dir.join(&name)) else {
                 continue;
             };
@@ -98,7 +98,7 @@ impl Power {
     }
 }
 
-/// Reads what `file` has, also when another thread cuts it meanwhile.
+/// Reads the content of `file`, even if another thread cuts it during the read.
 fn whole(file: &File) -> Vec<u8> {
     let mut content = Vec::new();
     loop {

@@ -7,7 +7,7 @@ use engine::log::MemLog;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Appends to a slot this far before or behind the end, all at once.
+    /// Appends to slots this far before or after the end, all at once.
     Append(Vec<(i64, u32, usize)>),
     Read(u64, usize),
     Raise(i64),

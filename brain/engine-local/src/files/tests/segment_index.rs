@@ -5,7 +5,7 @@ use engine::log::Origin;
 
 const WRITTEN: u64 = 60;
 
-/// Opens a log of which rows hold everything up to `last`.
+/// Opens a log whose records up to `last` are all in rows.
 fn open_behind_rows(dir: &Path, id: LogId, last: u64) -> Result<FileLog, OpenError> {
     let last = Slot(last);
     FileLog::open_for(dir, SMALL, LogObserver::new(|_| {}), Some(Origin { id, last }))

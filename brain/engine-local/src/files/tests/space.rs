@@ -61,7 +61,7 @@ async fn an_append_after_a_refused_one_asks_for_space_again() {
     drop(room);
     let answer = refused.await;
     assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
-    // the writer cannot be through with the queue: it has to sync the one that fits
+    // the writer cannot be done with the queue: it must sync the record that fits
     disk.faults.full.store(false, SeqCst);
     let mut later = append(next, 500);
     assert!(poll!(&mut later).is_pending());
@@ -117,7 +117,7 @@ async fn a_segment_whose_first_batch_fails_is_made_anew() {
         assert!(matches!(answer, Err(AppendError::Full(_))), "{answer:?}");
         log.raise_watermark(Slot(watermark)).await.unwrap();
         let copied = copy(dir.path());
-        // Nothing of what was not synced has to be on disk.
+        // Bytes that were not synced need not be on disk.
         let second = segments(copied.path()).remove(1);
         let mut bytes = fs::read(&second).unwrap();
         bytes[4096..].fill(0);

@@ -13,7 +13,7 @@ use engine::rows::{Change, Order, Rows, Scan, Snapshot};
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Vec<Change>),
-    /// A page of a snapshot that is so many snapshots old.
+    /// A page of a snapshot that is this many snapshots old.
     Scan(usize, Scan),
     Get(usize, Vec<Bytes>),
     Hold,

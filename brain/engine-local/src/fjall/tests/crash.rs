@@ -43,7 +43,7 @@ async fn after_a_kill_a_prefix_comes_back_that_holds_what_was_synced() {
     rounds(&history(), (1..=6).map(|round| 40 * round)).await;
 }
 
-/// Enough for several journals: fjall begins a new one behind 64 MB.
+/// Enough for several journals: fjall begins a new one after 64 MB.
 #[tokio::test]
 #[ignore = "long, writes 800 MB: make test-long"]
 async fn after_a_kill_journals_and_tables_fit_each_other() {

@@ -42,7 +42,7 @@ fn copy_sparsely(from: &Path, to: &Path) {
     fs::write(to, &bytes[..used]).unwrap();
 }
 
-/// Databases as they lay on disk after some of the batches, the last one after all of them.
+/// Copies of the database as it was on disk after some of the batches. The last copy is taken after all of them.
 async fn build(root: &Path, stops: &[u64]) -> Vec<PathBuf> {
     let dir = root.join("rows");
     let history = History::new(SEED);
@@ -207,14 +207,14 @@ fn file_that_holds_no_version_is_named() {
     assert!(error.contains(version.to_str().unwrap()), "{error}");
 }
 
-/// Returns true if a manifest is the one that `current` names; fjall leaves others behind. `None` for other files.
+/// Returns true if a manifest is the one that `current` names; fjall does not remove all others. `None` for other files.
 fn is_manifest(file: &Path) -> Option<bool> {
     let number: u64 = file.file_name()?.to_str()?.strip_prefix('v')?.parse().ok()?;
     let current = fs::read(file.with_file_name("current")).unwrap();
     Some(current.starts_with(&number.to_le_bytes()))
 }
 
-/// Cuts the only journal in two behind some batch, as if fjall had begun a second one there and not yet made tables of the first.
+/// Cuts the only journal in two after some batch, as if fjall had begun a second one there and not yet made tables of the first.
 async fn build_with_two_journals(root: &Path) -> PathBuf {
     let dir = root.join("two");
     let options = super::Options {
@@ -348,7 +348,7 @@ async fn first_unflushed(dir: &Path, journal: &[u8]) -> Option<usize> {
     Some(at + journal[at..].windows(4).position(|window| window == trailer)? + 4)
 }
 
-/// Behind a power failure any page of what was not synced may be missing, the first as well as the last.
+/// After a power failure any page that was not synced may be missing, the first as well as the last.
 #[tokio::test]
 async fn holes_in_the_newest_journal_are_a_torn_tail() {
     let root = tempfile::tempdir().unwrap();
@@ -361,7 +361,7 @@ async fn holes_in_the_newest_journal_are_a_torn_tail() {
         copy(&built, &scratch);
         let mut bytes = fs::read(scratch.join("1.jnl")).unwrap();
         let from = random.random_range(0..length);
-        // Small enough to lie within one value, too.
+        // Small enough to be within one value, too.
         let hole = random.random_range(1..4096);
         bytes[from..(from + hole).min(length)].fill(0);
         fs::write(scratch.join("1.jnl"), bytes).unwrap();
@@ -369,7 +369,7 @@ async fn holes_in_the_newest_journal_are_a_torn_tail() {
             Outcome::Batch(batch) => assert!((BATCHES / 2..BATCHES).contains(&batch), "batch {batch} came back"),
             Outcome::Refused(reason) => panic!("{reason}"),
         }
-        // The cut is final: what is written now stands right behind it.
+        // The cut is final: the next batch is written right after it.
         let rows = FjallRows::open(&scratch, small()).unwrap();
         let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
         History::new(SEED).apply(&rows, batch + 1).await.unwrap();
@@ -442,7 +442,7 @@ async fn stray_files_are_named_and_temporary_ones_are_swept() {
 #[tokio::test]
 async fn a_cut_that_the_log_does_not_cover_leaves_the_journal_as_it_was() {
     let (_root, dir, journal, first) = partly_in_tables().await;
-    // Behind the first flaw no batch is left in one case: then only tables tell which fence that is.
+    // With a flaw at byte 0 the cut leaves no batch: then only tables have the fence.
     for at in [0, first] {
         let scratch = dir.with_extension(format!("at-{at}"));
         copy(&dir, &scratch);

@@ -42,7 +42,7 @@ async fn apply(rows: &FjallRows, batch: u64, changes: Vec<Change>) -> Result<(),
     rows.apply(History::fence(batch - 1), fence, changes).await
 }
 
-/// Returns true if nobody can give space back.
+/// Returns true if neither a flush nor a merge can free space.
 fn is_at_rest(rows: &FjallRows) -> bool {
     let merger = &rows.shared.merger;
     rows.shared.keyspace.sealed_memtable_count() == 0

@@ -269,7 +269,7 @@ async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
     assert_eq!(versions(&rows), 2, "the row and the fence");
 }
 
-/// Waits until tables that occupied `before` bytes occupy little, and renews views meanwhile as a brain does.
+/// Waits until tables that occupied `before` bytes occupy little. It renews views while it waits, as a brain does.
 async fn until_given_back(rows: &FjallRows, before: u64) {
     let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
     let given_back = async {
@@ -400,7 +400,7 @@ async fn bytes_that_a_merge_of_everything_leaves_are_those_of_the_rows_that_stay
         .map(|key| laws::put(format!("large/{key}"), random_bytes(key, 50_000)))
         .collect();
     puts.extend((0..SMALL).map(|key| laws::put(format!("small/{key}"), random_bytes(key, 50))));
-    // Deletions of rows that are there, and of others that never came to a table.
+    // Deletions of existing rows, and of others that never came to a table.
     let deletions = (0..2 * SMALL).map(|key| laws::delete(format!("small/{key}"))).collect();
     for (batch, changes) in [(1, puts), (2, deletions), (3, Vec::new())] {
         let last = History::fence(batch).unwrap();

@@ -53,7 +53,7 @@ async fn quota_that_came_later_counts_too() {
     churn(&FjallRows::open(&dir, within(QUOTA)).unwrap(), 4).await;
 }
 
-/// Nothing is put while the alarm stands, but compactions delete.
+/// Nothing is put while the alarm is raised, but compactions delete.
 #[tokio::test]
 async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
     let root = tempfile::tempdir().unwrap();

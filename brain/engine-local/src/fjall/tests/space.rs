@@ -49,8 +49,8 @@ async fn compaction_leaves_little_more_than_live_rows() {
     assert!(before > 15 * live, "{before} bytes for {live} are no churn");
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        // As a brain does every few seconds. The views that were there are gone then, and with them what they needed; and fjall's
-        // own thread looks again whether a journal can go.
+        // As a brain does every few seconds. This drops the earlier views, and so releases the files that they needed. fjall's own
+        // thread checks again whether a journal can be removed.
         drop(rows.snapshot().await.unwrap());
         let after = occupied(&dir);
         if after < 2 * live {
