@@ -61,7 +61,7 @@ pub struct Options {
     pub first_segment_bytes: u32,
     /// Bytes that segments grow to. A segment with a longer record is as long as that record requires.
     pub segment_bytes: u32,
-    /// Do not wait for the disk: acknowledged records may be lost if the machine fails, but not if only the process does.
+    /// Do not wait for the disk: acknowledged records may be lost if the machine fails, but not if only the process fails.
     pub unsafe_no_fsync: bool,
 }
 

@@ -18,8 +18,8 @@ use super::{Limits, Tikv};
 use engine::cas_register::{Cas, CasRegister};
 use runtime::tasks::Owned;
 
-/// The longest delay after a value was sent before it is read back: by then TiKV has it, and only the answer is late. A read that
-/// comes too soon is in vain.
+/// The longest delay after a value was sent before it is read back: by then TiKV has it, and only the answer is late. An earlier
+/// read would not find it.
 const READ_BACK: Duration = Duration::from_millis(50);
 
 /// Pause before a swap that had no effect is tried again, as a part of the time for an attempt.
@@ -30,7 +30,7 @@ const PAUSES: u32 = 50;
 pub struct TikvRegister {
     tikv: Tikv,
     key: Bytes,
-    /// Those of reads and appends, if it has none of its own.
+    /// The register's own limits; `None`: those of reads and appends.
     limits: Option<Limits>,
     ahead: Option<Ahead>,
 }

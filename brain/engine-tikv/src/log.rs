@@ -281,7 +281,7 @@ impl Inner {
     }
 
     /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`LOOK`] or a little longer. Returns the
-    /// end of the slots that it has seen by then, which is behind `from`.
+    /// end of the slots that it has seen by then, which is after `from`.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<u64, LogError> {
         let gaps = self.index().gaps(from, to);
         let until = Instant::now() + LOOK;

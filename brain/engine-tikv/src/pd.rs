@@ -140,7 +140,7 @@ impl Pd {
         Ok(found)
     }
 
-    /// Asks the leader. One that was found before may lead no longer: then it is looked for once more.
+    /// Asks the leader. If the known member no longer leads, the leader is searched again.
     async fn ask_leader<Q, A>(&self, path: &'static str, ask: impl FnOnce(u64) -> Q) -> anyhow::Result<A>
     where
         Q: prost::Message + Default + Clone + 'static,

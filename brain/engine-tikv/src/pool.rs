@@ -59,8 +59,8 @@ impl Limits {
 
 /// The time that short calls have taken lately, about the longest.
 ///
-/// Only answers count. A cluster that is slow stretches the time limits of attempts, so that a slow answer is waited for; a cluster that
-/// does not answer at all stretches nothing, so that a stuck client is noticed as soon as ever.
+/// Only answers count. A slow cluster stretches the time limits of attempts, so that slow answers are waited for. A cluster that
+/// does not answer at all stretches no limit, so that a stuck client is detected as soon as before.
 #[derive(Debug, Default)]
 struct Pace(AtomicU64);
 

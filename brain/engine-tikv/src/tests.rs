@@ -448,7 +448,7 @@ async fn pd_member_that_names_no_leader_is_not_the_last_word() {
     let key = tikv.keys().register("test");
     tikv.shared.pd.region(&key).await.unwrap();
     mock_tikv.delays().set([]);
-    // The leader that was found leads no longer, and one of the others has not heard of it.
+    // The known leader no longer leads, and one of the others does not know the new one yet.
     for leader in [1, 2, 0] {
         mock_tikv.lead_pd(leader);
         mock_tikv.set_pd_aware((leader + 1) % 3, false);

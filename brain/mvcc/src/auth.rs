@@ -1,8 +1,8 @@
 //! Users, roles and permissions: who may read and write which keys, by etcd's rules.
 //!
 //! Pure state. [`Auth`] is one immutable version of it: requests are evaluated against it ([`Auth::evaluate`]), which yields a change
-//! that is recorded in the log, and every member makes the next version of that ([`Auth::apply`]). A change holds the users and roles
-//! as they are afterwards, not the request: applied once more, it changes nothing.
+//! that is recorded in the log, and every member makes the next version from that ([`Auth::apply`]). A change holds the users and roles
+//! as they are afterwards, not the request: if it is applied again, it changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -140,7 +140,7 @@ impl Auth {
         self.roles.get(name).ok_or(AuthError::RoleNotFound)
     }
 
-    /// Makes the version behind a change.
+    /// Makes the version after a change.
     pub fn apply(&mut self, change: &AuthChange) {
         self.set(&change.row());
         for change in &change.users {
@@ -259,8 +259,8 @@ impl Auth {
         })
     }
 
-    /// Checks a request that reads or writes keys: of a txn both branches and all that is nested. `attached` returns the keys of a lease:
-    /// who attaches a key to a lease must be able to revoke it.
+    /// Checks a request that reads or writes keys: for a txn, both branches and everything nested. `attached` returns the keys of a lease:
+    /// a user that attaches a key to a lease must be allowed to revoke the lease.
     ///
     /// # Errors
     /// As [`Auth::check`].

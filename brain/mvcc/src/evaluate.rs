@@ -29,11 +29,11 @@ use engine::rows::{Order, RowsError, Snapshot};
 use etcd_types::types::{Error, KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 
-/// Rows that are looked at before others have their turn.
+/// Rows that are examined before other tasks have their turn.
 const PAGE: usize = 256;
 
-/// Rows that a request may look at beside those that were read for it: those that are not published yet, and the same ones
-/// once more.
+/// Rows that a request may examine in addition to those that were read for it: unpublished ones, and the same rows
+/// again.
 const UNREAD_ROWS: usize = 500_000;
 
 /// Bytes of an answer at most, as grpc-go sends them.

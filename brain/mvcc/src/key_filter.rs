@@ -36,12 +36,12 @@ impl KeyFilter {
         Self((0..words.max(1)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Adds a key. Relaxed: who may read what is added has been given it in another way.
+    /// Adds a key. Relaxed: readers that may see the key are synchronized by other means.
     pub fn insert(&self, hash: KeyHash) {
         self.word(hash).fetch_or(hash.mask(), Relaxed);
     }
 
-    /// Returns false if the key is certainly not there.
+    /// Returns false if the key was certainly not added.
     #[must_use]
     pub fn may_contain(&self, hash: KeyHash) -> bool {
         let mask = hash.mask();

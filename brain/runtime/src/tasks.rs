@@ -113,7 +113,7 @@ impl<T: Send + 'static> Owned<T> {
         ended.context("a task panicked")
     }
 
-    /// Aborts it, and waits until it is gone.
+    /// Aborts the task, and waits until it has ended.
     pub async fn abort(mut self) {
         self.0.shutdown().await;
     }

@@ -200,7 +200,7 @@ impl Delivery {
         }
     }
 
-    /// Adds an event behind the others. More runs than a mailbox takes need not be kept.
+    /// Adds an event after the others. More runs than a mailbox takes need not be kept.
     fn add(&mut self, position: u64, revision: Revision, most_runs: usize) {
         let run = Run {
             start: position,

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 1024;
 pub struct Gauges {
     /// Watchers that are open.
     pub watchers: AtomicU64,
-    /// Those of them that read history, because they are behind the ring.
+    /// Watchers of these that read history, because their events are no longer in the ring.
     pub lagging: AtomicU64,
     /// Streams of clients.
     pub streams: AtomicU64,

@@ -2,7 +2,7 @@
 //!
 //! Streams keep no chunk between two responses: memory holds the cache and the few reads in progress, however many streams lag and
 //! however slowly they read. The exception is a chunk that is too large for the cache: the last one is kept for [`LARGE_KEPT`], and a
-//! stream keeps it, if there is memory, until its other watchers had their turn, or each of them would read it again.
+//! stream keeps it, if memory permits, until its other watchers have had their turn. Otherwise each of them would read it again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ const READS: usize = 4;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// The time for which a chunk that is too large for the cache is kept for those who wait for it.
+/// The time for which a chunk that is too large for the cache is kept for the streams that wait for it.
 const LARGE_KEPT: Duration = Duration::from_secs(5);
 
 /// All events between two revisions, both included.
@@ -42,10 +42,11 @@ pub struct Chunk {
     weight: usize,
 }
 
-/// The result of a read, for all who wait for it. It keeps nothing: a stream whose client reads no answers does not take it.
+/// The result of a read, for all streams that wait for it. It does not keep the chunk, because a stream whose client reads no answers
+/// does not take it.
 type Loaded = Result<Weak<Chunk>, Failed>;
 
-/// The reason why a read failed, for all who wait for it.
+/// The reason why a read failed, for all streams that wait for it.
 #[derive(Debug, Clone)]
 enum Failed {
     Compacted(Revision),

@@ -29,7 +29,7 @@ pub(super) struct Scanned {
     pub(super) is_synced: bool,
 }
 
-/// The bytes behind the last valid frame.
+/// The bytes after the last valid frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     Zeros,

@@ -174,7 +174,7 @@ impl Segment {
         Err(OpenError::damaged(&self.path, self.capacity, what))
     }
 
-    /// Returns the same segment without the bytes behind `end`, whose space is freed.
+    /// Returns the same segment without the bytes after `end`, whose space is freed.
     pub(super) fn shorten(&self, disk: &Disk, end: u32) -> io::Result<Segment> {
         let capacity = end.next_multiple_of(FRAMES).min(self.capacity);
         let file = self.file.try_clone()?;

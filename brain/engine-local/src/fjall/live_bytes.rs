@@ -33,8 +33,8 @@ impl LiveBytes {
         (changed <= then.rows / CHANGED).then(|| left + now.bytes.saturating_sub(then.bytes))
     }
 
-    /// Reads all rows that a view sees, and remembers their bytes: not compressed, and no more than the tables have. Blocks for as long as
-    /// that takes, until `is_over`. If what it would see is gone, all may be left.
+    /// Reads all rows that a view sees, and remembers their bytes: not compressed, and no more than the tables have. Blocks until the read
+    /// is complete or `is_over`. If the view can no longer be read, returns the bytes of all tables.
     pub(super) fn read(
         &mut self,
         keyspace: &Keyspace,

@@ -52,7 +52,8 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a view that sees what is below `number`, or as little more as can still be read: what no view sees may be gone.
+    /// Enters a view that sees everything below `number`, or below the number of the oldest view if that is higher: versions that no view
+    /// sees may be deleted.
     pub(super) fn enter_readable(&self, number: SeqNo) -> Place {
         let mut counts = self.counts();
         let oldest = counts.first_key_value().map_or(0, |(oldest, _)| *oldest);

@@ -1,4 +1,4 @@
-//! The index of slots that need not be read again: which were seen, which of these are kept for ever, and their bytes.
+//! The index of slots that need not be read again: the slots that were seen, those of them that are kept for ever, and their bytes.
 //!
 //! Invariant: every slot of a run was seen taken. A slot that was seen free is in none: it may be taken since.
 
@@ -17,7 +17,7 @@ pub(super) struct SlotIndex {
 
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The slot behind the last one.
+    /// The slot after the last one.
     end: u64,
     bytes: u64,
 }
@@ -97,7 +97,7 @@ impl SlotIndex {
         let cut = self.runs.pop_last().filter(|(_, run)| run.end > slot);
         self.runs = behind;
         if let Some((from, Run { end, bytes })) = cut {
-            // Which of its bytes are gone is not known: about as many as slots.
+            // The bytes of each slot are not known: they are divided evenly.
             let bytes = bytes / (end - from) * (end - slot);
             self.runs.insert(slot, Run { end, bytes });
         }

@@ -162,8 +162,8 @@ impl<L: Log> Faulty<L> {
         self.plan().appends
     }
 
-    /// Lands all delayed appends, oldest first, and returns the answer of the log to each. With `again` they stay delayed, to
-    /// land once more at another time.
+    /// Delivers all delayed appends, oldest first, and returns the answer of the log to each. With `again` they remain delayed, and are
+    /// delivered another time.
     pub async fn land_late(&self, again: bool) -> Vec<(Slot, Result<(), AppendError>)> {
         let held: Vec<_> = {
             let mut plan = self.plan();

@@ -18,7 +18,7 @@ const LAST: u32 = 1 << 31;
 /// Bytes that a part takes in addition to its payload.
 pub const PART_HEADER: usize = 1 + 8 + 8 + 4;
 
-/// The first record of an epoch. The `WINDOW - 1` slots behind it are dead.
+/// The first record of an epoch. The `WINDOW - 1` slots after it are dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Barrier {
     /// The epoch that begins here.

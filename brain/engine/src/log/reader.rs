@@ -112,7 +112,7 @@ impl<L: Log> Reader<L> {
         }
         match self.ahead.front() {
             Some((slot, bytes)) if *slot == next => Ok(Some((*slot, bytes.clone()))),
-            // A gap: slots behind it are not committed yet, and must be read again.
+            // A gap: the slots after it are not committed yet, and must be read again.
             _ => {
                 self.ahead.clear();
                 Ok(None)

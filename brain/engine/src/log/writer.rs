@@ -35,7 +35,7 @@ struct Open(Arc<watch::Sender<UnderWay>>);
 struct UnderWay {
     /// The first uncommitted slot.
     first: Slot,
-    /// Committed slots behind it.
+    /// Committed slots after it.
     committed: BTreeSet<Slot>,
     /// The last append that was tried found no space.
     is_full: bool,
@@ -193,7 +193,7 @@ impl Open {
 
     async fn append<L: Log>(&self, log: &L, slot: Slot, record: Bytes) -> Result<(), WriteError> {
         let may_open = |under_way: &UnderWay| Window::FORMAT.is_open(under_way.first, slot);
-        // The sender is here, so it is not gone. Only the guard must not be held while the append is under way.
+        // The wait cannot fail, because `self` holds the sender. The guard must not be held while the append is under way.
         drop(self.0.subscribe().wait_for(may_open).await);
         append(log, slot, record, |is_full| {
             self.0

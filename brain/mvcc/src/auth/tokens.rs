@@ -1,8 +1,8 @@
-//! Simple tokens: which random text stands for which user.
+//! Simple tokens: each is a random text that identifies a user.
 //!
-//! They are made by the leader and recorded in the log as a digest, so that every member knows them. They are kept in memory only:
-//! a member that begins from rows does not know those that are no longer in the log, and its clients authenticate once more, as
-//! with etcd. Each member counts for itself when a token was last used.
+//! The leader makes them and records a digest in the log, so that every member knows them. They are kept in memory only:
+//! a member that begins from rows does not know those that are no longer in the log, and its clients authenticate again, as
+//! with etcd. Each member decides by itself when a token was last used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::{Auth, AuthChange};
 
-/// The digest of a token: who reads the log learns none.
+/// The digest of a token: a reader of the log does not learn the token itself.
 pub type Digest = [u8; 32];
 
-/// Tokens at most. Those that were used least recently make room for new ones.
+/// The most tokens. The least recently used ones are removed for new ones.
 const MOST: usize = 100_000;
 
 #[derive(Debug)]

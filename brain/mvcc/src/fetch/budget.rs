@@ -7,16 +7,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use etcd_types::types::{Error, KeyValue};
 
-/// Requests that read at once. Further ones wait.
+/// The number of requests that may read at once. Further ones wait.
 const READS: usize = 1_024;
 
 /// Requests that read for longer than that.
 const SLOW_READS: usize = 4_096;
 
-/// Rows that one request may look at when it reads.
+/// Rows that one request may examine when it reads.
 const ROWS: usize = 4_000_000;
 
-/// Rows that one request may look at once more, because it looks at the same span again: the writer does so.
+/// Rows that one request may examine again because it reads the same span again, as the writer does.
 const AGAIN: usize = 200_000;
 
 /// Memory that a row takes in addition to its key and value.
@@ -233,7 +233,7 @@ impl Budget {
         acquire(&self.pool.bytes, &mut self.held, bytes)
     }
 
-    /// Takes rows that will be looked at once more.
+    /// Charges for rows that will be examined again.
     pub(super) fn take_again(&mut self, rows: usize) -> Result<(), Error> {
         self.again = self.again.saturating_add(rows);
         if self.again > AGAIN {

@@ -175,7 +175,7 @@ impl Memtable {
         }
     }
 
-    /// Every version behind that of `key` at `revision`, in the same order.
+    /// Every version after that of `key` at `revision`, in the same order.
     #[must_use]
     pub fn versions_behind(&self, key: &[u8], revision: Revision) -> Versions<'_> {
         Versions {

@@ -17,11 +17,11 @@ use etcd_types::types::{KeyValue, Revision};
 /// Rows that one step takes at most.
 const PAGE_ROWS: usize = 512;
 
-/// Pairs of a page at most, and versions in memory that are looked at for it: others have their turn then.
+/// The most pairs of a page, and the most versions in memory that are examined for it. Then other tasks have their turn.
 const PAGE_PAIRS: usize = 2_048;
 const PAGE_VERSIONS: usize = 8_192;
 
-/// Pairs for which a walk begins with object rows: a shorter one would often read some in vain.
+/// The least number of wanted pairs for which a walk begins with object rows: a shorter walk would often read some rows needlessly.
 const MANY: usize = 16;
 
 /// Older versions and tombstones that a walk passes over for each pair that it finds, and at most before the next one. Where there are
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(values, [&b""[..], b"v"]);
     }
 
-    /// Keys with as many versions as told, every fifth deleted in the end; returns what a walk must find.
+    /// Keys with `versions` versions each, every fifth key deleted in the end. Returns the versions that a walk must find, too.
     async fn store(versions: impl Fn(usize) -> i64) -> (View<MemRowsSnapshot>, Vec<(Bytes, Revision)>) {
         let rows = MemRows::new();
         let (mut changes, mut live, mut revision) = (Vec::new(), Vec::new(), 1);
