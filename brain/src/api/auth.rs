@@ -211,7 +211,7 @@ impl<R: Rows> Auth for AuthService<R> {
     }
 
     async fn user_add(&self, request: Request<pb::AuthUserAddRequest>) -> Answer<pb::AuthUserAddResponse> {
-        // etcd hashes before it asks who is there.
+        // etcd hashes the password before it checks who sends the request.
         if !request.get_ref().options.is_some_and(|options| options.no_password) {
             check_password(&request.get_ref().password)?;
         }

@@ -164,7 +164,7 @@ impl ClusterService {
     }
 }
 
-/// Returns the peer URLs of a new member. There has to be one at least, as with etcd.
+/// Returns the peer URLs of a new member. At least one is required, as in etcd.
 fn peer_urls(urls: &[String]) -> Result<Vec<Url>, Error> {
     let urls: Result<Vec<Url>, _> = urls.iter().map(|url| Url::parse(url)).collect();
     urls.ok().filter(|urls| !urls.is_empty()).ok_or(Error::MemberBadUrls)

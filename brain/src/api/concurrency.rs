@@ -1,7 +1,7 @@
-//! The common part of locks and elections: the keys below a name, of which the one created first wins.
+//! The common part of locks and elections: keys below a name, where the key that was created first wins.
 //!
-//! Etcd serves both as a client of itself, and so does this module: every step is a request that a client could send, with the same
-//! checks, and clients receive refusals as a client's errors: etcd's texts with the code `Unknown`.
+//! etcd serves both as a client of itself, and so does this module: every step is a request that a client could send, with the same checks,
+//! and clients receive refusals as a client's errors: etcd's texts with the code `Unknown`.
 
 use std::sync::Arc;
 

@@ -29,7 +29,7 @@ use mvcc::view::{View, ViewError};
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";
 
-/// A read index that takes longer is slow; etcd would have to repeat it.
+/// A read index that takes longer is counted as slow; etcd would retry it.
 const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
 
 /// Everything that handlers of requests share. Cheap to clone.
@@ -184,7 +184,7 @@ impl<R: Rows> ApiContext<R> {
         self.route(request, local, remote).await
     }
 
-    /// Identifies the client of a request. While permissions are not checked this is nobody, at the cost of a look at one flag.
+    /// Identifies the client of a request. While permissions are not checked, every client is anonymous, and this only reads one flag.
     ///
     /// # Errors
     /// `invalid auth token`.
@@ -335,7 +335,7 @@ impl<R: Rows> ApiContext<R> {
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
         let success = match &outcome.result {
             Ok(_) | Err(types::Error::Compacted) => Some(true),
-            // They were not carried out, or nobody knows.
+            // These requests were not carried out, or their outcome is unknown.
             Err(
                 types::Error::NotLeader | types::Error::TooManyRequests | types::Error::Stopped | types::Error::Timeout,
             ) => None,
@@ -396,7 +396,7 @@ impl<R: Rows> ApiContext<R> {
 /// A request was permitted: see [`ApiContext::permit`].
 #[derive(Debug)]
 pub struct Permit {
-    /// The auth revision as of which its client was identified.
+    /// The auth revision at which its client was identified.
     revision: Option<u64>,
 }
 

@@ -278,7 +278,7 @@ fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
         .max_encoding_message_size(usize::MAX)
 }
 
-/// Returns the meter that charges a request for its answer. Without a budget it charges nobody.
+/// Returns the meter that charges a request for its answer. Without a budget it charges nothing.
 pub(super) fn meter<T>(request: &Request<T>) -> Meter {
     request.extensions().get().cloned().unwrap_or_default()
 }

@@ -212,7 +212,7 @@ impl<R: Rows> LeaseService<R> {
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
         let (caller, id) = (caller_of(&request), LeaseId(request.get_ref().id));
-        // A client that nobody knows is refused before anything is read for it.
+        // An unknown client is refused before anything is read for it.
         if let Err(error) = self.store.guard.load().check_known(&caller) {
             return Err(self.store.refuse(error.into()).await);
         }
@@ -350,7 +350,7 @@ const KEY_BYTES: usize = 64;
 /// Keys of a lease that are checked before others have their turn.
 const PAGE: usize = 1_000;
 
-/// Checks all keys of a lease, of which there may be a million, by `check` of some of them: once at least.
+/// Checks all keys of a lease, which may have a million, by calling `check` for a page at a time, and at least once.
 async fn check_lease_keys<R: Rows>(
     store: &ApiContext<R>,
     id: LeaseId,

@@ -1,7 +1,7 @@
-//! Reads all rows from time to time, so that damage is found before somebody needs the data: `--corrupt-check-time`.
+//! Reads all rows from time to time, so that damage is found before a client needs the data: `--corrupt-check-time`.
 //!
-//! The walk goes in pieces, each over the newest snapshot of the rows: none is held for long. Rows that are written meanwhile are read
-//! or not. The log is checked when it is opened, and when records are read.
+//! A check reads the rows in pieces, each from the newest snapshot, so that no snapshot is held for long. Rows that are written during the
+//! check may be read or not. The log is checked when it is opened, and when records are read.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use mvcc::view::successor;
 /// Rows and bytes that are read at once.
 const PIECE: (usize, usize) = (1_000, 1 << 20);
 
-/// Pauses, as a multiple of the time that the last piece took: rows are there for clients first.
+/// Pauses, as a multiple of the time that the last piece took: clients come first.
 const REST: u32 = 3;
 
-/// Delay before a piece is read again that could not be, and the time after which a check is given up for that.
+/// Delay before a piece that could not be read is read again, and the time after which the check is given up.
 const RETRY: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -44,7 +44,7 @@ pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: Cancellat
 /// How far a check has come.
 #[derive(Debug, Default)]
 struct Check {
-    /// The row to go on from.
+    /// The row at which the check continues.
     from: Bytes,
     rows: u64,
     bytes: u64,

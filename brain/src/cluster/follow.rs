@@ -96,7 +96,7 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    /// Follows the leader behind `channel` until its stream ends, and publishes that in `roles`; as long as the leader's renewals
+    /// Follows the leader that `channel` connects to until its stream ends, and publishes that in `roles`. While the leader's renewals
     /// arrive, `election` need not read the lock. Fails if the leader cannot be followed, or if log or rows are damaged.
     pub async fn follow(
         &mut self,

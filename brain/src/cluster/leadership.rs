@@ -516,7 +516,7 @@ async fn follow<E: Engine>(
     }
 }
 
-/// Returns the reason why a leader cannot be followed, if an operator has to fix it.
+/// Returns the reason why a leader cannot be followed, if an operator must fix it.
 fn refusal(error: &anyhow::Error) -> Option<&'static str> {
     let status = error.downcast_ref::<tonic::Status>();
     let mismatch = |status: &tonic::Status| status.message() == Error::ClusterIdMismatch.to_string();

@@ -62,7 +62,7 @@ impl<C: CasRegister> StorageLock<C> {
     pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
         loop {
             let Some((stored, bytes)) = self.read().await.map_err(LogError::Unavailable)? else {
-                return Ok(()); // nobody holds it, and whoever takes it reads of this epoch in the log
+                return Ok(()); // no member holds it; the next holder reads of this epoch in the log
             };
             if stored.announced_epoch.is_some_and(|known| known >= epoch) {
                 return Ok(());
@@ -70,7 +70,7 @@ impl<C: CasRegister> StorageLock<C> {
             self.announced_epoch.fetch_max(epoch, Ordering::AcqRel);
             match self.write(&stored.record, Some(bytes)).await {
                 Ok(_) => return Ok(()),
-                Err(LockError::Conflict) => {} // renewed meanwhile
+                Err(LockError::Conflict) => {} // renewed since the read
                 Err(LockError::Failed(error)) => return Err(LogError::Unavailable(error)),
             }
         }

@@ -65,8 +65,8 @@ pub fn members(request: &JoinRequest, table: &MemberTable, peers: &Peers) -> Mem
     Members::new(list(request, table, peers))
 }
 
-/// Updates `members` from the rows until `stop`, and enters this member's row again if somebody has removed it. Fails if the rows are
-/// damaged, or of a newer version.
+/// Updates `members` from the rows until `stop`, and enters this member's row again if it was removed. Fails if the rows are damaged, or of
+/// a newer version.
 pub async fn follow<C: CasRegister>(
     register: C,
     (request, peers): (JoinRequest, Peers),

@@ -39,7 +39,7 @@ pub enum OwnerError {
     /// A restore needs a prefix without a store.
     #[error("the key prefix holds data already: choose another --tikv-key-prefix, or `kubebrain wipe` it")]
     Occupied,
-    /// There is no store below the prefix, and one must be there.
+    /// The prefix holds no store, but one must exist.
     #[error(
         "the key prefix holds no store, but --initial-cluster-state=existing says that there is one: look whether \
          --tikv-pd-endpoints and --tikv-key-prefix lead to the data, restore a backup by `kubebrain snapshot restore`, or begin an \
@@ -95,7 +95,7 @@ impl Owner<'_> {
     }
 }
 
-/// Returns true if the key prefix has an owner, whoever that is.
+/// Returns true if the key prefix has an owner, no matter which.
 pub async fn is_owned<C: CasRegister>(register: &C) -> Result<bool, OwnerError> {
     Ok(get(register).await?.is_some())
 }

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The timeout of a probe: longer round trips count as failures.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends probes to the member `leader` behind `channel` until it is dropped, one at a time.
+/// Sends probes to the member `leader` over `channel`, one at a time, until the future is dropped.
 pub(super) async fn run(channel: Channel, leader: u64, metrics: PeerMetrics) {
     let mut client = PeerClient::new(channel);
     let mut probes = interval(INTERVAL);

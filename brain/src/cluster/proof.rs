@@ -15,9 +15,9 @@
 //!
 //! # Limits
 //!
-//! Any client that can read the key prefix in TiKV can act as a member. Without TLS, an attacker on the path between two members
-//! can read their traffic, and can take over a connection once it is proved: only `--peer-cert-file` and the related flags protect
-//! from that. With TLS the proof is exchanged inside of it, and both have to be valid.
+//! Any client that can read the key prefix in TiKV can act as a member. Without TLS, an attacker on the path between two members can read
+//! their traffic, and can take over a connection once it is proved: only `--peer-cert-file` and the related flags protect from that. With
+//! TLS the proof is exchanged inside the TLS connection, and both must be valid.
 
 use std::io;
 use std::time::Duration;

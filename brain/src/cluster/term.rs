@@ -214,7 +214,7 @@ impl<E: Engine> Term<E> {
                 .lead(log, rows, (candidate, self.claim.predecessor_expired))
                 .await
             {
-                // The slots missing in the log are in rows by now. An older leader may go on while these are loaded.
+                // The rows contain the missing slots by now. An older leader may continue to destroy slots while the rows are loaded.
                 Err(OpenError::Destroyed) => match self.node.replica.reset_from_snapshot(log, rows).await {
                     Ok(()) | Err(OpenError::Destroyed) => {}
                     Err(error) => return Err(error.into()),

@@ -55,7 +55,7 @@ impl Credentials {
         self.token.as_deref()
     }
 
-    /// The slot that a simple token names: its record stands before that.
+    /// Returns the slot that a simple token names. The token's record is before this slot.
     #[must_use]
     pub fn slot(&self) -> Option<Slot> {
         let (_, slot) = self.token()?.split_once('.')?;

@@ -104,8 +104,8 @@ impl Authenticator {
     }
 }
 
-/// Checks the length of a password that is to be hashed. bcrypt looks at 72 bytes only: Go's refuses more when it hashes, and ignores the
-/// rest when it compares.
+/// Checks the length of a password that will be hashed. bcrypt uses only the first 72 bytes: Go's implementation refuses longer passwords
+/// when it hashes, and ignores the rest when it compares.
 pub(super) fn check_password(password: &str) -> Result<(), Error> {
     if password.len() > 72 {
         Err(Error::PasswordTooLong)

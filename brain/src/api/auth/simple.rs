@@ -1,8 +1,9 @@
 //! Simple tokens: `<random letters>.<slot>`, as etcd's `<random letters>.<index>`.
 //!
-//! The leader makes the letters and records their digest, with the user, in the log, so that every member knows the token as soon as it
-//! has applied the record; the slot, behind which the record stands, tells a member that is behind how long to wait. Members keep
-//! tokens in memory, and each counts for itself when a token was last used: a forwarded request carries its user, not its token's age.
+//! The leader generates the letters and records their digest, with the user, in the log, so that every member knows the token as soon as it
+//! has applied the record. The record is before the slot in the token, so a member that is behind knows up to which slot it must wait.
+//! Members keep tokens in memory, and each member tracks separately when a token was last used: a forwarded request carries its user, not
+//! the age of its token.
 
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};

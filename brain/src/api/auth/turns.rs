@@ -1,7 +1,7 @@
-//! Turns for the hashing of passwords. It takes a processor for long, so few do it at once, and the others wait.
+//! Turns for the hashing of passwords. Hashing occupies a processor for long, so few clients do it at once, and the others wait.
 //!
-//! Who waits takes turns by address, and within an address by user: many wrong logins delay a right one by one turn, unless they come
-//! from its own address and name its own user.
+//! Turns rotate between the addresses of the waiting clients, and within an address between users: many wrong logins delay a correct one by
+//! one turn, unless they come from the same address and name the same user.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -121,13 +121,13 @@ impl<T> Queue<T> {
     }
 }
 
-/// Gives turns to so many at once.
+/// Limits how many turns are in use at once.
 #[derive(Debug, Clone)]
 pub(super) struct Turns(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// Turns that nobody has.
+    /// Turns that are not in use.
     free: usize,
     queue: Queue<oneshot::Sender<Turn>>,
 }

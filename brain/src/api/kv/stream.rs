@@ -27,8 +27,8 @@ use runtime::budget::Meter;
 const FIRST_CHUNK: usize = 10;
 const CHUNK: usize = 1_000;
 
-/// Refuses what a stream does not do, as etcd's `checkRangeStreamRequest`. Etcd takes an order by another field than the key if it has no
-/// direction, and then skips and repeats pairs, because it goes on behind the last pair of a sorted chunk: that is refused, too.
+/// Refuses what a stream does not support, as etcd's `checkRangeStreamRequest`. etcd accepts an order by a field other than the key if no
+/// direction is given, and then skips and repeats pairs, because it continues after the last pair of a sorted chunk: that is refused, too.
 pub(super) fn check(op: &RangeOp) -> Result<(), Status> {
     if op.target != SortTarget::Key || op.order == SortOrder::Descend {
         return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
@@ -109,7 +109,7 @@ async fn page<R: Rows>(
     let view = newest(store, at)?;
     let mut cursor = view.cursor(span, at, values);
     loop {
-        // A cursor may stand between the versions of a key while its pages are empty.
+        // A page may be empty while the cursor is between the versions of one key.
         let failed = |error| store.rows_failed(&error);
         let page = match cursor.page(most).await.map_err(failed)? {
             Some(page) if page.is_empty() => continue,

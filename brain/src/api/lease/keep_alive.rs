@@ -150,7 +150,7 @@ impl<R: Rows> KeepAlives<R> {
                     biased;
                     answer = &mut answered => match answer {
                         Ok(answer) => return answer,
-                        Err(_) => break, // whoever asked for it went away
+                        Err(_) => break, // the caller that sent this request has ended
                     },
                     turn = self.turn.lock(), if !is_taken.load(Ordering::Acquire) => {
                         // Otherwise the request of another stream was slow, and its turn came first.
@@ -259,7 +259,7 @@ impl<R: Rows> KeepAlives<R> {
             let ids: BTreeSet<i64> = ids.collect();
             let recorded = store.propose(Caller::Server, Command::Checkpoint(noted), size).await;
             match recorded {
-                // It took its time: what has run out meanwhile is lost, and the others have their whole time from now on.
+                // Recording takes time: leases that have expired since are lost, and the others have their full time to live from now on.
                 Ok(_) => {
                     let (mut leases, now) = (store.state.leases(), since_boot());
                     for id in ids {
@@ -273,7 +273,7 @@ impl<R: Rows> KeepAlives<R> {
                     }
                 }
                 Err(error) => {
-                    // The others are renewed all the same.
+                    // The others are renewed nevertheless.
                     answers.retain(|id, _| !ids.contains(id));
                     if answers.is_empty() {
                         return Err(error);

@@ -57,7 +57,7 @@ impl Progress {
         *self = Self::default();
     }
 
-    /// Freezes at `published` if a request is pending and no watcher is `behind`; thaws if one fell behind.
+    /// Freezes at `published` if a request is pending and all watchers have caught up; thaws if one fell behind.
     pub(super) fn regulate(&mut self, behind: bool, published: Revision) {
         match self.state {
             State::Asked if !behind => self.state = State::Frozen(published, Owing::Unknown),
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// Returns the revision that has to be dispatched before the watchers with pending events are known.
+    /// Returns the revision that must be dispatched before the watchers with pending events are known.
     pub(super) fn awaited(&self) -> Option<Revision> {
         match self.state {
             State::Frozen(through, Owing::Unknown) => Some(through),

@@ -56,8 +56,8 @@ pub(super) fn compacted(header: ResponseHeader, watch_id: i64, compact_revision:
     }
 }
 
-/// Returns the response for a revision of which there is no memory for the previous versions that the watcher asks for: it ends as if
-/// that revision were compacted, because clients list again then. Etcd's Go client shows nothing of a reason alone.
+/// Returns the response for a revision if the previous versions that the watcher requests do not fit into memory: the watcher ends as if
+/// that revision were compacted, because clients list again then. etcd's Go client does not report a response that has only a reason.
 pub(super) fn too_large(header: ResponseHeader, watch_id: i64, revision: Revision) -> WatchResponse {
     WatchResponse {
         cancel_reason: format!("etcdserver: the previous values of revision {revision} are too large for a watch"),
@@ -65,7 +65,7 @@ pub(super) fn too_large(header: ResponseHeader, watch_id: i64, revision: Revisio
     }
 }
 
-/// Returns the response for a revision of which the fragments exceed the memory of the watcher's client: as [`too_large`].
+/// Returns the response for a revision whose fragments exceed the memory of the watcher's client: as [`too_large`].
 pub(super) fn too_many_requests(header: ResponseHeader, watch_id: i64, revision: Revision) -> WatchResponse {
     WatchResponse {
         cancel_reason: Status::from(Error::TooManyRequests).message().to_owned(),
@@ -83,9 +83,9 @@ pub(super) fn progress(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     }
 }
 
-/// Returns one response with all events; or, if it is too long and may be fragmented, several, of which all but the last have
-/// `fragment` set. The version before an event at or before `floor` is compacted: it is omitted even if it is still in memory, so
-/// that clients do not depend on that.
+/// Returns one response with all events, or several if it is too long and may be fragmented: all but the last have `fragment` set. The
+/// version before an event at or before `floor` is compacted: it is omitted even if it is still in memory, so that clients do not depend on
+/// it.
 pub(super) fn events(
     header: ResponseHeader,
     watch_id: i64,

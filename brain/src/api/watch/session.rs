@@ -36,7 +36,7 @@ pub(super) struct Session<H: History> {
     requests: Streaming<WatchRequest>,
     /// True if the client sends no more requests; its watchers continue.
     half_closed: bool,
-    /// Becomes ready when the server has to end the stream.
+    /// Becomes ready when the server must end the stream.
     ending: BoxFuture<'static, Status>,
     ended: bool,
     inbox: Arc<Inbox>,
@@ -48,7 +48,7 @@ pub(super) struct Session<H: History> {
     ticks: VecDeque<i64>,
     /// The only read of history in progress.
     loading: Option<((Revision, i64), Loading)>,
-    /// The responses of one request or turn. Those that wait behind another one are charged to the client.
+    /// The responses of one request or turn. All but the first are charged to the client.
     outbound: VecDeque<(WatchResponse, Option<Charge>)>,
 }
 
@@ -208,8 +208,8 @@ impl<H: History> Session<H> {
         }
     }
 
-    /// Freezes or thaws the stream, as the pending progress request requires. Between two freezes, too, held watchers are queued
-    /// again: the next answer has to account for them.
+    /// Freezes or thaws the stream, as the pending progress request requires. Held watchers are also queued again between two freezes,
+    /// because the next answer must account for them.
     fn regulate(&mut self) {
         let was_thawed = self.progress.frozen().is_none();
         if !self.progress.is_idle() {
@@ -279,7 +279,7 @@ impl<H: History> Drop for Session<H> {
     }
 }
 
-/// Returns a future that becomes ready with the reason when the server has to end a stream.
+/// Returns a future that becomes ready, with the reason, when the server must end a stream.
 fn ending<H: History>(shared: &Shared<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
     let stop = shared.options.stop.clone();
     async move {

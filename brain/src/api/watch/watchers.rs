@@ -101,8 +101,8 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// The responses of a turn, with charges for those that wait behind another one. A revision is sent completely, however long it is:
-    /// without memory for that the watcher ends.
+    /// Returns the responses of a turn, with charges for all but the first. A revision is sent completely, however long it is; the watcher
+    /// ends if there is no memory for it.
     pub(super) fn charged(&mut self, turn: Turn) -> Vec<(WatchResponse, Option<Charge>)> {
         let bytes = |response: &WatchResponse| -> usize {
             let events = response.events.iter().map(|event| event.len() + size_of::<Bytes>());
@@ -181,7 +181,7 @@ impl<H: History> Watchers<H> {
         Ok((id, revision))
     }
 
-    /// Checks that the client may read what it is to watch. Like etcd's, a watcher goes on when the permission is revoked.
+    /// Checks that the client may read the range that it wants to watch. As in etcd, a watcher continues when the permission is revoked.
     fn permit(&self, request: &WatchCreateRequest) -> Result<(), Refused> {
         let Some(guard) = self.shared.options.guard.as_ref().filter(|guard| guard.is_enabled()) else {
             return Ok(());
@@ -257,8 +257,8 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// Serves the first watcher in the queue, and puts it back at the end if it may have more events. A watcher that is not behind
-    /// is sent nothing after revision `through`.
+    /// Serves the first watcher in the queue, and puts it back at the end if it may have more events. A watcher that has caught up is sent
+    /// nothing after revision `through`.
     pub(super) fn turn(&mut self, through: Revision) -> Option<Turn> {
         let id = self.queue.pop_front()?;
         let Some(watcher) = self.by_id.get_mut(&id) else {
@@ -289,7 +289,7 @@ impl<H: History> Watchers<H> {
         Some(self.conclude(id, step))
     }
 
-    /// Returns the revision of history that has to be loaded next, and its watcher.
+    /// Returns the revision of history that must be loaded next, and its watcher.
     pub(super) fn wanted(&self) -> Option<(Revision, i64)> {
         self.waiting.first().copied()
     }
@@ -326,7 +326,7 @@ impl<H: History> Watchers<H> {
             return Turn::nothing(id);
         };
         match loaded {
-            // Its id was given again meanwhile.
+            // A new watcher with the same id was created during the read.
             Ok(chunk) if !chunk.has(watcher.form.prev_kv) => {
                 self.enqueue(id);
                 Turn::nothing(id)
@@ -407,7 +407,7 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    /// Returns every watcher that still has to be sent an event at or before `revision`, which must be dispatched.
+    /// Returns the watchers that have events to send at or before `revision`, which must be dispatched.
     pub(super) fn owing(&mut self, revision: Revision) -> HashSet<i64> {
         self.collect();
         let waiting = self.waiting.iter().map(|(_, id)| *id);

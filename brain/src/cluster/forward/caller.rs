@@ -45,7 +45,7 @@ pub(super) fn write(metadata: &mut MetadataMap, caller: Option<&Caller>) {
     metadata.insert_bin(CALLER, MetadataValue::from_bytes(&forwarded.encode_to_vec()));
 }
 
-/// Returns the caller that another member names; `None` if it has identified nobody.
+/// Returns the caller that another member names; `None` if that member has not identified the client.
 #[must_use]
 pub fn read(metadata: &MetadataMap) -> Option<Caller> {
     let bytes = metadata.get_bin(CALLER)?.to_bytes().ok()?;

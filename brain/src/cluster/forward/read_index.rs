@@ -22,7 +22,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 const WAITING: usize = 10_000;
 
 impl ReadIndexBatcher {
-    /// Creates the queue, and the task that sends requests to the leader behind `channel`; it ends when the leader does not answer.
+    /// Creates the queue, and the task that sends requests to the leader over `channel`; the task ends when the leader does not answer.
     pub fn new(
         channel: Channel,
         max_message: usize,
@@ -63,7 +63,7 @@ impl ReadIndexBatcher {
     }
 }
 
-/// Returns true if the leader is there, and could not answer.
+/// Returns true if the leader was reached but could not answer.
 fn is_busy(status: &Status) -> bool {
     [Error::Timeout, Error::TooManyRequests]
         .iter()

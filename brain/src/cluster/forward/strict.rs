@@ -12,8 +12,8 @@ use etcd_types::errors::Error;
 /// Queue capacity; further reads block on send.
 const WAITING: usize = 10_000;
 
-/// The shortest time for which a read waits, and for one check by storage; it is as long as a leader without storage goes on, if that is
-/// longer, and so shorter than the time for which a follower waits for its leader's answer.
+/// The minimum timeout of a read, and of one check of storage. The timeout is the time for which a leader continues without storage if that
+/// is longer; both are shorter than the time for which a follower waits for its leader's answer.
 const ANSWER: Duration = Duration::from_millis(1_500);
 
 /// Checks in storage whether a later leader has begun.

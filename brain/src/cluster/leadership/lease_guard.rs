@@ -22,10 +22,10 @@ const AHEAD: usize = 64 << 10;
 /// Extends the leader lease with each renewal of the lock that was sent before any later leader began to wait for this one. Returns
 /// when a later leader is found.
 ///
-/// This suffices because a later leader serves nobody before its barrier is in the log, and then waits out this leader's lease,
-/// which is longer than a leader lease. It does not wait only if it saw this very lock expire or be released, and then no renewal
-/// of it succeeds. So when a renewal succeeds, a later leader can exist only under *another* lock, and it remains to be shown that
-/// its wait did not begin before the renewal was sent. There are two ways:
+/// This suffices because a later leader serves no requests before its barrier is in the log, and then waits out this leader's lease, which
+/// is longer than a leader lease. It skips the wait only if it saw this very lock expire or be released, and then no renewal of it
+/// succeeds. So when a renewal succeeds, a later leader can exist only under *another* lock, and its wait must not have begun before the
+/// renewal was sent. There are two ways to prove that:
 /// - By the lock: a leader under another lock announces its epoch in this lock's record between its barrier and its wait
 ///   ([`Node::announce_epoch`](crate::cluster::node::Node::announce_epoch)), and a renewal replaces only the record that is known
 ///   here, with the epochs announced in it. A successful renewal was sent before any announcement that is not known here;

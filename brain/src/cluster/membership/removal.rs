@@ -20,7 +20,7 @@ pub enum RemoveError {
     /// There is no such member.
     #[error("there is no such member")]
     Unknown,
-    /// `--initial-cluster` of this member names it, and would go on to.
+    /// `--initial-cluster` of this member names it, and would name it after the removal, too.
     #[error("--initial-cluster names the member")]
     Configured,
     /// It runs.

@@ -165,7 +165,7 @@ async fn names(register: &MemRegister) -> String {
     table.rows().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes the rows of two members; the second one's are named by nobody.
+/// Writes the rows of two members; the first member's configuration does not name the second one.
 async fn two(register: &MemRegister) -> (Removal<MemRegister>, JoinRequest) {
     let (first, peers) = join_request("a", "a", false);
     let table = enter(register, &first).await.unwrap();

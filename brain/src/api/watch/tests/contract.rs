@@ -224,7 +224,7 @@ async fn previous_values_that_cannot_be_read_end_the_watches_that_ask_for_them()
             assert!(response.canceled && response.events.is_empty() && response.compact_revision == 4);
         };
         is_end(&ended.unwrap());
-        // Who comes later gets the same answer, and goes on behind that revision.
+        // A watcher that is created later gets the same answer, and one from the next revision works.
         stream.create(with_prev_kv(from(2, one("a")))).await;
         assert_eq!(brief(&stream.response().await), "a@2");
         is_end(&stream.response().await);
@@ -446,7 +446,7 @@ async fn a_watcher_without_memory_for_its_fragments_ends_and_others_of_its_strea
     member.put("z", b"");
     let response = stream.response().await;
     assert_eq!((response.watch_id, brief(&response).as_str()), (1, "z@3"));
-    // Five keys wait behind five.
+    // Five keys fit while five others are sent.
     stream.create(fragmented(span("a", "b"))).await;
     member.commit(&changes[..10]);
     for fragment in [true, false] {

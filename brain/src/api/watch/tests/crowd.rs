@@ -95,7 +95,7 @@ async fn a_watcher_that_does_not_read_costs_no_memory_and_reads_on_from_history(
             }
         }
     }
-    // A stream keeps one batch in memory, however much it still has to send.
+    // A stream keeps one batch in memory, however many events are left to send.
     let batch = bounds.batch_bytes / value.len() + 1;
     assert!(
         member.hub.pending_events() <= batch as u64,
