@@ -114,7 +114,7 @@ pub enum DataDirError {
         /// The part, with its verb.
         part: &'static str,
     },
-    /// There is no store in it, and one must be there.
+    /// It holds no store, but one must exist.
     #[error("data directory {} holds no store, but --initial-cluster-state=existing says that there is one: mount the volume with the data, restore a backup by `kubebrain snapshot restore`, or begin an empty store by --initial-cluster-state=new", path.display())]
     NoStore {
         /// The directory.

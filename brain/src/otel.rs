@@ -232,7 +232,7 @@ impl Drop for RpcSpan {
     }
 }
 
-/// Returns true for the codes of which otelgrpc makes a server's span an error.
+/// Returns true for the codes that make a server's span an error in otelgrpc.
 fn is_servers_fault(code: Code) -> bool {
     matches!(
         code,

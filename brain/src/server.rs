@@ -1,4 +1,4 @@
-//! The program: reads the flags, opens a store on the configured engine, and serves it until it has to stop.
+//! The program: reads the flags, opens a store on the configured engine, and serves it until it must stop.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ mod wipe;
 /// Runs the program to its end.
 #[must_use]
 pub fn main() -> ExitCode {
-    // The process has many small allocations, many of which live as long as a connection: huge pages would keep much unused memory
+    // The process has many small allocations, and many of them live as long as a connection: huge pages would keep much unused memory
     // resident for them. A kernel without huge pages refuses this call and does not need it.
     let _refused = rustix::thread::disable_transparent_huge_pages(true);
     process::run(|mut config, signals| async move {

@@ -168,7 +168,7 @@ impl RpcLog {
         }))
     }
 
-    /// Returns true if an RPC that took this long is to be logged.
+    /// Returns true if an RPC that took this long is logged.
     #[must_use]
     pub fn is_logged(&self, took: Duration) -> bool {
         took > self.0.expected || tracing::enabled!(Level::DEBUG)

@@ -1,10 +1,10 @@
-//! Snapshots in etcd's file format: the whole store at one revision, with all versions since the compacted revision, as a database
-//! of bbolt with a checksum behind it.
+//! Snapshots in etcd's file format: the whole store at one revision, with all versions since the compacted revision, as a bbolt database
+//! followed by a checksum.
 //!
 //! [`save`](save()) writes the state of a running store, [`SnapshotFile`] reads any such file, also of etcd, and [`restore`](restore())
 //! makes a new store of it.
 //!
-//! Versions lie in rows in the order of keys, and in the file in the order of revisions: they are sorted on the way, on disk.
+//! Rows order versions by key, and the file orders them by revision: they are sorted in between, on disk.
 
 use std::io;
 

@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// What etcd 3.6 makes of texts.
+    /// The results that etcd 3.6 has for these texts.
     #[test]
     fn urls_are_read_as_by_go() {
         for (text, url) in [

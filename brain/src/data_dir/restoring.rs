@@ -11,7 +11,7 @@ use super::{
     DataDirError, FORMAT, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
 };
 
-/// Says that log and rows are those of a restore or an import that is not complete; holds [`RestoringFrom`] once a restore can go on with
+/// Marks log and rows as those of a restore or an import that is not complete. It holds [`RestoringFrom`] once a restore can continue with
 /// them.
 pub(super) const RESTORING: &str = "RESTORING";
 
@@ -37,7 +37,7 @@ pub struct Importing {
     pub log: [u8; 16],
 }
 
-/// The snapshot of which a directory holds a part.
+/// The snapshot that a directory holds a part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoringFrom {
     /// The format of log and rows.
@@ -99,7 +99,7 @@ impl Restoring {
         Ok(Some((this, importing)))
     }
 
-    /// Locks the directory if it holds a part of this snapshot that can be gone on with; returns `None` if it does not.
+    /// Locks the directory if it holds a part of this snapshot that a restore can continue with; returns `None` if it does not.
     pub fn resume_restore(
         path: &Path,
         snapshot: &[u8; 32],
@@ -131,12 +131,13 @@ impl Restoring {
         })
     }
 
-    /// Records durably that log and rows are a copy that can be gone on with. Fails if the file system returns an error.
+    /// Records durably that log and rows are a copy that an import can continue with. Fails if the file system returns an error.
     pub fn set_importing(&self, importing: &Importing) -> Result<(), DataDirError> {
         self.replace(IMPORTING, IMPORTING_NEW, importing)
     }
 
-    /// Records durably that log and rows are a part of a snapshot that can be gone on with. Fails if the file system returns an error.
+    /// Records durably that log and rows are a part of a snapshot that a restore can continue with. Fails if the file system returns an
+    /// error.
     pub fn set_restoring(&self, from: &RestoringFrom) -> Result<(), DataDirError> {
         self.replace(RESTORING, RESTORING_NEW, from)
     }
@@ -174,7 +175,7 @@ impl Restoring {
     /// Deletes what was made of it. Fails if the file system returns an error; no server starts on it then.
     pub fn abandon(self) -> Result<(), DataDirError> {
         let io = |source| io_error(&self.path, "cannot be emptied", source);
-        // First: nobody goes on with what is deleted in part.
+        // This comes first, so that no restore or import continues with files that are deleted in part.
         self.mark().map_err(io)?;
         self.clear().map_err(io)?;
         fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
@@ -183,7 +184,7 @@ impl Restoring {
 
     fn mark(&self) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        // What it said of log and rows is not true any more.
+        // The file's content about log and rows is not valid any more.
         let marker = options.write(true).create(true).truncate(true).mode(0o600);
         marker.open(self.path.join(RESTORING))?.sync_all()?;
         sync_dir(&self.path)
@@ -205,7 +206,7 @@ impl Restoring {
     }
 }
 
-/// Deletes a file, if it is there.
+/// Deletes a file if it exists.
 fn remove(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -6,7 +6,7 @@ use std::net::ToSocketAddrs as _;
 
 use etcd_types::url::Url;
 
-/// What the flags say about a store that does not exist yet.
+/// The flags that describe a store that does not exist yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bootstrap {
     /// The faults of these flags that are known without DNS.

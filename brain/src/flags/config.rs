@@ -95,7 +95,7 @@ pub struct Config {
     pub checks: bool,
     /// True if there must be a store: none is begun. On TiKV this member joins the cluster even if none of its members is recognised.
     pub joins_existing: bool,
-    /// What matters only where there is no store yet.
+    /// The flags that matter only if no store exists yet.
     pub bootstrap: Bootstrap,
     /// Token of a new cluster.
     pub initial_cluster_token: String,
@@ -123,7 +123,7 @@ pub struct Config {
     pub watch_progress_notify_interval: Duration,
     /// The interval in which everything that is stored is checked, if it is.
     pub corrupt_check_interval: Option<Duration>,
-    /// The bytes that a defragmentation has to free so that there is one at the start; `None` if there is never one.
+    /// The store is defragmented at the start if that frees at least this number of bytes; `None` if it never is.
     pub bootstrap_defrag_bytes: Option<u64>,
     /// The durations above which requests are logged.
     pub slow_requests: SlowOptions,

@@ -68,7 +68,7 @@ pub(super) fn read(
     Ok(found.given)
 }
 
-/// What was found in a file.
+/// The flags and warnings that were found in a file.
 struct Found<'a> {
     given: Vec<(&'static Flag, Given)>,
     warnings: &'a mut Vec<String>,

@@ -16,7 +16,7 @@ pub(super) fn parse(text: &str) -> Option<i128> {
         [b'0', _, ..] => (8, &lower[1..]),
         _ => (10, lower.as_str()),
     };
-    // An underscore stands behind a digit or a prefix, and before a digit.
+    // An underscore must follow a digit or a prefix, and precede a digit.
     let digits = match radix {
         10 => digits,
         _ => digits.strip_prefix('_').unwrap_or(digits),

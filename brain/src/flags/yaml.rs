@@ -46,7 +46,7 @@ impl Node {
     }
 }
 
-/// Adds a merged mapping, or several, behind what is there.
+/// Adds one or several merged mappings after the existing entries.
 fn merge(entries: &mut Vec<(String, Node)>, merged: Node) {
     match merged {
         Node::Map(more) => {

@@ -1,4 +1,4 @@
-//! The fuzz targets, and the properties that have to hold.
+//! The fuzz targets, and the properties that they check.
 
 use bytes::Bytes;
 use prost::Message;
@@ -284,7 +284,7 @@ fn member_tables_never_panic() {
 #[test]
 fn flags_never_panic() {
     fuzz("flags", SLOW_CASES, Vec::new(), |bytes| {
-        // one argument a line, those of the environment behind an empty one
+        // one argument per line; the environment follows an empty line
         use std::os::unix::ffi::OsStringExt as _;
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let text = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());

@@ -13,7 +13,7 @@ use crate::snapshot::{Revised, Spool, SpoolFile};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 
-/// A revision in the file, behind the length of its message.
+/// A revision in the file, preceded by the length of its message.
 #[derive(Clone, PartialEq, Message)]
 struct Stored {
     #[prost(int64, tag = "1")]
@@ -22,7 +22,7 @@ struct Stored {
     kvs: Vec<mvccpb::KeyValue>,
 }
 
-/// Revisions of the source that were collected, and the watch that goes on behind them.
+/// Revisions of the source that were collected, and the watch that continues after them.
 pub(crate) struct Collected {
     file: BufReader<File>,
     /// The revision before the first one in the file.
@@ -30,8 +30,8 @@ pub(crate) struct Collected {
     pub(super) watch: Option<OpenWatch>,
 }
 
-/// Does work with the source, and collects what the source does meanwhile: a watch that is lost goes on where it was as soon as the source
-/// answers again. Fails if the work does, and with `Compacted` if the source has deleted history that is needed then.
+/// Does work with the source, and collects what the source does during that time. A watch that is lost continues at the same revision as
+/// soon as the source answers again. Fails if the work does, and with `Compacted` if the source has deleted history that is needed then.
 pub(crate) async fn collecting<T>(
     source: &mut Source,
     spool: &Spool,

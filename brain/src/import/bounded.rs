@@ -131,15 +131,15 @@ struct Messages {
 /// The place within a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// In the number and kind of a field, of which so many bits are read.
+    /// In the tag of a field: its value so far, and the number of bits that were read.
     Key(u64, u32),
-    /// In the length of a field.
+    /// In the length of a field, in the same way.
     Length(u64, u32),
     /// In a number.
     Number,
-    /// In front of so many bytes of a field.
+    /// Before the rest of a field, of this number of bytes.
     Bytes(usize),
-    /// In what does not decode.
+    /// In a part that does not decode.
     Malformed,
 }
 
@@ -199,7 +199,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns the place behind a byte.
+    /// Returns the place after a byte.
     fn next(&mut self, byte: u8) -> Result<At, TooMany> {
         let is_last = byte & 0x80 == 0;
         let longer = |number: u64, bits: u32| (number | u64::from(byte & 0x7f) << bits, bits + 7);
@@ -268,7 +268,7 @@ mod tests {
         answer.encode_to_vec()
     }
 
-    /// Reads a stream in pieces of so many bytes.
+    /// Reads a stream in pieces of `piece` bytes.
     fn read(stream: &[u8], most: usize, piece: usize) -> Result<(), TooMany> {
         let mut messages = Messages::new(most);
         stream

@@ -1,4 +1,4 @@
-//! Follows the source, until the copy is to be finished.
+//! Follows the source until the copy may be finished.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const LEASE_ROUNDS: usize = 8;
 /// The number of times that users are copied again because they changed while keys were compared.
 const USER_ROUNDS: usize = 8;
 
-/// How often all keys are compared, if the source compacts the revision meanwhile.
+/// The number of times that all keys are compared, if the source compacts the revision during a comparison.
 const COMPARISONS: usize = 3;
 
 /// A watch over all keys, and what it has sent.
@@ -48,9 +48,9 @@ pub(super) struct OpenWatch {
 /// When a copy is finished.
 #[derive(Debug)]
 pub(crate) struct Orders {
-    /// Not before this is true.
+    /// Do not finish before this is true.
     pub(crate) may_finish: watch::Receiver<bool>,
-    /// At this revision, when the source is there or further.
+    /// Finish at this revision, once the source has reached it.
     pub(crate) until: Option<Revision>,
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Copied {
     pub(crate) checksum: u128,
 }
 
-/// Follows the source from the copy's revision on; when it may finish, goes on to the source's revision, compares both, and ends.
-/// The events in `collected` are applied first. Fails with [`Compacted`] if the source has deleted history that is needed.
+/// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
+/// ends. The events in `collected` are applied first. Fails with [`Compacted`] if the source has deleted history that is needed.
 pub(crate) async fn copy<L: Log, R: Rows>(
     source: &mut Source,
     importer: Importer<L, R>,
@@ -107,7 +107,7 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     copy.settle().await?;
     let mut users = copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
-    // Keys are compared for minutes, and who loses a permission meanwhile must not have it back.
+    // Comparing keys takes minutes, and a user who loses a permission during that time must not get it back.
     for _ in 0..USER_ROUNDS {
         if copy.source.auth_revision().await? == users {
             break;
@@ -120,7 +120,7 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     );
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
     if until.is_none() && newest > own {
-        // Who follows until clients move over would lose what they have written since.
+        // If the copy follows the source until clients are moved, the writes since then would be lost.
         ensure!(
             !follows,
             "somebody still writes to the source: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writer and \
@@ -154,7 +154,7 @@ struct Copy<'a, L: Log, R: Rows> {
 }
 
 impl<L: Log, R: Rows> Copy<'_, L, R> {
-    /// Applies what was collected, and goes on with its watch.
+    /// Applies what was collected, and continues with its watch.
     async fn take(&mut self, mut collected: Collected) -> anyhow::Result<()> {
         if collected.behind > self.importer.revision() {
             // The member that sent the snapshot was behind the one that was watched.
@@ -286,7 +286,8 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         self.compact().await
     }
 
-    /// Removes leases that the source has not, and whose keys it has all the same: their other keys are deleted by now, with the leases.
+    /// Removes leases that the source no longer has although it still has keys that name them. The keys that ended with other leases, and
+    /// those leases, are deleted by now.
     async fn revoke_lost(&mut self, alive: &HashSet<i64>) -> anyhow::Result<()> {
         let others = self.importer.leases().into_keys().filter(|id| !alive.contains(id));
         let others: Vec<i64> = others.collect();
@@ -313,7 +314,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         Ok(found)
     }
 
-    /// Compares all keys; goes on to a newer revision if the source does not have the copy's any more.
+    /// Compares all keys; continues to a newer revision if the source does not have the copy's any more.
     async fn compare(&mut self) -> anyhow::Result<Checksum> {
         let mut attempt = 0;
         loop {

@@ -13,7 +13,7 @@ use etcd_types::types::Revision;
 pub(super) struct Assembler {
     /// The last complete revision.
     last: Revision,
-    /// The revision of which more may come: its response was a fragment.
+    /// The revision that may get more events: its response was a fragment.
     open: Option<Revised>,
 }
 

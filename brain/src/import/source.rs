@@ -347,7 +347,7 @@ impl Source {
     async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
         let stalled = || Status::unavailable(format!("nothing came for {SNAPSHOT_STALLED:?}"));
         let mut client = self.connection.maintenance();
-        // A member that loses its leader can finish a snapshot all the same.
+        // A member that loses its leader can still finish a snapshot.
         let asked = client.snapshot(self.connection.plain(pb::SnapshotRequest {}));
         let asked = tokio::time::timeout(SNAPSHOT_STALLED, asked).await;
         let mut parts = asked.unwrap_or_else(|_| Err(stalled()))?.into_inner();
@@ -461,8 +461,8 @@ impl Source {
         answer.await?
     }
 
-    /// Returns the ids of all leases, and the revision of the source behind that. A member lists the leases that it knows: it is read from
-    /// first, so that it knows all that were granted before.
+    /// Returns the ids of all leases, and the source's revision after listing them. A member lists the leases that it knows, so it first
+    /// answers a read: after that it knows all leases that were granted before.
     pub(super) async fn lease_ids(&mut self) -> anyhow::Result<LeaseIds> {
         let answer = self.call("ask the source for its leases", async |connection| {
             connection.kv().range(connection.request(newest())).await?;

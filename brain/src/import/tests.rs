@@ -337,13 +337,13 @@ async fn compacted_revision_is_not_copied_in_part() {
         let error = refused.unwrap_err();
         assert!(error.is::<Compacted>(), "{first}: {error:#}");
     }
-    // All of it is there if only what was copied is compacted.
+    // The revision is complete if only copied revisions are compacted.
     let fake = Fake::at(9);
     fake.get().compacted = 4;
     fake.get().watches = [(vec![put(5)], None)].into();
     let (mut source, _served) = fake.source().await;
     assert_eq!(revisions(&next(&mut source, &mut None, 4).await.unwrap()), [5]);
-    // A revision that is missing for another reason is none that a new snapshot would bring.
+    // If a revision is missing for another reason, a new snapshot would not bring it.
     fake.get().watches = [(vec![put(7)], None)].into();
     let error = next(&mut source, &mut None, 5).await.map(drop).unwrap_err();
     assert!(
@@ -355,7 +355,7 @@ async fn compacted_revision_is_not_copied_in_part() {
 #[tokio::test]
 async fn first_revisions_are_not_lost_when_the_wait_for_them_is_given_up() {
     let fake = Fake::at(9);
-    // One for each attempt: some are given up before they are there.
+    // One watch for each attempt: some attempts are given up before their events arrive.
     fake.get().watches = std::iter::repeat_n((vec![put(5), put(6)], None), 1_000).collect();
     let (mut source, _served) = fake.source().await;
     let mut watch: Option<OpenWatch> = None;

@@ -50,7 +50,7 @@ pub(super) async fn compare<L: Log, R: Rows>(
 }
 
 struct Walk {
-    /// The key to go on from.
+    /// The key at which the walk continues.
     from: Bytes,
     /// Keys of a page.
     limit: i64,

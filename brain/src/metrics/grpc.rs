@@ -96,7 +96,7 @@ fn kind_of(path: &str) -> Option<&'static str> {
 /// The header in which clients of etcd name the version of their API.
 const API_VERSION: &str = "client-api-version";
 
-/// The most versions that are told apart, and the longest one: clients choose them.
+/// The maximum number of versions with counters of their own, and the maximum length of a version: clients choose them.
 const VERSIONS: usize = 64;
 const VERSION_LEN: usize = 32;
 

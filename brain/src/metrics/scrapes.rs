@@ -57,7 +57,7 @@ impl Drop for Scrape {
     }
 }
 
-/// Registers what is always 0: etcd has a v2 store, in which nobody stores anything any more, and snapshots between members.
+/// Registers metrics that are always 0: those of etcd's v2 store, which is not used any more, and of snapshots between members.
 pub(super) fn register_constants(r: &Register) {
     for (name, help) in [
         (

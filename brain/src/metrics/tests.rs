@@ -236,7 +236,7 @@ fn clients_are_counted_by_a_bounded_number_of_versions() {
     };
     assert!((value(&text, &series("unary", "3.6.0")) - 2.0).abs() < f64::EPSILON);
     assert!((value(&text, &series("stream", "3.6.0")) - 1.0).abs() < f64::EPSILON);
-    // 64 are told apart: this one, "unknown", and the first 62 numbers.
+    // 64 versions have counters of their own: this one, "unknown", and the first 62 numbers.
     assert!((value(&text, &series("unary", "unknown")) - 39.0).abs() < f64::EPSILON);
 }
 

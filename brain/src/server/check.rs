@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::flags::{Asked, parse};
 
-    /// What is wrong with a command line, in a directory of its own.
+    /// Returns the fault of a command line, which is checked in a directory of its own.
     fn fault(dir: &Path, line: &str) -> Option<String> {
         let line = format!("--check --data-dir {}/data {line}", dir.display());
         let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();

@@ -96,7 +96,7 @@ impl<C: CasRegister> Claim<C> {
                 .await
             {
                 Cas::Swapped => true,
-                // What an earlier attempt of unknown outcome has written may be there by now.
+                // The register may hold the value of an earlier attempt of unknown outcome.
                 Cas::Mismatch | Cas::Unknown(_) => match self.register.get().await {
                     Ok(Some(found)) if is_of_one(&found, &own) => {
                         next = found;
@@ -108,7 +108,7 @@ impl<C: CasRegister> Claim<C> {
             };
             let mut current = self.own();
             if current.as_ref() != Some(&own) {
-                continue; // given up meanwhile
+                continue; // the claim was released during the request
             }
             if !is_kept {
                 return anyhow::anyhow!("another restore or import has taken over the key prefix");

@@ -31,7 +31,7 @@ pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> an
         printed = Box::pin(print) => printed,
     };
     life.end().await?;
-    // The lines printed before an error are flushed all the same.
+    // The lines printed before an error are flushed, too.
     let printed = printed.and(lines.flush().context("print"));
     match printed {
         // The reader closed the pipe: it has read enough.

@@ -111,7 +111,7 @@ async fn check_first_start(config: &Config) -> anyhow::Result<()> {
     first_start::check(&config.bootstrap).await
 }
 
-/// Opens rows and log. The rows first, because they name the log that must be there.
+/// Opens rows and log. The rows are opened first, because they name the log that must exist.
 pub(crate) async fn open(
     config: &Config,
     (dir, log): (&Path, Option<LogId>),

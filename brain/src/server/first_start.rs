@@ -1,4 +1,4 @@
-//! What is judged only where there is no store yet.
+//! Checks that apply only if no store exists yet.
 
 use std::time::Duration;
 

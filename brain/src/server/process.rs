@@ -57,7 +57,7 @@ fn debugs() -> bool {
 
 /// Ends, and writes the reason to the file that Kubernetes reads.
 fn end(code: u8, refusal: &Refusal) -> ExitCode {
-    // Outside a container this file does not exist, and nobody reads it.
+    // Outside a container this file does not exist, and no reader needs it.
     drop(refusal.leave_in(Path::new(TERMINATION_LOG)));
     fail(code, &refusal.message)
 }

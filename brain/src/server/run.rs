@@ -265,7 +265,7 @@ const MIN_FLUSH: usize = 64 << 10;
 /// Returns the options to open the store with. A single member leads without a lease.
 fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
     let bounds = bounds(member, lone);
-    // What is not flushed counts against the quota of a data directory, compacted or not.
+    // Versions that are not flushed count against the quota of a data directory, compacted or not.
     let share = match quota(config) {
         Some(quota) if lone => usize::try_from(quota / FLUSHES).unwrap_or(usize::MAX).max(MIN_FLUSH),
         _ => usize::MAX,

@@ -71,7 +71,7 @@ async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::R
     })
 }
 
-/// Opens the snapshot, all of which is read for its checksum.
+/// Opens the snapshot and reads all of it, for its checksum.
 async fn open(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<SnapshotFile> {
     let SnapshotCommand {
         file, skip_hash_check, ..
@@ -111,7 +111,7 @@ pub(crate) fn describe_compaction(compacted: Revision) -> String {
     }
 }
 
-/// What is restored.
+/// The snapshot that is restored.
 struct Source {
     file: SnapshotFile,
     /// SHA-256 of the database.
@@ -215,7 +215,7 @@ async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Open
     }
 }
 
-/// Makes a new store in the directory, and notes of which snapshot it will be.
+/// Makes a new store in the directory, and records which snapshot is restored into it.
 async fn begin(
     config: &Config,
     source: &Source,
@@ -262,7 +262,7 @@ pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
 /// The name of the register that holds a [`Part`]. It is part of the format.
 const RESTORING: &str = "restoring";
 
-/// The snapshot of which a key prefix holds a part.
+/// The snapshot that a key prefix holds a part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Part {
     /// SHA-256 of the snapshot's database.
@@ -319,7 +319,7 @@ async fn into_prefix(
     }
 }
 
-/// Restores the snapshot into a prefix that is claimed, or goes on with what was found there.
+/// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
 async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<Restored> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
     let Source {

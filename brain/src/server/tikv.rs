@@ -208,7 +208,8 @@ pub(crate) const LEADER: &str = "leader";
 /// The register with the rows of members.
 const MEMBERS: &str = "members";
 
-/// The timeouts of a start double with each attempt that was too slow, at most so many times: single requests may take a minute then.
+/// The timeouts of a start double with each attempt that was too slow, at most this number of times: single requests may take a minute
+/// then.
 const DOUBLINGS: u32 = 5;
 
 /// The same for a program that tries to connect only once: a slow cluster is waited for.

@@ -1,4 +1,4 @@
-//! A snapshot on disk: a database, and its checksum behind it.
+//! A snapshot on disk: a database, followed by its checksum.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -156,7 +156,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// Formats bytes as etcd's tools do: decimal units, one digit behind the point below ten.
+/// Formats bytes as etcd's tools do: decimal units, and one decimal place for values below ten.
 fn human(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 10 {

@@ -19,7 +19,7 @@ use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
 use mvcc::row::{Manifest, Meta};
 use mvcc::view::{KeyVersion, Versions, View};
 
-/// What one revision of the other store did, in the order of its operations: deletions have version 0.
+/// The changes of one revision of the other store, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]
 pub(crate) struct Revised {
     pub(crate) revision: Revision,
@@ -60,7 +60,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
         Ok(Self { target, rows })
     }
 
-    /// The newest revision, all of which is durable.
+    /// Returns the newest revision; it and all before it are durable.
     pub(crate) fn revision(&self) -> Revision {
         self.target.replica.revision()
     }

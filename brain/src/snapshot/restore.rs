@@ -1,5 +1,5 @@
-//! Makes a new store of a snapshot: its versions become records of the log, in the order of their revisions, as if they were written
-//! anew, and rows are flushed behind them. So watches and compaction find in the log what they need.
+//! Makes a new store of a snapshot: its versions become records of the log, in the order of their revisions, as if they were written anew,
+//! and rows are flushed from them as usual. So watches and compaction find in the log what they need.
 //!
 //! Nothing here decides whether the target may be used: the caller keeps servers away until all is done.
 
@@ -83,9 +83,9 @@ pub struct RestoreOptions {
     pub spool: Option<Spool>,
 }
 
-/// Writes the content of `file` to log and rows, both of which are new. In the end versions and leases are read back
-/// and compared. Fails if the file is damaged, if it has what cannot be stored here, or if log or rows fail; log and rows are useless
-/// then, except for [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] where another attempt would fail, too.
+/// Writes the content of `file` to log and rows, both of which must be new. At the end versions and leases are read back and compared.
+/// Fails if the file is damaged, if it has content that cannot be stored here, or if log or rows fail; log and rows are useless then,
+/// except for [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] if another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
@@ -267,12 +267,12 @@ async fn write_versions<L: Log, R: Rows>(
             if let Some(complete) = batch.revisions.last() {
                 sum(complete, &mut checksum);
                 if complete.revision <= begun {
-                    // It was there, as all before it.
+                    // An earlier attempt wrote this revision and all before it.
                     batch = Batch::default();
                     if read >= rested + RECORD.0 as u64 {
                         rested = read;
                         target.take_flushed();
-                        // Signals, and the claim on a key prefix, are seen to meanwhile.
+                        // Lets other tasks handle signals and the claim on a key prefix.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -521,7 +521,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         Ok(live)
     }
 
-    /// Appends a record, applies it, and hands over what is to be flushed.
+    /// Appends a record, applies it, and hands full memtables to the flush.
     pub(super) async fn append(&mut self, entries: Vec<Entry>) -> anyhow::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -681,7 +681,7 @@ mod tests {
             assert_eq!(restored.is_ok(), is_room, "{restored:?}");
             if let Err(error) = restored {
                 assert!(format!("{error:#}").contains("no space"), "{error:#}");
-                // Once there is space the same command goes on.
+                // The same command continues once space is free.
                 assert!(!error.is::<Unfit>());
                 let restored = resume(&file(20), (log, rows), &RestoreOptions::default())
                     .await

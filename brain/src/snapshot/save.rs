@@ -1,7 +1,7 @@
 //! Writes the state of a running store as a file of etcd.
 //!
-//! A view never changes, so writers go on meanwhile. Reading takes as long as the disk needs, whatever the speed of the client: the file
-//! is complete before anything of it is sent.
+//! A view never changes, so writes continue while it is saved. Reading takes as long as the disk needs, whatever the speed of the client:
+//! the file is complete before any of it is sent.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -30,7 +30,7 @@ const BUFFER: usize = 1 << 20;
 /// Pages of versions on their way from rows to the disk.
 const PAGES: usize = 2;
 
-/// Versions between two checks of whether somebody still waits.
+/// Versions between two checks for a cancelled request.
 const CHECK_EVERY: u64 = 1_024;
 
 /// The state to save.
@@ -223,7 +223,7 @@ fn write_cluster(file: &mut Out, auth: &AuthChange) -> std::io::Result<()> {
     file.put(schema::CLUSTER_VERSION, schema::VERSION.as_bytes())
 }
 
-/// Writes the buckets behind the keys.
+/// Writes the buckets that follow the keys.
 fn write_positions(file: &mut Out, positions: &Positions) -> std::io::Result<()> {
     file.begin_bucket(schema::LEASE)?;
     let mut leases = positions.leases.clone();

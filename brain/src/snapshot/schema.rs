@@ -129,7 +129,7 @@ impl LeaseValue {
     }
 }
 
-/// The largest revision or version of a snapshot: a store goes on from there.
+/// The largest revision or version of a snapshot: a store continues from there.
 pub(super) const MOST: Revision = Revision::MAX / 2;
 
 pub(super) fn content(what: impl Into<String>) -> FileError {

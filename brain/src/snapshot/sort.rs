@@ -148,7 +148,7 @@ pub(super) struct Head {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
     Read(Bytes),
-    /// It stands there, and is so long.
+    /// The position of the value in the file, and its length.
     At(u64, usize),
 }
 
@@ -224,7 +224,7 @@ impl Run {
         }))
     }
 
-    /// Goes on behind a value without having read it.
+    /// Continues after a value without reading it.
     fn skip(&mut self, len: usize) -> Value {
         let at = self.from - self.buffer.len() as u64;
         let buffered = len.min(self.buffer.len());

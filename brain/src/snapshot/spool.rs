@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::SaveError;
 
-/// The free bytes of the medium that snapshots leave to others: the minimum, the maximum, and the divisor of its size. It is more than
-/// a store in the same directory needs to go on.
+/// The bytes of the medium that snapshots leave free for other uses: the minimum, the maximum, and the divisor of the medium's size. It is
+/// more than a store in the same directory needs to continue.
 const RESERVE: (u64, u64, u64) = (96 << 20, 320 << 20, 16);
 
 /// Bytes after which the free space is looked at again.

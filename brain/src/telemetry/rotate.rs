@@ -131,7 +131,7 @@ fn append(path: &Path, mode: u32) -> io::Result<File> {
 
 /// Reports what went wrong with the log itself.
 fn report(what: &str, error: &io::Error) {
-    // Where standard error is closed, nobody can be reached.
+    // If standard error is closed, the report is lost.
     let _written = writeln!(io::stderr(), "kubebrain: {what}: {error}");
 }
 

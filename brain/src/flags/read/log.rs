@@ -68,7 +68,7 @@ pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Lo
     })
 }
 
-/// Returns the rotation of the log file, if there is to be one. Names of fields are taken in any case, as Go does.
+/// Returns the rotation of the log file, if it is enabled. The case of field names is ignored, as in Go.
 fn rotation(
     values: &Values<'_>,
     outputs: &[LogOutput],

@@ -8,7 +8,7 @@ use super::Values;
 use crate::cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 
-/// Returns the domain in which members are looked up, if there is one. What only the first start must refuse becomes a fault of
+/// Returns the domain in which members are looked up, if one is given. Errors that only the first start must refuse become faults of
 /// `bootstrap`.
 pub(super) fn discovery(
     values: &Values<'_>,

@@ -4,7 +4,7 @@ use super::*;
 
 const TIKV: &str = "--storage tikv --tikv-pd-endpoints 127.0.0.1:2379";
 
-/// Returns the reason why the flags begin no store; all of them serve a store that is there.
+/// Returns the reason why the flags cannot begin a store; all of them can serve an existing store.
 fn begins(line: &str) -> Result<(), String> {
     serve(line).0.bootstrap.check().map_err(|error| error.to_string())
 }

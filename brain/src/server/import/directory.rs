@@ -25,7 +25,7 @@ struct Opened {
     collected: Option<Collected>,
 }
 
-/// Copies into the data directory, or goes on with that, and makes it one that a server starts on.
+/// Copies into the data directory, or continues a copy, and makes it a directory that a server can start on.
 pub(super) async fn copy_into(
     config: &Config,
     source: &mut Source,

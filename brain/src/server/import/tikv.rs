@@ -37,7 +37,7 @@ pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyho
     Ok(tikv)
 }
 
-/// Copies below the prefix, or goes on with that, and hands it over to members. Fails if another import does the same.
+/// Copies below the prefix, or continues a copy, and hands the prefix over to members. Fails if another import does the same.
 pub(super) async fn copy_into(
     tikv: &Tikv,
     token: &str,
