@@ -81,7 +81,7 @@ impl Alarm {
     }
 }
 
-/// The state behind the routes.
+/// The state that the routes share.
 #[derive(Clone)]
 struct Site {
     health: Arc<dyn Health>,
@@ -104,7 +104,7 @@ type Page = Arc<Mutex<Option<Rendered>>>;
 struct Rendered {
     began: Instant,
     text: Bytes,
-    /// The same compressed, once somebody has asked for it.
+    /// The same text compressed, once a client has requested that.
     gzip: Option<Bytes>,
 }
 

@@ -101,14 +101,14 @@ pub struct Server {
     tls: Option<Arc<ServerTls>>,
     /// The TLS of the peer ports, for `/member`.
     peer_tls: Weak<ServerTls>,
-    /// The check that a connection has to pass before anything else.
+    /// The check that a connection must pass before anything else.
     admission: Option<Arc<dyn Admission>>,
     options: PortOptions,
     /// The time in seconds since 1970, by which certificates of clients expire.
     clock: fn() -> i64,
 }
 
-/// The ports of a started server. The services behind them can be replaced, also on open connections.
+/// The ports of a started server. Their services can be replaced, also for open connections.
 #[derive(Clone)]
 pub struct Open {
     answers: Arc<ArcSwap<Answers>>,
@@ -117,7 +117,7 @@ pub struct Open {
     is_open: watch::Sender<bool>,
 }
 
-/// The services behind the ports.
+/// The services of the ports.
 pub struct Services {
     /// The gRPC services.
     pub routes: Routes,
@@ -127,7 +127,7 @@ pub struct Services {
     pub member: Described,
     /// The metrics, served on `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// True if there is a leader, for clients that require one; `None` if no client is to be refused for lack of one.
+    /// True if there is a leader, for clients that require one; `None` if clients are not refused for lack of one.
     pub has_leader: Option<watch::Receiver<bool>>,
     /// The log of slow RPCs, if they are logged.
     pub slow: Option<RpcLog>,

@@ -86,9 +86,9 @@ impl InUse {
 }
 
 impl ServerTls {
-    /// Loads the files, and makes them before if the member signs its certificate itself. Fails if a file is missing, cannot be
-    /// parsed, or does not match. A certificate that is not valid now is loaded with a warning, as by etcd: a server that does not start
-    /// serves nobody, and clients judge by their own clocks.
+    /// Loads the files, and makes them first if the member signs its certificate itself. Fails if a file is missing, cannot be parsed, or
+    /// does not match. A certificate that is not valid now is loaded with a warning, as in etcd: a server that does not start serves no
+    /// clients, and clients judge by their own clocks.
     pub fn load(options: &TlsOptions, policy: &TlsPolicy) -> Result<ServerTls, TlsError> {
         if let Some(wanted) = &options.self_signed {
             self_signed::ensure(pair(options)?, wanted)?;

@@ -83,9 +83,9 @@ pub struct RestoreOptions {
     pub spool: Option<Spool>,
 }
 
-/// Writes the content of `file` to log and rows, both of which must be new. At the end versions and leases are read back and compared.
-/// Fails if the file is damaged, if it has content that cannot be stored here, or if log or rows fail; log and rows are useless then,
-/// except for [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] if another attempt would fail, too.
+/// Writes the content of `file` to log and rows, which must both be new. At the end versions and leases are read back and compared. Fails
+/// if the file is damaged, if it has content that cannot be stored here, or if log or rows fail; log and rows are useless then, except for
+/// [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] if another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),

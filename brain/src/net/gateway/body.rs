@@ -99,7 +99,7 @@ fn too_long(held: usize, message: usize) -> Result<(), Status> {
 
 /// A stream of messages, each from the next value of a body. It ends at the first value that is no such message.
 pub(super) struct Requests<B> {
-    /// `None` once the stream is over: whoever sends the rest must not wait until somebody takes it.
+    /// `None` once the stream is over: it is dropped so that the sender of the rest need not wait for a reader.
     body: Option<Pin<Box<B>>>,
     kind: MessageDescriptor,
     values: Values,

@@ -230,7 +230,7 @@ impl Lines {
         Bytes::from_owner(Held { text, _charge: charge })
     }
 
-    /// The line of a message that was translated behind [`RESULT`].
+    /// Returns the line of a message that was translated after [`RESULT`].
     fn line(&mut self, text: Result<Vec<u8>, Status>) -> Bytes {
         let line = match text {
             Ok(mut line) => {
@@ -246,7 +246,7 @@ impl Lines {
     }
 }
 
-/// The JSON of a message behind `start`.
+/// Returns the JSON of a message, after `start`.
 async fn text(start: &'static [u8], message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
     match message.len() > LARGE {
         true => turns::on_a_turn(move || text_at_once(start, &message, &kind)).await?,

@@ -93,7 +93,7 @@ pub(super) fn from_message(message: &[u8], kind: &MessageDescriptor, json: &mut 
         .map_err(|error| failed(&error))
 }
 
-/// Takes the first message out of `buffer`, if it is there.
+/// Takes the first message out of `buffer`, if all of it has arrived.
 pub(super) fn next_message(buffer: &mut BytesMut) -> Option<Bytes> {
     let header = buffer.get(..HEADER)?;
     let (_, len) = header.split_first()?;

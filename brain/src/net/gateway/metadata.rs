@@ -66,7 +66,7 @@ pub(super) fn of(headers: &HeaderMap) -> Result<HeaderMap, Status> {
             metadata.append(own, value);
         }
     }
-    // The sign by which etcd knows requests of its gateway: their client certificate makes nobody a user.
+    // etcd recognises requests of its gateway by this: their client certificate does not identify a user.
     metadata.insert(GATEWAY, HeaderValue::from_static("*/*"));
     Ok(metadata)
 }

@@ -8,7 +8,7 @@ use crate::net::binary;
 /// The parts of a JSON number.
 struct Parts<'a> {
     is_negative: bool,
-    /// Digits before the point, without a zero that stands alone.
+    /// Digits before the point; empty for a single zero.
     whole: &'a [u8],
     /// Digits after the point, without zeros at their end.
     fraction: &'a [u8],

@@ -232,7 +232,7 @@ impl Reader<'_> {
         self.text.get(self.at).copied().unwrap_or_default()
     }
 
-    /// Skips a byte, if it is there.
+    /// Skips a byte, if it is the next one.
     fn skip(&mut self, byte: u8) {
         if self.peek() == byte {
             self.at += 1;
@@ -403,7 +403,7 @@ fn unicode(escape: &str) -> Result<(char, usize), String> {
     }
 }
 
-/// Line and column behind some text.
+/// Returns line and column after some text.
 fn position(before: &[u8]) -> (usize, usize) {
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
     let last = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -12,7 +12,7 @@ pub(super) struct Value {
     pub(super) parts: usize,
 }
 
-/// What may come next.
+/// The state of the scanner: the tokens that may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// A value, or `]`.
@@ -21,12 +21,12 @@ enum State {
     /// The name of a field, or `}`.
     NameOrEnd,
     Name,
-    /// What follows a value or a name.
+    /// After a value or a name.
     After,
     InString,
     /// After a backslash.
     Escape,
-    /// So many hexadecimal digits.
+    /// This number of hexadecimal digits.
     Hex(u8),
     /// After a minus.
     Minus,
@@ -43,7 +43,7 @@ enum State {
     Word(&'static str, &'static str),
 }
 
-/// What a bracket holds.
+/// The kind of an open bracket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     /// An object, before a colon.
@@ -53,10 +53,10 @@ enum Open {
     Array,
 }
 
-/// Reads the value at the beginning of `bytes`. What follows it is not looked at.
+/// Reads the value at the beginning of `bytes`. The rest is ignored.
 ///
 /// # Errors
-/// Go's text for what is wrong.
+/// Go's text for the error.
 pub(super) fn check(bytes: &[u8]) -> Result<Value, String> {
     let mut scanner = Scanner {
         state: State::Value,

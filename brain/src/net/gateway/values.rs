@@ -2,7 +2,7 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// Finds the end of each top-level value. A value is not checked here: whoever parses it does that.
+/// Finds the end of each top-level value. Values are not checked here; the parser does that.
 #[derive(Debug, Default)]
 pub(super) struct Values {
     buffer: BytesMut,

@@ -113,8 +113,8 @@ pub(crate) fn rpc<B>(request: Request<B>) -> Request<()> {
     Request::from_parts(parts, ())
 }
 
-/// Serves an RPC on a WebSocket until either side ends it. `longest` bounds messages of the client, in bytes; those that have begun are
-/// charged to the account, and have to come to their end in time.
+/// Serves an RPC on a WebSocket until either side ends it. `longest` bounds messages of the client, in bytes; a message that has begun is
+/// charged to the account, and must be complete in time.
 pub(crate) async fn serve<F>(
     upgrade: OnUpgrade,
     (request, longest, account): (Request<()>, usize, Account),
@@ -150,7 +150,7 @@ pub(crate) async fn serve<F>(
             let message = match message {
                 Ok(Message::Text(text)) => Bytes::from(text),
                 Ok(Message::Binary(bytes)) => bytes,
-                // It is answered when the next message is waited for, of which there is none.
+                // The reply is sent when the next message is awaited; no message follows.
                 Ok(Message::Close(_)) => continue,
                 Ok(Message::Ping(payload) | Message::Pong(payload)) => {
                     begun().forget(CONTROL_HEAD + payload.len());
@@ -161,7 +161,7 @@ pub(crate) async fn serve<F>(
             };
             let charge = begun().end(message.len());
             if sender.send((message, charge)).await.is_err() {
-                // The RPC takes nothing more. What comes is read until the client leaves.
+                // The RPC reads no more messages. Further ones are read and dropped until the client leaves.
                 continue;
             }
         }

@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use super::{Alarm, PLAIN, Site, answer, not_allowed, not_found, plain, plain_error};
 
-/// One check behind `/livez` or `/readyz`.
+/// One check of `/livez` or `/readyz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
     Alive,

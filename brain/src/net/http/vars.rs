@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{answer, not_allowed};
 
-/// Flags whose values are nobody's business.
+/// Flags whose values are secret.
 const SECRETS: [&str; 2] = ["discovery-user", "discovery-password"];
 
 pub(super) async fn vars(request: Request<Body>) -> Response<Body> {

@@ -40,7 +40,7 @@ const HELLO: Duration = Duration::from_secs(3);
 /// that is closed.
 const LAST_ACCEPTS: Duration = Duration::from_millis(10);
 
-/// The time that connections that are being opened when the server stops have until they can be told to go elsewhere.
+/// When the server stops, connections that are being opened have this time to get to the point where GOAWAY can be sent.
 const LAST_OPENINGS: Duration = Duration::from_secs(1);
 
 /// The time that WebSockets have to end by themselves when the server stops.
@@ -52,7 +52,7 @@ type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 /// The configuration that a connection gets from its port.
 pub(super) struct PortConfig {
     pub(super) tls: Option<Arc<ServerTls>>,
-    /// The check that a connection has to pass before anything else.
+    /// The check that a connection must pass before anything else.
     pub(super) admission: Option<Arc<dyn Admission>>,
     pub(super) routes: PortRoutes,
     pub(super) protocols: Protocols,
@@ -308,7 +308,7 @@ impl PortConfig {
         }
     }
 
-    /// Returns the member at the other end, on ports where members have to prove their identity.
+    /// Returns the member at the other end, on ports where members must prove their identity.
     async fn admit(
         &self,
         io: &mut Box<dyn Io>,
@@ -362,7 +362,7 @@ impl PortConfig {
         let mut end: Option<Pin<Box<Sleep>>> = None;
         loop {
             tokio::select! {
-                // What has come is read before the connection is drained.
+                // Received bytes are read before the connection is drained.
                 biased;
                 ended = serving.as_mut() => {
                     if let Err(error) = &ended {
@@ -400,8 +400,8 @@ impl PortConfig {
     }
 }
 
-/// Waits for the client to close its side, unless the slot is needed for another connection. Behind `stop` it has as long as the server
-/// waits for its connections: one that stands still must not find its request reset afterwards.
+/// Waits for the client to close its side, unless the slot is needed for another connection. After `stop` the client has as long as the
+/// server waits for its connections: if it pauses, its request must not be reset afterwards.
 async fn linger(left: Left, connection: &Connection, stop: Option<&CancellationToken>) {
     let was_closed = connection.is_closing();
     let patience = async {

@@ -23,7 +23,7 @@ use runtime::log_once::LogOnce;
 mod reason;
 mod state;
 
-/// The time within which an HTTP/2 client has to send its first request.
+/// The time within which an HTTP/2 client must send its first request.
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(60);
 
 /// The memory of an open connection: measured for one of HTTP/2 without streams.
@@ -112,8 +112,8 @@ impl Order {
         self.asked.remove(&id);
     }
 
-    /// Returns an idle connection: the oldest of those that never sent a request, else the next idle one of the others, of which at
-    /// most [`LOOKED_AT`] are examined.
+    /// Returns an idle connection: the oldest of those that never sent a request, else the next idle one of the others; at most
+    /// [`LOOKED_AT`] of these are examined.
     fn idle(&mut self, open: &BTreeMap<u64, Arc<Connection>>) -> Option<u64> {
         while let Some(id) = self.silent.first().copied() {
             if open.get(&id).is_some_and(|open| !open.asked.load(Ordering::Relaxed)) {

@@ -24,8 +24,8 @@ const WINDOW_UPDATE: u8 = 8;
 /// GOAWAY without an error: no stream was begun.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The code ENHANCE_YOUR_CALM at the end of a GOAWAY, and what grpc-go sends behind it to a client that pings too often: by that its
-/// clients ping less.
+/// The code ENHANCE_YOUR_CALM at the end of a GOAWAY, and the debug data that grpc-go adds after it for a client that pings too often:
+/// grpc-go's clients ping less when they receive it.
 const CALM: u32 = 11;
 const TOO_MANY_PINGS: &[u8] = b"too_many_pings";
 
@@ -124,7 +124,7 @@ impl Counted {
         Ok(())
     }
 
-    /// Sends GOAWAY to a client none of whose requests was begun, if it reads. `settings` have to come before it, unless they were sent.
+    /// Sends GOAWAY to a client none of whose requests was begun, if it reads. `settings` must be sent first, unless they were already.
     pub(super) fn go_away(mut self, settings: &[u8]) {
         let settings = match std::mem::take(&mut self.sent_ahead) {
             0 => settings,
@@ -282,7 +282,7 @@ impl AsyncRead for Counted {
             }
             ready!(this.poll_raw(cx, buf))?;
             if buf.filled().len() == before {
-                // The end; or a buffer without room, which nobody uses.
+                // The end of the stream, or a buffer without room, which no caller passes.
                 if let Some(headers) = &mut this.headers {
                     this.followed = headers.take_held();
                     this.pass_on(buf);
@@ -295,7 +295,7 @@ impl AsyncRead for Counted {
                 this.socket.lock().close(reason);
                 return Poll::Pending;
             }
-            // What was read may have been held back.
+            // The bytes that were read may have been held back.
             if buf.filled().len() > before {
                 return Poll::Ready(Ok(()));
             }

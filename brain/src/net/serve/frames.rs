@@ -1,4 +1,4 @@
-//! Counts the SETTINGS frames of a client, each of which may cost as much time as the connection has streams, and its PINGs, with the
+//! Counts the SETTINGS frames of a client, because the time for each may grow with the streams of the connection, and its PINGs, by the
 //! rules of grpc-go: `--grpc-keepalive-min-time`.
 
 use std::time::Duration;

@@ -38,7 +38,7 @@ pub(super) struct Framed<B> {
     due: Option<Due>,
 }
 
-/// The deadline of bytes that a client has to send or read at a least rate.
+/// The deadline of bytes that a client must send or read at a minimum rate.
 pub(in crate::net) struct Due {
     begun: Instant,
     patience: Duration,

@@ -114,7 +114,7 @@ struct Inflater {
     decoder: GzDecoder<Plain>,
 }
 
-/// The decompressed part of a message, behind its header.
+/// The decompressed part of a message, after its header.
 struct Plain {
     bytes: Vec<u8>,
     /// The longest message in bytes.
@@ -215,7 +215,7 @@ struct Deflater {
     charge: Charge,
 }
 
-/// A message that is being compressed, behind those that are done.
+/// A message that is being compressed, after the finished ones.
 struct Encoder {
     gzip: GzEncoder<Vec<u8>>,
     /// The place of its header.

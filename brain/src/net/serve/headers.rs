@@ -1,9 +1,9 @@
-//! The header blocks of a client, followed before h2 decodes them. Two things are done to them that h2 cannot do:
+//! The header blocks of a client, parsed before h2 decodes them. This does two things that h2 cannot do:
 //!
-//! - An `:authority` that is no authority of a URI is replaced. Go takes it as it is: the path of a Unix socket (gRPC's C core), a
-//!   resolver's target (clients of etcd 3.5.0), `::1:2379`. h2 makes a `http::Uri` of it and resets the stream. Nothing here depends on
+//! - An `:authority` that is no authority of a URI is replaced. Go accepts it unchanged: the path of a Unix socket (gRPC's C core), a
+//!   resolver's target (clients of etcd 3.5.0), `::1:2379`. h2 converts it to a `http::Uri` and resets the stream. Nothing here depends on
 //!   its value.
-//!   An empty one that the client adds to its table is left, which h2 refuses: encoders have the empty one in the static table.
+//!   An empty one that the client adds to its table is not replaced, and h2 refuses it: encoders have the empty one in the static table.
 //! - What a long block takes in memory is charged while it arrives, not when it is complete.
 //!
 //! Invariant: the table of HPACK stays the client's. A value is replaced by one of the same length when decoded, so entries keep their
@@ -99,12 +99,12 @@ impl Unaccepted {
     }
 }
 
-/// What became of the bytes that were read.
+/// The result of [`HeaderBlocks::follow`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// So many of them are to be passed on: less than were read if some are held back.
+    /// This number of bytes is passed on: less than were read if some are held back.
     Here(usize),
-    /// These are to be passed on in their place.
+    /// These bytes are passed on in place of those that were read.
     Instead(Bytes),
 }
 
@@ -117,8 +117,8 @@ impl HeaderBlocks {
         }
     }
 
-    /// Follows the next bytes and replaces what has to be, in place. Charges of complete blocks are added to `done`. Fails if there is no
-    /// memory for a block; then it must not be called again.
+    /// Parses the next bytes and replaces values where needed, in place. Charges of complete blocks are added to `done`. Fails if there is
+    /// no memory for a block; then it must not be called again.
     pub(super) fn follow(
         &mut self,
         bytes: &mut [u8],
@@ -143,8 +143,8 @@ impl HeaderBlocks {
         std::mem::take(&mut self.held).into()
     }
 
-    /// Edits whole frames in place. Returns the length of the result at the beginning of `bytes`, and where the part begins that has to
-    /// wait for more.
+    /// Edits whole frames in place. Returns the length of the result at the beginning of `bytes`, and the start of the part that must wait
+    /// for more bytes.
     fn edit(
         &mut self,
         bytes: &mut [u8],
@@ -199,7 +199,7 @@ impl HeaderBlocks {
         Ok((to, from))
     }
 
-    /// Replaces the `:authority` in a HEADERS frame if it has to be. Returns the new length of the frame.
+    /// Replaces the `:authority` in a HEADERS frame if needed. Returns the new length of the frame.
     fn edit_headers(&mut self, frame: &mut [u8], flags: u8, account: &Account) -> Result<usize, Exceeded> {
         let mut begin = FRAME;
         let mut padding = 0;
@@ -260,7 +260,7 @@ impl HeaderBlocks {
     }
 }
 
-/// Moves bytes, which are where they have to be unless something before them got shorter.
+/// Moves bytes to the left, if something before them got shorter.
 fn move_left(bytes: &mut [u8], from: Range<usize>, to: usize) {
     if from.start != to {
         bytes.copy_within(from, to);
@@ -311,7 +311,7 @@ enum At {
         of: Text,
         left: usize,
     },
-    /// What follows means nothing: h2 ends the connection.
+    /// The rest cannot be parsed: h2 ends the connection.
     Lost,
 }
 
@@ -506,7 +506,7 @@ impl Found {
     }
 }
 
-/// Returns the length of a string, behind the flag of its code.
+/// Encodes the length of a string, with the flag of its code.
 fn number(flag: u8, value: usize) -> Vec<u8> {
     if value < 0x7f {
         return vec![flag | value as u8];

@@ -1,8 +1,8 @@
 //! HTTP/2: one connection and its streams, each in a task that ends with the connection.
 //!
-//! Invariant: the memory that a client can occupy is charged to its connection's account: open streams, unread bodies, and
-//! responses until the socket, or the queue in front of it that is charged as a whole (`socket.rs`), has accepted them. Only refusals
-//! for lack of memory are charged to nobody, and few of them may wait.
+//! Invariant: the memory that a client can occupy is charged to its connection's account: open streams, unread bodies, and responses until
+//! the socket, or the queue in front of it that is charged as a whole (`socket.rs`), has accepted them. Only refusals for lack of memory
+//! are not charged, and few of them may wait.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -157,8 +157,8 @@ pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortCo
         connection: Arc::clone(&service.connection),
         service,
     });
-    // Boxed: moved on, it would take the memory of an idle connection several times. It is kept below 4 KiB, behind which the allocator
-    // gives the next larger size.
+    // Boxed: each move of this future would add its size to the memory of an idle connection. It is kept below 4 KiB, because the allocator
+    // uses the next larger size above that.
     let serving = Box::pin(serve_streams(io, serving, port, stop));
     socket.gathering(serving).await.unwrap_or(false)
 }

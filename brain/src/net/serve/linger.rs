@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::admission::Io;
 
-/// The time within which a client has to close a connection after this side has, while the server runs; as in grpc-go.
+/// The time within which a client must close a connection after this side has, while the server runs; as in grpc-go.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// Takes back the byte stream of a connection from the HTTP implementation.

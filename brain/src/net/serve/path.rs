@@ -125,7 +125,7 @@ fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// What is wrong with the host of an HTTP/1.1 request.
+/// Returns the error in the host of an HTTP/1.1 request, if there is one.
 fn host_fault(headers: &HeaderMap) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {

@@ -34,7 +34,7 @@ use etcd_types::errors::Error;
 use runtime::budget::Exceeded;
 use runtime::log_once::LogOnce;
 
-/// The routers behind the ports: the same on all ports.
+/// The routers of the ports: the same on all ports.
 pub(super) struct Answers {
     pub(super) grpc: Router,
     pub(super) http: Router,
@@ -149,7 +149,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 pub(super) struct PerConnection {
     pub(super) routes: PortRoutes,
     pub(super) caller: Caller,
-    /// The member at the other end, if it had to prove its identity.
+    /// The member at the other end, on ports where members must prove their identity.
     pub(super) peer: Option<PeerId>,
     pub(super) connection: Arc<Connection>,
     /// The protocol that follows on the connection.

@@ -21,7 +21,7 @@ use runtime::budget::Charge;
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
 const QUEUE: usize = 32 * 1024;
 
-/// The time that one poll of a connection's task may go on reading: then others get their turn.
+/// The time for which one poll of a connection's task may continue to read: then others get their turn.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Longer writes are not copied.
@@ -270,7 +270,7 @@ mod tests {
         polled.map(Result::unwrap)
     }
 
-    /// Polls a task once that writes so many bytes each time, and then goes on waiting.
+    /// Polls a task once that makes writes of these lengths, and then waits.
     async fn poll_once(socket: &SharedSocket, writes: &[usize]) {
         let task = socket.gathering(std::future::poll_fn(|_| {
             for len in writes {
@@ -300,7 +300,7 @@ mod tests {
             locked.polled = Instant::now().checked_sub(ago).unwrap();
             let mut buf = [0; 16];
             let polled = locked.poll_read(&mut Context::from_waker(&waker), &mut ReadBuf::new(&mut buf));
-            // The recorder has nothing to read, and wakes nobody.
+            // The recorder has nothing to read, and wakes no task.
             assert!(polled.is_pending());
             assert_eq!(woken.0.load(Ordering::SeqCst), is_over);
         }

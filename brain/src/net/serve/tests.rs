@@ -685,7 +685,7 @@ async fn client_that_sends_more_after_goaway_reads_it_and_is_not_reset() {
             last = kind;
         }
         assert_eq!(last, 7, "GOAWAY");
-        // It stands still for some time first.
+        // The client pauses for some time first.
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(2)).await;
         tokio::time::resume();

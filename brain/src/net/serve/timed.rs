@@ -39,7 +39,7 @@ impl Timed {
         })
     }
 
-    /// Records that the service has answered. Returns it if it is to be logged.
+    /// Records that the service has answered. Returns it if it must be logged.
     pub(super) fn answered(mut self) -> Option<Self> {
         let took = self.began.elapsed();
         self.took = Some(took);

@@ -1,4 +1,4 @@
-//! One certificate, read as Go's crypto/x509 reads it: what Go does not parse is refused, whoever signed it.
+//! One certificate, read as Go's crypto/x509 reads it: a certificate that Go does not parse is refused, no matter who signed it.
 
 use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::{GeneralName, NameConstraints, ParsedExtension};
@@ -37,7 +37,7 @@ pub(super) fn time(seconds: i64) -> String {
     time.map_or_else(|_| format!("{seconds} s after 1970"), |time| time.to_string())
 }
 
-/// Whether a certificate may sign others.
+/// The right of a certificate to sign others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Authority {
     pub(super) is_ca: bool,

@@ -60,7 +60,7 @@ impl Shown {
         let cas = authorities(ca, &read(ca)?)?;
         let chain = pair.iter().flat_map(|pair| &pair.cert);
         let revoked = match &options.crl {
-            // What is odd about it was logged when the listeners read it.
+            // Its oddities were logged when the listeners read it.
             Some(path) => Revoked::read(path, &read(path)?, cas.iter().chain(chain))?.0,
             None => Revoked::default(),
         };
@@ -82,7 +82,7 @@ pub(super) struct Material {
     pub(super) validity: Validity,
     /// The digest of the trusted CAs; empty if there are none.
     pub(super) trust_bundle: String,
-    /// What is odd about the files, but no reason to refuse them.
+    /// Oddities of the files that are no reason to refuse them.
     pub(super) odd: Vec<TlsError>,
 }
 

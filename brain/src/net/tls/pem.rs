@@ -102,7 +102,7 @@ mod tests {
             ("-----BEGIN A-----\nAA==\n-----END A-----", "A:[0]"),
             ("-----BEGIN A-----\nAB==\n-----END A-----", "A:[0]"),
             ("-----BEGIN A-----\n-----END A-----", "A:[]"),
-            // What is broken is skipped.
+            // Broken blocks are skipped.
             (
                 "-----BEGIN A-----\nA!EC\n-----END A-----\n-----BEGIN B-----\nAAEC\n-----END B-----",
                 "B:[0, 1, 2]",

@@ -1,6 +1,6 @@
 //! Certificates that their CAs have revoked.
 //!
-//! As in etcd, a chain is refused if any certificate of it has a serial number in a list, whoever signed the list.
+//! As in etcd, a chain is refused if any certificate of it has a serial number in a list, no matter who signed the list.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Certificates that a member makes for itself: `--auto-tls` and `--peer-auto-tls`.
 //!
-//! They encrypt, but nobody who has not seen them before can tell whose they are.
+//! They encrypt, but clients that have not seen them before cannot verify whose they are.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::{TlsError, bad, now};
 use crate::net::tls::SelfSigned;
 
-/// The file beside a certificate that whoever makes it has locked.
+/// The file beside a certificate that a process locks while it makes the certificate.
 const LOCK: &str = "lock";
 
 /// Makes a certificate and its key, unless both files exist and the certificate has not expired. Of processes that start at the same time
@@ -40,7 +40,7 @@ pub(super) fn ensure((cert, key): &(PathBuf, PathBuf), wanted: &SelfSigned) -> R
     remove(cert).map_err(|error| bad(cert, format!("cannot be removed: {error}")))?;
     let not_after = OffsetDateTime::now_utc() + Duration::days(365 * i64::from(wanted.years));
     let made = make(wanted, not_after).map_err(|error| bad(cert, format!("no certificate can be made: {error}")))?;
-    // The certificate last: a pair is complete when it is there.
+    // The certificate is written last, so a pair is complete once it exists.
     for (path, mode, pem) in [(key, 0o600, &made.key), (cert, 0o644, &made.cert)] {
         write(path, mode, pem).map_err(|error| bad(path, format!("cannot be written: {error}")))?;
     }

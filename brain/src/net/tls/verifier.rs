@@ -16,14 +16,14 @@ use super::names;
 use super::revoked::Revoked;
 
 tokio::task_local! {
-    /// What was found about the other side of the handshake that this task performs: rustls has no place for it.
+    /// The findings about the other side of the handshake that this task performs: rustls has no place for them.
     static FOUND: RefCell<Found>;
 }
 
-/// What a handshake found about the certificate of the other side.
+/// The findings of a handshake about the certificate of the other side.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The reason for which it was refused. The error of rustls names none, else the alert would not be the right one.
+    /// The reason why it was refused. The error of rustls names none, because the alert would be the wrong one otherwise.
     pub refusal: Option<String>,
     /// When the first certificate of its chain expires, in seconds since 1970.
     pub ends: Option<i64>,
@@ -38,7 +38,7 @@ pub async fn observed<T>(handshake: impl Future<Output = T>) -> (T, Found) {
     FOUND.scope(RefCell::default(), both).await
 }
 
-/// Records what was found; outside of such a task nobody asks for it.
+/// Records findings; outside such a task they are not needed.
 fn record(found: Found) {
     drop(FOUND.try_with(|of_task| of_task.replace(found)));
 }

@@ -6,8 +6,8 @@ use super::*;
 use crate::net::gateway::methods::{Found, find};
 use crate::net::gateway::syntax;
 
-/// What etcd's gateway makes of JSON: a line with the kind of message and the JSON, in which `␤` is a line end, and a line with the encoded
-/// message or the error. Go's `encoding/json` and `protojson` wrote it.
+/// Results of etcd's gateway for JSON: a line with the kind of message and the JSON, in which `␤` is a line end, and a line with the
+/// encoded message or the error. They were written by Go's `encoding/json` and `protojson`.
 const ANSWERS: &str = include_str!("answers.txt");
 
 fn input(path: &str) -> MessageDescriptor {
@@ -72,7 +72,7 @@ fn invalid_text_is_refused() {
     ] {
         assert_eq!(decode(json, &input("/v3/kv/range")).unwrap_err(), error);
     }
-    // Never called with what the syntax does not allow: it ends all the same.
+    // The decoder is never called with text that the syntax check refuses, but it must end for it, too.
     for json in [
         "",
         "{",

@@ -129,7 +129,7 @@ impl Connection {
         self.answered.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the reason why it is to be closed, if it is.
+    /// Returns the reason to close it, if there is one.
     pub(in crate::net::serve) fn reason(&self) -> Option<Reason> {
         self.reason.get().copied()
     }
@@ -240,12 +240,12 @@ impl Connection {
         is_first
     }
 
-    /// Returns true if it is to be closed.
+    /// Returns true if it must be closed.
     pub(in crate::net::serve) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 
-    /// Waits until it is to be closed.
+    /// Waits until it must be closed.
     pub(in crate::net::serve) async fn closed(&self) -> Reason {
         self.closing.cancelled().await;
         self.reason.get().copied().unwrap_or(Reason::Evicted)

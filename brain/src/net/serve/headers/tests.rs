@@ -101,12 +101,12 @@ fn coded_authorities_keep_their_decoded_length() {
     assert!(to.len() < from.len());
     let with = |value: &[u8]| request(&[&[0x41], value].concat(), END_HEADERS, &[], &[]);
     check(&with(&from), &with(&to));
-    // What follows moves.
+    // The frames that follow are moved.
     let data = frame(0, 1, 1, &[0, 0, 0, 0, 1, 7]);
     let ping = frame(6, 0, 0, &[0; 8]);
     let both = |value: &[u8]| [&with(value)[..], &data, &with(value), &ping].concat();
     check(&both(&from), &both(&to));
-    // Those that fit stay.
+    // Values that fit are not replaced.
     let host = coded(&huffman::zeros(9));
     check(&with(&host), &with(&host));
 }
@@ -117,7 +117,7 @@ fn empty_authorities_are_left_out() {
     for empty in [&[0x81][..], &[0x01, 0], &[0x11, 0x80]] {
         check(&request(empty, END_HEADERS, &[], &[]), &none);
     }
-    // As an entry of the table it has to stay.
+    // It must stay, because it is added to the table.
     let entry = request(&[0x41, 0], END_HEADERS, &[], &[]);
     check(&entry, &entry);
 }

@@ -189,11 +189,12 @@ async fn deadline_of_the_client_ends_an_rpc() {
     server.end().await;
 }
 
-/// A small budget: 5 MiB, of which a connection may use half.
+/// A small budget: 5 MiB. A connection may use half of it.
 fn small(options: &mut PortOptions) {
     options.limits.max_receive_bytes = (64 + 512) << 10;
     options.limits.max_inflight_bytes = 5 << 20;
 }
+
 const SMALL_BYTES: i64 = 5_242_880;
 /// The memory of a few connections without any request.
 const OPEN: i64 = 150_000;
@@ -533,7 +534,7 @@ async fn gets_in_beside(sent: &[u8]) {
     while server.metrics.network.connections.get() < OTHERS {
         tokio::task::yield_now().await;
     }
-    // No handshake has to be aborted first.
+    // No handshake needs to be aborted first.
     check(&endpoint.connect().await.unwrap(), "").await.unwrap();
     assert_eq!(server.metrics.network.handshakes_failed.get(), 0);
     drop(others);

@@ -47,8 +47,8 @@ async fn spans_of_a_check(level: LevelFilter) -> Vec<String> {
     let seen = Seen::default();
     let subscriber = tracing_subscriber::registry().with(seen.clone().with_filter(level));
     let _default = tracing::subscriber::set_default(subscriber);
-    // Whether anybody wants a span is noted for the whole process. Another test that begins or ends a subscriber in this moment may have noted
-    // that nobody does.
+    // The interest of subscribers in a span is cached for the whole process. Another test that begins or ends a subscriber at this moment
+    // may have cached that no subscriber is interested.
     for _ in 0..TRIES {
         tracing::callsite::rebuild_interest_cache();
         serve_a_check().await;

@@ -312,12 +312,12 @@ async fn clients_are_accepted_as_by_go() {
     ];
     shake_all(&forge, roots, &rows).await;
     let server = forge.options("server", roots);
-    // What is itself trusted needs no CA.
+    // A certificate that is itself trusted needs no CA.
     for name in ["self", "self-v1", "ca-nobc", "ca-no", "ca-usage"] {
         let answers = forge.shake(&server, &forge.options(name, "ca.crt"), "localhost").await;
         check(name, &answers, None);
     }
-    // It has the name and key of a trusted one, but is another.
+    // It has the name and key of a trusted certificate, but is another one.
     forge.sign("self", "self", "basicConstraints=CA:true", " -set_serial 7");
     let answers = forge
         .shake(&server, &forge.options("self", "ca.crt"), "localhost")

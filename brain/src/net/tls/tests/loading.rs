@@ -45,7 +45,7 @@ fn bad_files_are_named_in_one_line() {
     assert!(refused(&with).contains("does not belong to the certificate"));
 }
 
-/// A server that does not start serves nobody.
+/// A server that does not start serves no clients.
 #[test]
 fn certificates_of_other_times_are_loaded_and_replaced_by_any_but_never_replace_a_valid_one() {
     let ca = Ca::new("ca");

@@ -1,4 +1,4 @@
-//! What a session remembers of a client's certificate.
+//! Sessions and handshakes of clients with certificates.
 
 use rustls::HandshakeKind;
 

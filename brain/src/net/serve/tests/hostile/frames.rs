@@ -37,7 +37,7 @@ fn headers(path: &str) -> Vec<u8> {
 async fn is_closed(server: &Running, reason: &str) -> bool {
     let closed = async {
         while server.metrics.network.closed.with_label_values(&[reason]).get() == 0 {
-            // The server's threads notify nobody.
+            // The server's threads send no notification.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

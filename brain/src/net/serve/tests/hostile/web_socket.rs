@@ -70,7 +70,7 @@ async fn messages_of_a_web_socket_behind_the_end_of_its_requests_are_thrown_away
     drop(io);
     let gone = async {
         while server.metrics.network.connections.get() > 0 {
-            // The server's threads notify nobody.
+            // The server's threads send no notification.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -85,7 +85,7 @@ async fn message_of_a_web_socket_is_charged_and_has_to_come_at_a_rate() {
     let (server, _) = start();
     let mut slow = open(&server).await;
     let before = server.metrics.network.held.get();
-    // A text of a million bytes, of which half come.
+    // The first half of a text of a million bytes.
     let frame = [
         &[0x81, 0xff][..],
         &1_000_000_u64.to_be_bytes(),
