@@ -21,7 +21,7 @@ pub enum Retention {
 /// Interval at which a number of revisions is enforced, as in etcd.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// The longest interval at which an age is enforced, as in etcd: so history of one to two ages is there, or of one age and an hour.
+/// The longest interval at which an age is enforced, as in etcd: so one to two ages of history are kept, or one age and an hour.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Looks at the newest revision in one interval, as in etcd.

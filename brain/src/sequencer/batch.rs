@@ -31,11 +31,11 @@ pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);
 #[derive(Debug)]
 pub(super) enum BatchReply {
     Outcome(Result<Answer, Error>),
-    /// It changed nothing: its rows have to be read again.
+    /// The request changed nothing: its rows must be read again.
     Again(Request, Reread),
 }
 
-/// Requests that were evaluated and are to be committed together.
+/// Requests that were evaluated and will be committed together.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// The record to be written.
@@ -46,13 +46,13 @@ pub(super) struct Batch {
     pub lease_deletes: Vec<u64>,
     /// Outcomes, sent when the record is committed.
     pub replies: Vec<Waiting>,
-    /// Leases that ran out, whose keys have to be read once more.
+    /// Expired leases whose keys must be read once more.
     pub again: Vec<LeaseId>,
     /// The same changes, for requests that are evaluated before it is published.
     pub delta: Arc<Delta>,
-    /// The state behind it.
+    /// The state after the batch.
     pub head: Head,
-    /// The users and roles behind it.
+    /// The users and roles after the batch.
     pub auth: Arc<Auth>,
     /// For the next batch.
     pub permitted: PermittedLeases,
@@ -60,7 +60,7 @@ pub(super) struct Batch {
     pub rest: VecDeque<Command>,
 }
 
-/// Rows that the requests of a batch look at together, about, which is some ten milliseconds' work. The first request alone
+/// The approximate number of rows that the requests of a batch look at together, which takes some ten milliseconds. The first request alone
 /// may look at more.
 pub(super) const WORK: usize = 25_000;
 
@@ -101,7 +101,7 @@ pub(super) struct Builder<R: Rows> {
 }
 
 impl<R: Rows> Builder<R> {
-    /// An empty batch behind `head`, over batches that are under way.
+    /// Creates an empty batch after `head`, over batches that are under way.
     pub(super) fn new(
         state: Arc<State<R>>,
         under_way: Vec<Arc<Delta>>,
@@ -131,8 +131,8 @@ impl<R: Rows> Builder<R> {
         }
     }
 
-    /// Evaluates commands in order, until they have taken long enough or the record is full. Those whose rows were read too early, or whom nobody
-    /// waits for any more, are not begun.
+    /// Evaluates commands in order, until they have taken long enough or the record is full. Commands are not begun if their rows were read
+    /// too early, or if their clients do not wait any more.
     pub(super) async fn evaluate(mut self, mut commands: VecDeque<Command>) -> Batch {
         while self.work < WORK
             && self.bytes < self.room.record_bytes
@@ -161,7 +161,7 @@ impl<R: Rows> Builder<R> {
         let is_expected = fetched
             .as_ref()
             .is_some_and(|fetched| fetched.extent() == Extent::Expected);
-        // It may have to be read for once more.
+        // Its rows may need to be read once more.
         let same = match &request {
             Request::Write(op, meter) if is_expected => Some((op.clone(), meter.clone())),
             _ => None,
@@ -171,7 +171,7 @@ impl<R: Rows> Builder<R> {
                 (Ok(answer), _) => BatchReply::Outcome(Ok(answer)),
                 (Err(EvaluateError::Refused(error)), _) => BatchReply::Outcome(Err(error)),
                 (Err(EvaluateError::NotFetched(_)), Some((op, meter))) => {
-                    // What was charged for the answer up to there.
+                    // Releases what was charged for the answer so far.
                     meter.release();
                     BatchReply::Again(Request::Write(op, meter), Reread::Unexpected)
                 }
@@ -298,7 +298,7 @@ impl<R: Rows> Builder<R> {
     /// Checks that users and roles permit a request.
     fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
         if !self.auth.is_enabled() {
-            // Whoever attaches keys now is not checked.
+            // Keys that are attached from now on are not checked.
             self.permitted.clear();
             return Ok(());
         }
@@ -418,7 +418,7 @@ impl<R: Rows> Builder<R> {
         self.lease_deletes.push(keys as u64);
         self.commit(changes);
         if !is_whole {
-            // Whoever leads then must not renew what has lost keys.
+            // A later leader must not renew a lease that has lost keys.
             self.overlay.note_ending(id);
             self.push(Change::Checkpoint(Checkpoint {
                 id: id.0,
@@ -444,7 +444,7 @@ impl<R: Rows> Builder<R> {
     fn evaluator<'e>(&'e mut self, fetched: Option<&'e Fetched>) -> Evaluator<'e> {
         Evaluator {
             memtables: &self.view.memtables,
-            // Records that are published meanwhile are in the overlay, too.
+            // Records that are published during the evaluation are in the overlay, too.
             at: Revision::MAX,
             fetched,
             leases: self.state.leases_mutex(),

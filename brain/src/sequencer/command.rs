@@ -105,8 +105,8 @@ pub struct Answer {
 pub struct Outcome {
     /// The answer for the client. A request that ends with [`Error::Timeout`] was carried out completely or not at all.
     pub result: Result<Answer, Error>,
-    /// Nothing was appended with it. A record that is committed proves that nobody else wrote before it; this is true only
-    /// as long as nobody else leads.
+    /// Nothing was appended with it. A committed record proves that no other leader wrote before it; without one, the outcome is valid only
+    /// as long as no other member leads.
     pub needs_lease_check: bool,
 }
 
@@ -156,7 +156,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// A request of the sequencer itself: nobody waits for its outcome.
+    /// Creates a request of the sequencer itself: no client waits for its outcome.
     #[must_use]
     pub fn internal(request: Request, size: usize) -> Self {
         Self {
@@ -249,7 +249,7 @@ impl Room {
         }
     }
 
-    /// A place for so many bytes. Returns [`Error::TooManyRequests`] if there is none.
+    /// Takes a place for `size` bytes. Returns [`Error::TooManyRequests`] if there is none.
     fn take(&self, size: usize) -> Result<Place, Error> {
         let bytes = u32::try_from(size).unwrap_or(u32::MAX).min(Self::LARGE);
         let take = |of: &Arc<Semaphore>| of.clone().try_acquire_many_owned(bytes);
@@ -274,7 +274,7 @@ impl QueueOwner {
         commands
     }
 
-    /// Nobody writes.
+    /// Refuses requests from now on: there is no writer.
     pub fn leave(&self) {
         self.0.send_replace(Writer::Nobody);
     }
@@ -303,8 +303,8 @@ impl Handle {
         (Self { writer, timeout }, QueueOwner(owner))
     }
 
-    /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it is
-    /// completed even if the caller goes away, unless it has to be read for once more; if the caller goes away before that, it is not
+    /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it
+    /// is completed even if the caller goes away, unless its rows must be read once more; if the caller goes away before that, it is not
     /// executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
         let asked = tokio::time::timeout(self.timeout, self.ask_and_wait(state, caller, request, size)).await;
@@ -359,7 +359,7 @@ impl Handle {
         }
     }
 
-    /// Takes a place among the bytes that wait, for a request of so many bytes on the wire and in memory.
+    /// Takes a place among the bytes that wait, for a request of `size` bytes on the wire and `memory` bytes in memory.
     fn enter(&self, size: usize, memory: usize) -> Result<Queue, Error> {
         let (inbox, room) = self.inbox()?;
         let place = room.take(memory)?;

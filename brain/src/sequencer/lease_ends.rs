@@ -1,7 +1,7 @@
-//! Leases that ran out: reads their keys, a few leases at a time, and has each end wait for its batch.
+//! Expired leases: reads their keys, a few leases at a time, and queues each end until its batch.
 //!
-//! Leases with many keys wait for each other, not the others for them, and every second batch is free of them: however much has to be
-//! deleted, locks of clients that have gone are given up in time, and requests of clients go on.
+//! Leases with many keys wait for each other, but other leases do not wait for them, and every second batch has no lease ends: however many
+//! keys must be deleted, locks of clients that have gone are released in time, and requests of clients continue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -68,10 +68,10 @@ pub(super) struct Expired {
     fetched: Result<Fetched, Error>,
 }
 
-/// The leases that are to end; see the module.
+/// The leases that will be ended; see the module.
 #[derive(Default)]
 pub(super) struct LeaseEnds {
-    /// Those whose keys are to be read.
+    /// Those whose keys will be read.
     small: VecDeque<LeaseId>,
     large: VecDeque<LeaseId>,
     reading: FuturesUnordered<BoxFuture<'static, Expired>>,
@@ -100,7 +100,7 @@ impl LeaseEnds {
         self.ready.len()
     }
 
-    /// Ends leases, as soon as their keys are read; also those that are to be tried again.
+    /// Ends leases as soon as their keys are read; also leases that are tried again.
     pub(super) fn extend<R: Rows>(&mut self, state: &Arc<State<R>>, ids: impl IntoIterator<Item = LeaseId>) {
         for id in ids {
             match state.leases().attached_count(id) > FEW_KEYS {

@@ -1,5 +1,5 @@
-//! Room for leases in memory. Leases that soon end have some more of it than the others, so that locks and elections go on when clients
-//! have attached very many keys to leases of an hour.
+//! Room for leases in memory. Leases that soon end have some more of it than the others, so that locks and elections still work when
+//! clients have attached very many keys to leases of an hour.
 
 /// The longest time to live of a lease that soon ends, in seconds.
 const SOON: i64 = 60;
@@ -16,7 +16,7 @@ pub(super) enum LeaseRoom {
 }
 
 impl LeaseRoom {
-    /// The room that is left where leases take so many bytes of `most`. Once there is not enough, a sixteenth has to come free.
+    /// Returns the room that is left when leases take `bytes` of `most`. Once the room is not enough, a sixteenth must become free.
     pub(super) fn of(bytes: usize, most: usize, before: Self) -> Self {
         let kept_free = most / 16;
         let reached = |room: Self, most: usize| bytes >= if before >= room { most - kept_free } else { most };

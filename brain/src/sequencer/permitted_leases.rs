@@ -1,7 +1,7 @@
-//! Leases whose keys a user may write, all of them: they are not looked at once more for each put that attaches another key.
+//! Leases whose keys a user may write, all of them: they are not checked again for each put that attaches another key.
 //!
-//! Invariant: the user that is noted for a lease may write all its keys, as of the auth revision that is noted. All of them were checked
-//! then, and since then nobody else has attached one; what the user attaches is checked with each request.
+//! Invariant: the user recorded for a lease may write all its keys, at the recorded auth revision. All keys were checked then, and no other
+//! user has attached one since; keys that the user attaches are checked with each request.
 
 use std::collections::HashMap;
 

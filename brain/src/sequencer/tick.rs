@@ -19,8 +19,8 @@ const EXPIRE_MOST: usize = 16_000;
 /// Lease checkpoints in one tick at most (etcd: 1,000 a second).
 const CHECKPOINT_LIMIT: usize = 500;
 
-/// Lease checkpoints at the end of a term at most: some hundred kilobytes, which the next leader has to apply before it serves.
-/// For further leases it uses the last checkpoint, as it does without a transfer.
+/// Maximum number of lease checkpoints at the end of a term: some hundred kilobytes, which the next leader must apply before it serves. For
+/// further leases it uses the last checkpoint, as it does without a transfer.
 const FINAL_CHECKPOINT_LIMIT: usize = 20_000;
 
 /// Bytes that a checkpoint takes in a record, roughly.
@@ -36,7 +36,7 @@ where
     /// Returns true if space ran out; raises the alarm if it did.
     pub(super) fn check_space(&mut self) -> bool {
         self.unchecked = 0;
-        // An append that finds no space is repeated until there is some, and everything behind it waits.
+        // An append that finds no space is repeated until there is some, and everything after it waits.
         let is_stuck = self.writer.is_full();
         let size = || occupied(&self.state, &self.rows, self.replica.memtable_bytes());
         let full = is_stuck || self.space.exceeded(size, &self.rows);
@@ -45,15 +45,15 @@ where
             tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
             self.raise(NOSPACE);
             if is_stuck {
-                // The log takes the alarm when it takes anything again: until then it stands here alone.
+                // The log accepts the alarm once it accepts records again: until then the alarm is set only here.
                 self.state.alarms().insert((NOSPACE, self.options.member));
             }
         }
         full
     }
 
-    /// Raises the alarm while rows refuse what is to be flushed: acknowledged writes could never become rows. NOSPACE is not
-    /// enough, because it allows deletions and compactions; only CORRUPT stops all writes.
+    /// Raises the alarm while rows refuse a flush: acknowledged writes could never become rows. NOSPACE is not enough, because it allows
+    /// deletions and compactions; only CORRUPT stops all writes.
     fn check_flush(&mut self) {
         if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
             self.is_raising_corrupt = true;
@@ -66,7 +66,7 @@ where
         self.alarms.push(Command::internal(request, 64));
     }
 
-    /// While nothing is taken: makes room where nobody waits any more, so that others are not refused because of them.
+    /// While no commands are taken: removes those whose clients do not wait any more, so that others are not refused because of them.
     fn forget_abandoned(&mut self) {
         if self.may_take() {
             return;
@@ -98,7 +98,7 @@ where
         }
     }
 
-    /// Refuses further leases while those that are there take as much memory as they may.
+    /// Refuses further leases while the existing ones take as much memory as they may.
     fn check_leases(&mut self, bytes: usize) {
         let room = LeaseRoom::of(bytes, self.options.lease_bytes, self.lease_room);
         if room > LeaseRoom::Ample && self.lease_room == LeaseRoom::Ample {
@@ -145,7 +145,7 @@ where
         self.check_space();
         self.check_flush();
         let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
-        // While rows refuse a memtable, others would only pile up behind it.
+        // While rows refuse a memtable, further ones would only queue after it.
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
             self.freeze();
         }

@@ -544,7 +544,7 @@ impl<L: Log, R: Rows> Target<L, R> {
             () = full(&self.writer) => bail!("there is no space left for the log"),
             () = tokio::time::sleep(STALLED) => bail!("the log takes nothing for {STALLED:?}"),
         }
-        // Nobody watches.
+        // There are no watchers.
         drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
         self.take_flushed();
         if self.replica.active_bytes() >= FLUSH_BYTES {

@@ -32,7 +32,7 @@ impl SharedAuth {
     /// Returns true if permissions are checked.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        // The flag guards nothing: whoever sees it loads the users.
+        // The flag guards no data: a caller that sees it set loads the users.
         self.enabled.load(Ordering::Relaxed)
     }
 

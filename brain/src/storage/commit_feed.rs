@@ -81,7 +81,7 @@ struct Content {
     _bytes: KeptBytes,
 }
 
-/// Bytes that count until all have received them, or nobody can any more.
+/// Bytes that count until all followers have received them, or none can receive them any more.
 #[derive(Debug)]
 struct KeptBytes {
     bytes: usize,
@@ -116,7 +116,7 @@ pub struct CommitFeed {
 pub struct Commits(broadcast::Receiver<Message>);
 
 impl Commits {
-    /// The next event. A receiver that lags has to read the log.
+    /// Returns the next event. A receiver that lags must read the log.
     pub async fn recv(&mut self) -> Result<CommitEvent, RecvError> {
         self.0.recv().await.map(|message| match message {
             Message::Batch(kept) => CommitEvent::Batch(kept.batch()),
@@ -161,7 +161,7 @@ impl CommitFeed {
             .payload
             .as_ref()
             .map_or(0, |payload| payload.len() + previous(&batch.events));
-        // By itself too much, it would be given up behind all others.
+        // A batch that exceeds the limit by itself would be dropped only after all others.
         let payload = batch.payload.filter(|_| bytes <= KEPT_BYTES);
         let content = payload.map(|payload| Content {
             payload,

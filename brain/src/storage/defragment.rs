@@ -12,10 +12,11 @@ use engine::log::Log;
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::row::Manifest;
 
-/// Maximum time to wait for a compaction that is under way: the space of rows that it deletes, or that reads still see, cannot be freed.
+/// Maximum time to wait for a compaction that is under way: space that its deletions will free, or that reads still see, cannot be freed
+/// before.
 const COMPACTION: Duration = Duration::from_secs(30);
 
-/// Interval at which reads are checked meanwhile.
+/// Interval at which the rows that reads see are checked during that time.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Queue capacity; further clients block on send.
@@ -76,7 +77,7 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) ->
     Ok(rows.compact().await?)
 }
 
-/// Defragments if that is likely to free `threshold` bytes: so many are not in use.
+/// Defragments if that is likely to free `threshold` bytes, because that many are not in use.
 pub async fn at_start<R: Rows>(queue: &Defragmentations, rows: &R, state: &State<R>, threshold: u64) {
     let (before, in_use) = (state.total_size(rows), state.sizes().in_use());
     if !is_worthwhile(before, in_use, threshold) {
@@ -149,9 +150,10 @@ mod tests {
                 assert!(futures::poll!(&mut first).is_pending());
                 tokio::task::yield_now().await;
             }
-            // It goes on without its client.
+            // The defragmentation continues without its client.
             drop(first);
-            // No more than tokio lets a task do before it has to yield: all ask before the next one begins.
+            // This stays below the number of operations after which tokio makes a task yield: all clients ask before the next
+            // defragmentation begins.
             for _ in 0..20 {
                 assert!(futures::poll!(Box::pin(defragmentations.ask())).is_pending());
             }

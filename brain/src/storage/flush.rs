@@ -6,8 +6,8 @@
 //! Rows that refuse a change will refuse it again: the missing changes stay in the log and in memory, the CORRUPT alarm stops writes,
 //! and the change is tried again from time to time, because an operator may have raised the limit.
 //!
-//! Order: a version is deleted only behind the applied slot, oldest first, a tombstone never before the versions it covers. Rows are
-//! synced before the watermark moves, and the watermark moves before slots are destroyed.
+//! Order: a version is deleted only if the record that superseded it is before the applied slot, oldest first, and a tombstone never before
+//! the versions it covers. Rows are synced before the watermark moves, and the watermark moves before slots are destroyed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub struct CompactionPace {
 /// Delay before a change that the rows have refused for a while is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// Time within which a refusal may pass by itself, as one for lack of memory may, and the delay between attempts meanwhile.
+/// Time within which a refusal may end by itself, for example one for lack of memory, and the delay between attempts in that time.
 const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
 
 /// Delay before a failed snapshot is requested again.
@@ -99,8 +99,8 @@ enum Work {
 }
 
 impl<L: Log, R: Rows> Flusher<L, R> {
-    /// `fence` is the stored one; `immutables` become rows first, where they are not yet. After `stop` nobody waits
-    /// for storage any more.
+    /// Creates the task. `manifest` is the stored one; `immutables` become rows first, if they are not rows yet. After `stop` the task no
+    /// longer waits for storage.
     pub fn new<'a>(
         (log, rows): (L, R),
         state: Arc<State<R>>,
@@ -305,9 +305,9 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         Ok(())
     }
 
-    /// Repeats an attempt that fails because rows are out of reach, as [`retry`]; meanwhile views are given younger snapshots,
-    /// because not all rows need be out of reach. These are not compared with the epoch: the lock of one's own change would be in the way, and
-    /// if a later leader has written the rows, the attempt fails.
+    /// Repeats an attempt that fails because rows are out of reach, as [`retry`]. Until it succeeds, views get younger snapshots, because
+    /// some rows may be reachable. The epoch of these snapshots is not compared: the lock of the task's own change would block that, and if
+    /// a later leader has written the rows, the attempt fails.
     async fn insist_on<F>(&mut self, attempt: impl Fn() -> F + Send) -> anyhow::Result<()>
     where
         F: Future<Output = Result<(), RowsError>> + Send,
@@ -352,7 +352,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         if immutable.has_auth {
             self.manifest.format = self.manifest.format.max(AUTH_FORMAT);
         }
-        // The memtable's iterator must not be held over an await: it is asked again behind the last version.
+        // The memtable's iterator must not be held over an await: each batch continues after the last version.
         let mut last = None;
         let deleted = self.manifest.deleted_up_to;
         let mut ahead = Ahead::default();
@@ -458,7 +458,7 @@ fn is_refused(error: &anyhow::Error) -> bool {
 async fn own_snapshot<R: Rows>(rows: &R, epoch: u64) -> Result<R::Snapshot, RowsError> {
     let snapshot = rows.snapshot().await?;
     let fence = snapshot.fence().await?;
-    // While a change is under way, its manifest may be there, or the one before it.
+    // While a change is under way, the snapshot has its manifest or the one before it.
     let is_own = match fence.clone().map(Manifest::decode) {
         Some(Ok(_)) if rows.is_exclusive() => true,
         Some(Ok(manifest)) => manifest.epoch == epoch,

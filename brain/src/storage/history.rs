@@ -61,7 +61,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         }
     }
 
-    /// `None` says that slots were destroyed meanwhile.
+    /// Returns `None` if slots were destroyed during the read.
     async fn try_read(
         &self,
         from: Revision,
@@ -101,7 +101,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
             })
         };
         let read = read.await;
-        // Slots that were destroyed meanwhile look free, or hold late records.
+        // Slots that were destroyed during the read look free, or hold late records.
         if self.log.watermark().await? > began {
             return Ok(None);
         }
@@ -170,7 +170,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Ok(found)
     }
 
-    /// Notes that a read stopped before a revision, which is in the batch at this slot: whoever reads on begins there.
+    /// Records that a read stopped before a revision, which is in the batch at this slot: the next read begins there.
     fn note_stop(&self, revision: Revision, slot: Slot) {
         let mut stops = self.stops();
         stops.retain(|(noted, _)| *noted != revision);
@@ -212,7 +212,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
         Ok(low)
     }
 
-    /// The base revision of the first batch at or behind a slot.
+    /// Returns the base revision of the first batch at or after a slot.
     async fn first_base(&self, slot: Slot) -> Result<Option<Revision>, LogError> {
         let mut reader = Reader::seek(self.log.clone(), slot).await?;
         while let Some(item) = reader.next().await? {
@@ -296,7 +296,7 @@ fn read_back(keys: Keys, mut superseded: impl FnMut() -> Prev) -> Arc<Committed>
     })
 }
 
-/// Returns the first of some revisions, and as many more as fit into so many bytes with the versions that they superseded.
+/// Returns the first of some revisions, and as many more as fit into `max_bytes` with the versions that they superseded.
 fn fitting(mut revisions: Vec<Keys>, max_bytes: usize) -> Vec<Keys> {
     let mut bytes = 0_usize;
     let exceeds = revisions.iter().position(|keys| {

@@ -15,7 +15,7 @@ use mvcc::view::View;
 /// Keys that are added at once.
 const PIECE: usize = 2_048;
 
-/// Pauses of a build, as a multiple of the time that its last piece took: rows are there for clients first.
+/// Pauses of a build, as a multiple of the time that its last piece took: clients come first.
 const REST: u32 = 3;
 
 /// Delay before a build continues that waits for a view, or whose rows cannot be read.
@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Delay before an index is built again that took too much memory: keys may have been deleted.
 const RETRY_EXCEEDED: Duration = Duration::from_secs(600);
 
-/// Keeps the index of a member's keys in so many bytes of memory, until `stop`.
+/// Keeps the index of a member's keys in `max_bytes` of memory, until `stop`.
 pub async fn run<R: Rows>(state: Arc<State<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
     tokio::select! {
         () = stop.cancelled() => {}
@@ -91,7 +91,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
         let next = match next {
             Ok(next) => next,
             Err(error) => {
-                // What is built stays, and changes of it are recorded meanwhile.
+                // The part that is built stays, and changes of it are still recorded.
                 tracing::info!(%error, "rows cannot be read: the index of keys is built further later");
                 tokio::time::sleep(RETRY).await;
                 continue;

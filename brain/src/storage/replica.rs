@@ -43,24 +43,24 @@ pub struct ImmutableMemtable {
     pub applied_slot: Slot,
     /// The slot of its last record.
     pub last: Slot,
-    /// The revision behind its last record.
+    /// The revision after its last record.
     pub revision: Revision,
-    /// The compacted revision behind its last record.
+    /// The compacted revision after its last record.
     pub compacted: Revision,
-    /// Rows of leases, users and roles that changed; `None` is gone.
+    /// Rows of leases, users and roles that changed; `None` for those that were deleted.
     pub state_rows: Vec<(Bytes, Option<Bytes>)>,
     /// Users or roles were ever changed.
     pub has_auth: bool,
-    /// Alarms behind its last record: kind and member.
+    /// Alarms after its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
-    /// Stored bytes behind its last record.
+    /// Stored bytes after its last record.
     pub sizes: Sizes,
 }
 
 /// Rows that changed in the background.
 #[derive(Debug)]
 pub struct FlushResult<S> {
-    /// The slot behind the last record that is in them, and the revision there; `None` where that did not move.
+    /// The slot after the last record that is in them, and the revision there; `None` if that did not change.
     pub through: Option<(Slot, Revision)>,
     /// The rows.
     pub snapshot: S,
@@ -136,8 +136,8 @@ impl<R: Rows> Replica<R> {
         self.applier.dirty
     }
 
-    /// Applies the committed batch that stands from slot `first` up to `next`, and shows it. `superseded` are the
-    /// versions that its key changes superseded, in their order; empty if they are not known.
+    /// Applies the committed batch in the slots from `first` up to `next`, and publishes it. `superseded` are the versions that its key
+    /// changes superseded, in their order; empty if they are not known.
     pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, (first, next): (Slot, Slot)) -> Vec<Committed> {
         self.prior_leases.served();
         let base = record.base;
@@ -224,7 +224,7 @@ impl<R: Rows> Replica<R> {
             // The sizes are set before the progress, because the callers that wait for the progress then read the sizes.
             self.state.set_deleted(&manifest.sizes);
             self.state.set_deleted_up_to(manifest.deleted_up_to);
-            // Slots before that are compacted: nobody looks them up.
+            // Slots before that are compacted: no reader looks them up.
             self.state.forget_below(applied_slot.min(Slot(manifest.deleted_slot)));
             let through = Some((applied_slot, manifest.reached()));
             self.swap_rows(FlushResult { through, snapshot });

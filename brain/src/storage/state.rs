@@ -20,9 +20,9 @@ use mvcc::lease::{Leases, StoredLease};
 use mvcc::sizes::Sizes;
 use mvcc::view::View;
 
-/// etcd's number of the alarm that stands while there is no space.
+/// etcd's number of the alarm that is active while there is no space.
 pub const NOSPACE: i32 = 1;
-/// etcd's number of the alarm that stands when data is damaged.
+/// etcd's number of the alarm that is active when data is damaged.
 pub const CORRUPT: i32 = 2;
 
 /// Slots between two entries of the index from revisions to slots.
@@ -65,7 +65,7 @@ pub struct State<R: Rows> {
     fetches: OnceLock<Fetches>,
     /// Stored bytes.
     sizes: Mutex<Sizes>,
-    /// True while the rows refuse what is to be flushed.
+    /// True while the rows refuse a flush.
     flush_refused: AtomicBool,
     /// Start of the write of rows that is under way.
     writing_rows: Mutex<Option<Instant>>,
@@ -137,7 +137,7 @@ impl<R: Rows> State<R> {
         self.view.store(Arc::new(view));
     }
 
-    /// Sets what [`State::fetches`] gives. No effect when somebody has asked for it.
+    /// Sets the fetch budgets of [`State::fetches`]. Does nothing after the first use.
     pub fn set_fetches(&self, fetches: Fetches) {
         self.fetches.get_or_init(|| fetches);
     }
@@ -152,8 +152,8 @@ impl<R: Rows> State<R> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys of a lease in key order, copied a page at a time, so that others use the leases meanwhile. One that is attached or
-    /// detached meanwhile may be among them.
+    /// The keys of a lease in key order, copied a page at a time, so that the leases are not locked between pages. Keys that are attached
+    /// or detached in between may be included.
     pub fn lease_keys(&self, id: LeaseId) -> impl Iterator<Item = Bytes> {
         let mut last: Option<Bytes> = None;
         let pages = std::iter::from_fn(move || {
@@ -290,12 +290,12 @@ impl<R: Rows> State<R> {
         self.cannot_lead.store(reason.map(Arc::new));
     }
 
-    /// True while the rows refuse what is to be flushed: nothing more may be acknowledged.
+    /// True while the rows refuse a flush: nothing more may be acknowledged.
     pub fn is_flush_refused(&self) -> bool {
         self.flush_refused.load(Ordering::Acquire)
     }
 
-    /// Records whether the rows refuse what is to be flushed; returns the previous value.
+    /// Records whether the rows refuse a flush; returns the previous value.
     pub fn set_flush_refused(&self, refused: bool) -> bool {
         self.flush_refused.swap(refused, Ordering::AcqRel)
     }

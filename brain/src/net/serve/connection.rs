@@ -43,7 +43,7 @@ const LAST_ACCEPTS: Duration = Duration::from_millis(10);
 /// When the server stops, connections that are being opened have this time to get to the point where GOAWAY can be sent.
 const LAST_OPENINGS: Duration = Duration::from_secs(1);
 
-/// The time that WebSockets have to end by themselves when the server stops.
+/// The time in which WebSockets may end by themselves when the server stops.
 const WEB_SOCKET_GRACE: Duration = Duration::from_secs(1);
 
 /// Converts tonic's connection info to the caller.

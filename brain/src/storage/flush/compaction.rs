@@ -22,7 +22,7 @@ use runtime::kill_points;
 /// Bytes of the log that compaction reads at once.
 const READ_AHEAD: usize = 4 << 20;
 
-/// Bytes of log behind the compacted revision, none of them of keys, that are given up.
+/// The log after the compacted revision is given up once it has more bytes than this, none of them of keys.
 const UNNEEDED_LOG: i64 = 256 << 10;
 
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
@@ -102,7 +102,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             scan.unneeded.bytes += superseding.bytes;
             scan.unneeded.unversioned += superseding.unversioned;
             bytes += superseding.bytes;
-            // Records that superseded nothing take time, too, and memtables wait meanwhile.
+            // Records that superseded nothing take time, too, and memtables wait during it.
             let is_enough = batch.changes.len() >= (batch.most.rows / 2).max(1) || bytes >= READ_AHEAD;
             // The last revision must not leave another batch: that one would find nothing to do, and not finish.
             if is_enough && self.manifest.deleted_up_to < target {
@@ -144,8 +144,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         Ok(())
     }
 
-    /// Gives the log up to its last record in rows up, once everything is compacted: without key writes no revision comes that
-    /// could be compacted, but leases go on writing. A watch from just the compacted revision finds it compacted then.
+    /// Gives up the log up to its last record in rows, once everything is compacted: without key writes there is no later revision to
+    /// compact, but leases continue to write. A watch from exactly the compacted revision is then refused as compacted.
     async fn drop_idle_log(&mut self) -> anyhow::Result<()> {
         let manifest = &mut self.manifest;
         let is_compacted = manifest.compacted == manifest.revision && manifest.deleted_up_to == manifest.revision;
@@ -202,7 +202,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 let dropped = std::mem::take(unneeded);
                 let sizes = &mut self.manifest.sizes;
                 sizes.dropped += i64::try_from(dropped.bytes).unwrap_or(i64::MAX);
-                // What older versions wrote was not counted.
+                // Bytes that older versions wrote were not counted.
                 sizes.unversioned_dropped = (sizes.unversioned_dropped + dropped.unversioned).min(sizes.unversioned);
                 self.manifest.deleted_slot = slot.0;
             }
@@ -363,7 +363,7 @@ mod tests {
             assert_eq!(log.watermark().await.unwrap(), watermark, "{logged} bytes of log");
             let kept = state.sizes();
             assert!(kept.logged - kept.dropped <= UNNEEDED_LOG, "{kept:?}");
-            // As long as it is there it is counted.
+            // It is counted as long as the log keeps it.
             let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
             let counted = if watermark == Slot::FIRST { 100 } else { 0 };
             assert_eq!(stored.sizes.unversioned(), counted);

@@ -46,9 +46,9 @@ impl WriteBatch {
 /// Bytes of the rows of a version beside its key, twice, and its value: at most, but for keys with many zeros.
 const BESIDE: usize = 96;
 
-/// Adds rows of a memtable to a batch, behind the version `last`; returns true if nothing is left.
-/// `last` also records whether the older versions of its key are compacted: they need no rows. Nor do tombstones up to
-/// `deleted`, where compaction has been already: the memtable of a former follower may begin before the applied slot.
+/// Adds rows of a memtable to a batch, after the version `last`; returns true if nothing is left. `last` also records whether the older
+/// versions of its key are compacted: they need no rows. Nor do tombstones up to `deleted`, where compaction is done already: the memtable
+/// of a former follower may begin before the applied slot.
 pub(super) fn fill_batch(
     memtable: &Memtable,
     compacted: Revision,

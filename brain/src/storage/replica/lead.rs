@@ -29,7 +29,7 @@ pub struct Leadership {
     pub manifest: Manifest,
     /// The fence of the rows: that manifest, or the one before it if there was no space for it. The first change of the rows writes it then.
     pub stored: Bytes,
-    /// Time for which older leaders may still answer reads: nobody is served before it has passed.
+    /// Time for which older leaders may still answer reads: no request is served before it has passed.
     pub wait: Duration,
 }
 
@@ -119,14 +119,14 @@ impl From<LogError> for OpenError {
 }
 
 impl<R: Rows> Replica<R> {
-    /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier behind it, and writes the
-    /// epoch into the manifest. Watchers are not notified: they read history.
+    /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier after it, and writes the epoch into
+    /// the manifest. Watchers are not notified: they read history.
     ///
     /// If the rows are far ahead, it is reset from them first. May be dropped and begun again. `seen` is true if this member knows that
     /// the last holder of its lock has ended.
     ///
     /// # Errors
-    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica has to be reset from the rows.
+    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica must be reset from the rows.
     pub async fn lead<L: Log>(
         &mut self,
         log: &L,
@@ -138,7 +138,8 @@ impl<R: Rows> Replica<R> {
         let manifest = read_manifest(rows.fence().await?)?;
         // A barrier may be in the log but not yet in the manifest.
         let floor = manifest.epoch.max(self.state.epoch());
-        // Everything that is read is held in memory until the barrier stands. An older leader may go on flushing: this is done once.
+        // Everything that is read is held in memory until the barrier is placed. This is done once, because an older leader may continue to
+        // flush.
         if manifest.applied_slot > self.next().0.saturating_add(FAR) {
             self.reset_from_snapshot(log, rows).await?;
         }
@@ -178,7 +179,8 @@ impl<R: Rows> Replica<R> {
 }
 
 /// Writes a later epoch into the manifest: every pending write of an older leader fails from now on. Returns the manifest, and the fence
-/// that is stored. Without space for it, rows that no other process can write are led all the same: they can be read.
+/// that is stored. If there is no space for it, but no other process can write the rows, the member leads nevertheless: the rows can be
+/// read.
 async fn take_over_manifest<R: Rows>(
     rows: &R,
     (epoch, log): (u64, Option<LogId>),

@@ -95,7 +95,7 @@ pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
 pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), OpenError> {
     let manifest = read_manifest(stored)?;
     let Some((id, watermark)) = log else {
-        return Ok(()); // whoever opens the log finds it missing
+        return Ok(()); // opening the log reports that it is missing
     };
     if manifest.origin().is_some_and(|origin| origin.id != id) {
         return Err(OpenError::OtherLog);

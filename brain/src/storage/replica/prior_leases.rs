@@ -50,7 +50,7 @@ impl PriorLeases {
         }
     }
 
-    /// The time that a new holder of `lock` has to wait before it serves. `seen`: it knows that the previous holder of this
+    /// Returns the time that a new holder of `lock` must wait before it serves. `seen` is true if it knows that the previous holder of this
     /// lock has ended.
     pub(super) fn wait(&self, lock: u64, seen: bool) -> Duration {
         let reading = self.leases.iter().filter(|(held, _)| !seen || **held != lock);

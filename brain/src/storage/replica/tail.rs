@@ -1,7 +1,7 @@
 //! Follows the log without a leader: applies records of others once something later proves that they are committed.
 //!
-//! A record that can be read may not be known as committed by its own writer, and no member may look newer than the leader.
-//! Proof is a slot a whole window further on, which a writer takes only behind committed ones, or a barrier.
+//! Even the writer of a readable record may not know yet that it is committed, and no member may be newer than the leader. The proof is a
+//! barrier, or a slot a whole window later, which a writer takes only once the slots before the window are committed.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,7 @@ impl<L: Log> Tail<L> {
 
     /// Applies committed records: up to `committed`, if that is given, or else what the log proves, up to its end. After `limit` chunks of
     /// the log, if it made progress, it returns `false`: there may be more, and the writer may be faster than this reads. Watchers are not
-    /// notified: they read history. Returns [`OpenError::Destroyed`] if the replica has to be reset from the rows.
+    /// notified: they read history. Returns [`OpenError::Destroyed`] if the replica must be reset from the rows.
     pub async fn catch_up<R: Rows>(
         &mut self,
         replica: &mut Replica<R>,
