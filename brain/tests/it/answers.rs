@@ -29,7 +29,7 @@ type Small = Engine<MemLog, Counted<MemRows>>;
 
 const VALUES: usize = 64;
 
-/// The account of a connection that may take so many bytes.
+/// The account of a connection that may take `bytes` bytes.
 fn account(bytes: usize) -> Account {
     Budget::new(2 * bytes, IntGauge::new("held", "held").unwrap()).account(None)
 }

@@ -268,7 +268,7 @@ async fn requests_need_permission() {
     engine.stop().await.unwrap();
 }
 
-/// As etcd: its CORRUPT alarm stands before permissions, and changes of users do not ask for it.
+/// As in etcd: the CORRUPT alarm is checked before permissions, and does not affect changes of users.
 #[tokio::test]
 async fn corrupt_alarm_is_told_to_everybody_and_spares_users() {
     let engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::engine::Engine;
 
-/// Returns the time until 40 versions that a compaction made obsolete are deleted. Meanwhile a key is put.
+/// Returns the time until 40 versions that a compaction made obsolete are deleted. A key is put during that time.
 async fn compaction_takes(pace: CompactionPace) -> Duration {
     let mut engine = Engine::start_paced(MemLog::new(), MemRows::new(), pace).await.unwrap();
     for _ in 0..=40 {

@@ -21,7 +21,7 @@ fn bytes(dir: &Path) -> u64 {
     let each = entries.map(|entry| match entry.metadata() {
         Ok(of) if of.is_dir() => bytes(&entry.path()),
         Ok(of) => of.blocks() * 512,
-        // It was removed meanwhile.
+        // It was removed after it was listed.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
         Err(error) => panic!("{error}"),
     });

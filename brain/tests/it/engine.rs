@@ -1,4 +1,4 @@
-//! The engine in this process as a target: the whole store behind its services, without sockets.
+//! The engine in this process as a target: the whole store with its services, without sockets.
 //!
 //! Small bounds, so that flushes, compactions and batches of all kinds happen within a short script.
 
@@ -107,7 +107,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         Self::start_with((log, rows), compaction, Fetches::default()).await
     }
 
-    /// The same, in a process that may use so many bytes of memory.
+    /// The same, in a process that may use `memory` bytes of memory.
     pub(crate) async fn start_within(log: L, rows: R, memory: u64) -> anyhow::Result<Self> {
         Self::start_with((log, rows), CompactionPace::default(), Fetches::within(memory)).await
     }

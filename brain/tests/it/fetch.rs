@@ -23,7 +23,7 @@ async fn start() -> (Engine<MemLog, Counted>, Counted) {
     (Engine::start(MemLog::new(), rows.clone()).await.unwrap(), rows)
 }
 
-/// Puts so many keys, attached to a lease, and waits until none of them is in memory.
+/// Puts `keys` keys, attached to a lease, and waits until none of them is in memory.
 async fn fill(engine: &mut Engine<MemLog, Counted>, keys: usize, lease: i64) {
     for n in 0..keys {
         let put = pb::PutRequest {

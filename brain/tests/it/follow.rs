@@ -120,7 +120,7 @@ impl<L: Log, R: Rows> Other<L, R> {
     async fn open(log: L, rows: R) -> Self {
         let metrics = Arc::new(Metrics::new(false));
         let (store, node) = engine::open((log, rows.clone()), &metrics).await.unwrap();
-        // Nobody is elected here.
+        // No member is elected here.
         let lock = StorageLock::new(MemRegister::new(), "a lock that nobody takes");
         let (_, election) = Elector::new(lock, Timing::storage("other")).unwrap();
         Self {

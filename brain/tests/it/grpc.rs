@@ -1,4 +1,4 @@
-//! A server behind gRPC as a target.
+//! A server as a target, over gRPC.
 
 use tonic::transport::Channel;
 

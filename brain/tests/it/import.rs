@@ -116,7 +116,7 @@ async fn write(channel: &Channel, from: u32) -> i64 {
     revision
 }
 
-/// What clients can read: all keys at all revisions, and leases.
+/// The content that clients can read: all keys at all revisions, leases and users.
 #[derive(Debug, PartialEq)]
 struct Content {
     revisions: BTreeMap<i64, Option<Vec<mvccpb::KeyValue>>>,
@@ -383,7 +383,7 @@ async fn source_with_tls_and_users_is_copied() {
     let source = Kubebrain::start(&path("source")).await;
     let channel = connect(&source.url).await;
     let newest = write(&channel, 0).await;
-    // As etcd's client: where nobody has to say who they are, a user is not asked for.
+    // As with etcd's client, --user has no effect while authentication is not enabled.
     finished(begin(&source.url, &path("all"), &["--user=root:p"])).await;
     assert_copied(&source, &path("all"), newest).await;
     add_user(&channel, "root").await;
@@ -417,7 +417,7 @@ async fn source_with_tls_and_users_is_copied() {
         file("cert", "client.crt"),
         file("key", "client.key"),
     );
-    // Whether the alert or the closed connection is noticed first is open. Without --user, the common name of the certificate is the user.
+    // Either the alert or the closed connection is noticed first. Without --user, the common name of the certificate is the user.
     for (more, text) in [
         (&[ca.as_str()][..], "connect to https://"),
         (&[&ca, &cert, &key], "permission denied"),

@@ -29,7 +29,7 @@ async fn answers_and_events_are_the_models_also_after_kills() {
     run.was_worth_it();
 }
 
-/// Killed while a request is on its way: it is there as a whole or not at all, and there if it was acknowledged.
+/// Killed while a request is in flight: the write is found completely or not at all, and it is found if it was acknowledged.
 #[tokio::test]
 async fn a_write_that_is_killed_happened_or_did_not() {
     let (seed, rounds) = (number("SEED", 12), number("ROUNDS", 12));

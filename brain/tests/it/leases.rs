@@ -108,7 +108,7 @@ fn keep_alives(ids: &[i64]) -> tonic::Request<Streaming<pb::LeaseKeepAliveReques
 async fn client_that_reads_no_answers_delays_no_keep_alive_of_others() {
     let mut member = start(&MemLog::new(), &MemRows::new()).await;
     grant(&mut member).await;
-    // Its renewal has to be noted, which takes a while.
+    // Its renewal must be recorded, which takes a while.
     member.store.state.leases().checkpoint(LeaseId(ID), 100, since_boot());
     let stream = member.lease.lease_keep_alive(keep_alives(&[99, ID])).await;
     let mut stream = stream.unwrap().into_inner();
@@ -318,7 +318,7 @@ async fn leases_that_take_too_much_memory_get_no_more() {
     for n in 0..450 {
         member.call(put(format!("{n:020000}"), ID)).await.unwrap();
     }
-    // The clock is paused: it goes on when all else waits, for a tick of the writer.
+    // The clock is paused: it advances when all tasks wait, here for a tick of the writer.
     let tick = || tokio::time::sleep(Duration::from_secs(1));
     tick().await;
     let lease = |n, ttl| Request::Grant(pb::LeaseGrantRequest { id: ID + n, ttl });
@@ -396,7 +396,7 @@ async fn ends_in_two_parts(keys: usize, width: usize) {
     let stored = || member.store.state.leases().stored(LeaseId(ID));
     while let Some((_, remaining)) = stored() {
         assert_eq!(remaining, ENDING);
-        // The clock is paused: it goes on when all else waits.
+        // The clock is paused: it advances when all tasks wait.
         tokio::time::sleep(FLUSH).await;
     }
     assert_eq!(counted().await, (0, before + 2));

@@ -167,7 +167,7 @@ async fn refused_flush_stops_writes_and_serves_reads() {
     let mut again = Engine::start(log.clone(), rows.clone()).await.unwrap();
     assert_eq!(again.mod_revision(b"b").await, Some(last));
     again.put(b"c", b"short").await.unwrap_err();
-    // An alarm that is disarmed while its cause is there comes back.
+    // An alarm that is disarmed while its cause remains is raised again.
     let disarm = Command::Alarm(1, CORRUPT, false);
     again
         .store

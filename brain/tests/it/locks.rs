@@ -228,7 +228,7 @@ impl Member {
         }))
     }
 
-    /// Adds one if nobody has since; answers with the revision of that, if it is sure.
+    /// Adds one if the counter has not changed since; returns the revision of the change, or `None` if it has changed.
     pub(crate) async fn add(&self, (value, revision): (i64, i64)) -> Result<Option<i64>, tonic::Status> {
         let put = pb::PutRequest {
             key: Bytes::from_static(KEY),

@@ -29,7 +29,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A new one for so many members.
+    /// Creates a site for this number of members.
     pub(crate) async fn new(members: usize) -> Site {
         let options = mock_tikv::Options::default().with_stores(3);
         Self::on(MockTikv::start(options).await.unwrap(), members)
@@ -56,7 +56,7 @@ impl Site {
         all.join(",")
     }
 
-    /// The flags of a member of a cluster of so many.
+    /// Returns the flags of a member in a cluster of `members` members.
     pub(crate) fn flags(&self, member: usize, members: usize) -> Vec<String> {
         vec![
             "--storage=tikv".to_owned(),
@@ -89,7 +89,7 @@ impl Site {
         Process::begin(&flags, self.client_url(member))
     }
 
-    /// The key that a kind of stored things has in TiKV, behind the default prefix.
+    /// Returns the key in TiKV of an item of this kind, below the default prefix.
     pub(crate) fn key(kind: u8, rest: &[u8]) -> Vec<u8> {
         [b"\x09kubebrain", &[kind][..], rest].concat()
     }

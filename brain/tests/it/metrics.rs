@@ -1,4 +1,4 @@
-//! Metrics of a member while nobody leads, or another one does.
+//! Metrics of a member while there is no leader, or while another member leads.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The dumbest etcd that could be right: a whole map for every revision that is not compacted, no clock, no disk.
+//! The simplest etcd that could be right: a whole map for every revision that is not compacted, no clock, no disk.
 //!
-//! Proved against real etcd (see `etcd.rs`), and so the law for everything that is compared with it. Leases do not expire here: a
-//! script that waits for that has to say so itself, by a revoke.
+//! It is tested against real etcd (see `etcd.rs`), so everything that is compared with it must agree with it. Leases do not expire here: a
+//! script that waits for that must revoke them itself.
 
 mod lease;
 mod range;

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, watch};
 /// More than ever pass.
 const FREE: usize = 1 << 20;
 
-/// A place that all who come by have to pass.
+/// A point that all callers must pass.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
@@ -42,14 +42,14 @@ impl Gate {
         arrived.wait_for(|now| *now > before).await.expect("the gate is there");
     }
 
-    /// Lets one pass and waits until the next one stands there.
+    /// Lets one caller pass and waits until the next one arrives.
     pub(crate) async fn step(&self) {
         let before = *self.arrived.borrow();
         self.permits.add_permits(1);
         self.reached(before).await;
     }
 
-    /// Nobody is stopped any more.
+    /// Stops no caller any more.
     pub(crate) fn release(&self) {
         self.permits.add_permits(FREE);
     }
@@ -60,19 +60,19 @@ impl Gate {
     }
 }
 
-/// Rows behind gates. Clones share them.
+/// Rows with gates. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct PausableRows<R> {
     rows: R,
     pub(crate) change: Gate,
-    /// Behind a read of the fence.
+    /// After a read of the fence.
     pub(crate) fence: Gate,
     pub(crate) sync: Gate,
     pub(crate) snapshot: Gate,
     pub(crate) scan: Gate,
 }
 
-/// A snapshot behind the gate of scans.
+/// A snapshot with the gate of scans.
 #[derive(Clone, Debug)]
 pub(crate) struct PausableSnapshot<S> {
     snapshot: S,

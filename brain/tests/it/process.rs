@@ -139,7 +139,7 @@ async fn rows_are_checked_at_intervals() {
     server.stop().await;
 }
 
-/// Flips one bit in the middle of each large table: one that a merge has replaced may still be there.
+/// Flips one bit in the middle of each large table: a table that a merge has replaced may still exist.
 fn damage_large_tables(dir: &Path) {
     let tables = walk(&dir.join("rows")).into_iter();
     let tables = tables.filter(|path| path.parent().is_some_and(|parent| parent.ends_with("tables")));
@@ -179,7 +179,7 @@ async fn damage_that_nobody_reads_is_found_by_the_check() {
         };
         kv.put(put).await.unwrap();
     }
-    // What is in memory becomes rows, and then tables.
+    // The versions in memory become rows, and then tables.
     server.stop().await;
     let server = Kubebrain::start_with(temp.path(), &[]).await;
     let mut maintenance = pb::maintenance_client::MaintenanceClient::connect(server.url.clone())

@@ -70,7 +70,7 @@ impl Process {
         self.says_often(text, 1).await;
     }
 
-    /// Waits until so many lines of its log hold the text.
+    /// Waits until `times` lines of its log contain the text.
     pub(crate) async fn says_often(&self, text: &str, times: usize) {
         self.says_within(text, times, STEP_TIMEOUT).await;
     }
@@ -195,7 +195,7 @@ impl Kubebrain {
         self.process.says(text).await;
     }
 
-    /// Waits until so many lines of its log hold the text.
+    /// Waits until `times` lines of its log contain the text.
     pub(crate) async fn says_often(&self, text: &str, times: usize) {
         self.process.says_often(text, times).await;
     }

@@ -1,4 +1,4 @@
-//! Snapshots in etcd's format: what is saved while writes go on, what is restored of it, and what is refused.
+//! Snapshots in etcd's format: their content if they are saved during writes, their content after a restore, and refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -117,7 +117,7 @@ async fn agrees<L: Log, R: Rows>(log: L, rows: R, file: &SnapshotFile, model: &M
         let expected = last_events(expected.map(|event| (event.kv.mod_revision, &event.kv.key, &event.kv.value)));
         assert_eq!(found, expected);
     }
-    // Compaction finds what it has to delete.
+    // Compaction finds the versions that it must delete.
     engine.put(b"after", b"").await.unwrap();
     engine.compact().await;
     let left = saved(&engine, &std::env::temp_dir()).await.versions;

@@ -1,6 +1,6 @@
-//! A leader that sleeps, wherever it stands, while another one takes over, writes, flushes, compacts and destroys its slots.
-//! When it wakes it commits nothing, acknowledges only what its successor has, and brings nothing back; nor do the copies of
-//! its messages that land in slots which are destroyed by then.
+//! A leader that sleeps, at any step, while another one takes over, writes, flushes, compacts and destroys its slots. When it wakes it
+//! commits nothing, acknowledges only what its successor has, and restores nothing that was deleted; the same holds for the copies of its
+//! messages that arrive in slots which are destroyed by then.
 
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ impl World {
             );
             next.kill().await;
         }
-        // It goes on: what landed in destroyed slots is in nobody's way.
+        // The store continues: records that arrived in destroyed slots do no harm.
         let mut next: New = Engine::start(self.log.inner().clone(), self.rows.clone())
             .await
             .unwrap();

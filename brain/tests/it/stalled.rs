@@ -22,7 +22,7 @@ use crate::wire::pb::kv_server::Kv as _;
 /// Timeout of each step of a test.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time within which a process has to end, even if its storage is stuck.
+/// Time within which a process must end, even if its storage is stuck.
 const STOP: Duration = Duration::from_secs(10);
 
 /// Interval between flushes.
@@ -151,7 +151,7 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
     // The write was not there before the barrier of the second one.
     assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));
     assert!(cannot_lead(&first).await.contains("an append has not been answered"));
-    // Nobody holds the lock, and still the first one does not take it.
+    // No member holds the lock, and still the first one does not take it.
     second.stop().await;
     let mut roles = first.roles.clone();
     let leads_again = roles.wait_for(|role| matches!(role, Role::Leading(_)));

@@ -120,7 +120,7 @@ async fn history_reads_superseded_versions_many_at_once() {
     engine.stop().await.unwrap();
 }
 
-/// A stream of all keys, of which the first message was read.
+/// A stream of all keys whose first message was read.
 async fn streamed(engine: &Engine<MemLog, MemRows>) -> BoxStream<'static, Result<pb::RangeStreamResponse, Status>> {
     let all = pb::RangeRequest {
         key: "\0".into(),
@@ -253,7 +253,7 @@ async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
     engine.puts(20).await;
     rows.1.store(true, Ordering::SeqCst);
     let mut acknowledged = 0;
-    // Until nobody can hand over any more what is to be flushed.
+    // Writes until no more memtables can be handed to the flush.
     while let Ok(revision) = engine.put(b"a", b"value").await {
         acknowledged = revision;
     }
@@ -261,7 +261,7 @@ async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
     timeout(Duration::from_secs(5), engine.stop()).await.unwrap().unwrap();
     rows.1.store(false, Ordering::SeqCst);
     let mut again = Engine::start(log, rows).await.unwrap();
-    // A write that was not acknowledged may be there, too.
+    // A write that was not acknowledged may be found, too.
     let found = again.mod_revision(b"a").await;
     assert!(found >= Some(acknowledged), "{found:?} instead of {acknowledged}");
     again.stop().await.unwrap();
@@ -280,7 +280,7 @@ async fn an_engine_of_whose_appends_every_nth_fails_agrees_with_the_model() {
     }
 }
 
-/// Killed while appends fail in every way: what was acknowledged is there.
+/// Killed while appends fail in every way: acknowledged writes are found after the restart.
 #[tokio::test(start_paused = true)]
 async fn a_killed_engine_over_a_faulty_log_comes_back_with_everything_it_acknowledged() {
     let seed = seed();

@@ -8,7 +8,7 @@
 //!          [min-mod=R] [max-mod=R] [min-create=R] [max-create=R]
 //! del KEYS [prev]
 //! txn [mod|create|version|value|lease(KEYS) =|!=|<|> WORD, without blanks]... [? OP [; OP]... [: OP [; OP]...]]
-//!     (an operation that is a txn stands between blank-separated parentheses)
+//!     (an operation that is a txn is written between blank-separated parentheses)
 //! compact REVISION | grant ID TTL | revoke ID | alive ID | ttl ID | leases
 //! ```
 

@@ -153,7 +153,7 @@ async fn starting_and_leading_asks_for_no_more_where_there_are_more_keys() {
     assert_eq!(asked_at_start(3_000).await, few);
 }
 
-/// Late attempts of an append: more than a writer makes until its successor is there.
+/// Late attempts of an append: more than a writer makes until it has a successor.
 const ATTEMPTS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,7 +18,7 @@ use crate::program::{Process, READY, STEP_TIMEOUT, lone};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT: &str = "00f067aa0ba902b7";
 
-/// The flags that send spans to `address`, of so many in a million requests.
+/// The flags that send spans to `address`, for `rate` of a million requests.
 fn tracing(address: &str, rate: u32) -> Vec<String> {
     vec![
         "--enable-distributed-tracing".to_owned(),
@@ -167,7 +167,7 @@ async fn one_trace_shows_client_follower_and_leader() {
     let spans = collector.spans();
     let at = |span: &Span| span.resource.get("service.instance.id").cloned();
     let (here, there): (Vec<Span>, Vec<Span>) = spans.into_iter().partition(|span| at(span).is_none());
-    // What members say to each other is no trace of its own.
+    // Requests between members begin no traces of their own.
     assert!(
         here.iter().chain(&there).all(|span| span.trace == TRACE),
         "{here:#?} {there:#?}"
@@ -189,7 +189,7 @@ async fn one_trace_shows_client_follower_and_leader() {
 
 #[tokio::test]
 async fn collector_that_does_not_answer_delays_nothing() {
-    // The kernel accepts connections, and nobody answers them.
+    // The kernel accepts connections, but no process answers them.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = crate::program::free_port();
     for address in [silent.local_addr().unwrap().to_string(), format!("127.0.0.1:{closed}")] {

@@ -34,14 +34,14 @@ const AGAIN: Protocol = Protocol {
     ..SMALL
 };
 
-/// Writers that outlive their terms: each begins again where it stands, or anew from the rows.
+/// Writers that outlive their terms: each begins again at its current position, or anew from the rows.
 const GOES_ON: Protocol = Protocol {
     writers: 2,
     again: true,
     ..AGAIN
 };
 
-/// The states that a walk has to reach, in addition to breaking no rule.
+/// The states that a walk must reach, in addition to breaking no rule.
 #[derive(Debug, PartialEq)]
 enum Worth {
     /// Every state that the model calls possible.

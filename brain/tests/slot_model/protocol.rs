@@ -1,8 +1,8 @@
 //! The next steps, in the protocol as it is and in wrong variants of it.
 //!
-//! The rules are the code's own: `BatchDecoder` decides what a record means where it stands and which slots are dead, `Window`
-//! which slots may be open, `may_be_cut` what a read is worth. Any append may get lost, arrive late and again, and its
-//! answer may come late or never; a writer may stop anywhere and go on when everything has changed.
+//! The rules are the code's own: `BatchDecoder` decides what a record means in its slot and which slots are dead, `Window` which slots may
+//! be open, `may_be_cut` whether a read is valid. Any append may get lost, or arrive late and repeatedly, and its answer may come late or
+//! never; a writer may stop anywhere and continue when everything has changed.
 
 use engine::log::Slot;
 use engine::log::window::{Window, may_be_cut};
@@ -12,15 +12,15 @@ use crate::state::{Phase, Placed, Record, Reply, Rows, State, Writer, small};
 /// A way to get it wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// Barriers are destroyed with what stands around them.
+    /// Barriers are destroyed with the records around them.
     DestroyBarriers,
-    /// An epoch begins right behind its barrier.
+    /// An epoch begins in the slot after its barrier.
     NoDeadSlots,
     /// A writer has one slot more open.
     WindowTooLarge,
     /// A batch is acknowledged when it is durable, not when all before it are.
     AckOutOfOrder,
-    /// Nobody looks whether slots were destroyed while they were read.
+    /// Readers do not check if slots were destroyed while they were read.
     NoWatermarkCheck,
     /// The watermark is compared with where the barrier went.
     CheckWhereTheBarrierIs,
@@ -34,7 +34,7 @@ pub(crate) enum Variant {
     NoFence,
     /// Records that contradict each other are damage, also where slots were destroyed.
     DamageUnchecked,
-    /// A writer that begins again where it stands counts on from the epoch in the fence.
+    /// A writer that begins again at its position takes its next epoch from the one in the fence.
     ForgetEpoch,
     /// A reader that begins in the middle does not look back for a barrier.
     NoLookBack,
@@ -59,7 +59,7 @@ pub(crate) struct Protocol {
     pub(crate) last: u8,
     /// Look at what readers find that begin anywhere.
     pub(crate) seek: bool,
-    /// Writers begin again where they stand, too.
+    /// Writers may begin again at their position, too.
     pub(crate) again: bool,
     pub(crate) variant: Option<Variant>,
 }
@@ -77,7 +77,7 @@ pub(crate) enum Action {
     Answered(usize, bool),
     /// The epoch is written into the fence.
     Fence(usize),
-    /// A writer whose term ended, however far that got, begins again where it stands.
+    /// A writer whose term ended at any point begins again at its position.
     Again(usize),
     /// A part is sent.
     Send(usize),

@@ -113,7 +113,7 @@ pub(crate) enum Phase {
     Reading,
     /// Its barrier is on its way to the slot `next`.
     Placing,
-    /// Its barrier stands; it is about to write its epoch into the fence.
+    /// Its barrier is placed; it is about to write its epoch into the fence.
     Fencing,
     /// It leads: `next` is its first uncommitted slot.
     Leading,
@@ -282,7 +282,7 @@ impl State {
             .map(|placed| placed.record)
     }
 
-    /// Forgets answers that nobody waits for, and who is who.
+    /// Forgets answers that no writer waits for, and the order of the writers.
     pub(crate) fn normalize(&mut self) {
         let writers = self.writers;
         self.replies

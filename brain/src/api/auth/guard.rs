@@ -96,7 +96,7 @@ impl Authenticator {
     ) -> Result<T, Error> {
         let turn = self.hashing.take(origin).await?;
         let computing = tokio::task::spawn_blocking(move || {
-            // Nobody stops it when the client leaves.
+            // It is not stopped when the client leaves.
             let _turn = turn;
             compute()
         });

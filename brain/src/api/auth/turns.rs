@@ -255,7 +255,7 @@ mod tests {
         assert!(waiting.iter_mut().all(|waits| waits.now_or_never().is_none()));
         drop(second);
         drop(waiting);
-        // Nobody waits any more, though turns were given to those who left.
+        // No client waits any more, although turns were given to clients that had left.
         assert!(turns.take(Origin::default()).now_or_never().unwrap().is_ok());
     }
 }

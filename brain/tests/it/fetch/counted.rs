@@ -1,4 +1,4 @@
-//! Rows that count what is read of them, and of which some can be silent.
+//! Rows that count their reads. Some of them can stop answering.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 /// Keys with this in them cannot be read while rows are silent.
 const SILENT: &[u8] = b"silent";
 
-/// Rows whose reads are counted, and of which some never answer while a test says so.
+/// Rows whose reads are counted. Some of them never answer while a test says so.
 #[derive(Clone, Default)]
 pub(super) struct Counted {
     rows: MemRows,

@@ -68,7 +68,7 @@ async fn large_history_is_read_once_for_all_who_wait() {
 /// Deleting keys reads no values, however large they are; a watcher that asks for them would.
 #[tokio::test(start_paused = true)]
 async fn previous_versions_that_exceed_memory_are_not_read() {
-    const SMALL_MEMORY: u64 = 256 << 20; // of which history takes 16 MiB for one revision
+    const SMALL_MEMORY: u64 = 256 << 20; // history takes 16 MiB of it for one revision
     let rows = Counted::default();
     let mut engine = Engine::start_within(MemLog::new(), rows.clone(), SMALL_MEMORY)
         .await

@@ -1,4 +1,4 @@
-//! The keys of a lease that ends are read at once, and nobody waits for them.
+//! The keys of a lease that ends are read at once, and no request waits for them.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

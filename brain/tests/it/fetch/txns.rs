@@ -210,8 +210,8 @@ async fn nested_operations_count_in_total() {
     engine.stop().await.unwrap();
 }
 
-/// Eight nested txns that look at 360 keys each, all of them in rows: values are asked for among more points than are read
-/// with values when nobody needs them.
+/// Eight nested txns that look at 360 keys each, all of them in rows: the values are needed, and there are more points than are read with
+/// values that are not needed.
 #[tokio::test(start_paused = true)]
 async fn txn_of_many_points_reads_the_values_that_it_needs() {
     let (mut engine, _) = start().await;
@@ -279,7 +279,7 @@ async fn txn_of_many_points_reads_the_values_that_it_needs() {
     engine.stop().await.unwrap();
 }
 
-/// Nested txns, each of which counts the keys of one span so often and puts a key of its own.
+/// Nested txns: each counts the keys of one span `counts` times and puts a key of its own.
 fn counting(name: &str, nested: usize, counts: usize) -> pb::TxnRequest {
     let count = || {
         op(pb::request_op::Request::RequestRange(pb::RangeRequest {

@@ -21,7 +21,7 @@ enum Back {
     Creeps,
 }
 
-/// The slot at which a log is cut, behind the indexed slots of the revisions that are read then.
+/// The slot at which a log is cut, after the indexed slots of the revisions that are read then.
 const CUT: Slot = Slot(36);
 
 /// Returns a log with this fault.

@@ -35,7 +35,8 @@ fn compact() -> pb::CompactionRequest {
     }
 }
 
-/// The hash and the revisions that it covers, at each revision from the compacted to the newest one, which the member may have to wait for.
+/// Returns the hash and the revisions that it covers, at each revision from the compacted to the newest one. The member may need to wait
+/// for the newest one.
 async fn hashes(channel: Channel, newest: i64) -> Vec<(u32, i64, i64)> {
     let first = pb::RangeRequest {
         key: "key/1".into(),

@@ -1,4 +1,4 @@
-//! A cluster that nobody asks anything: what it asks of TiKV.
+//! The requests to TiKV of a cluster that gets no requests itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -87,7 +87,7 @@ async fn another_cluster_on_the_same_prefix_is_refused_and_touches_nothing() {
         assert!(last.contains("choose another --tikv-key-prefix"), "{last}");
         assert!(other.tikv.contents() == before, "a refused member wrote something");
     }
-    // The same cluster with new addresses: a flag has to confirm that.
+    // The same cluster with new addresses: a flag must confirm that.
     other
         .start(0, 1, &["--initial-cluster-state=existing"])
         .await

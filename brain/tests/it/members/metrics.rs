@@ -16,7 +16,7 @@ async fn shown(member: &Process, series: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
 }
 
-/// Waits until a member has counted so many leaders.
+/// Waits until a member has counted this number of leaders.
 async fn has_seen(member: &Process, leaders: u64) {
     let seen = async { while shown(member, "etcd_server_leader_changes_seen_total").await < leaders {} };
     timeout(STEP_TIMEOUT, seen).await.expect("it saw too few");

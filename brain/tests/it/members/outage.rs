@@ -22,7 +22,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// what may wait for a leader (128 MiB each), what is in memory before it is in rows, and the ring of watchers.
 const MEMORY: u64 = 512 << 20;
 
-/// Time within which the cluster has to recover, on a busy machine.
+/// Time within which the cluster must recover, on a busy machine.
 const SECONDS: Duration = Duration::from_secs(20);
 
 /// Returns the length of a storage outage, which is longer in long tests.
@@ -61,7 +61,7 @@ struct Told {
 }
 
 impl Load {
-    /// Begins, with values of so many bytes.
+    /// Begins, with values of `bytes` bytes.
     async fn begin(member: &Process, writers: usize, bytes: usize) -> Load {
         let stop = CancellationToken::new();
         let mut set = JoinSet::new();
@@ -225,7 +225,7 @@ async fn a_server_that_is_gone_for_long_stops_neither_flush_nor_compaction() {
         let keys = site.tikv.contents().into_keys();
         keys.filter(|key| key.starts_with(&Site::key(b'w', b""))).count()
     };
-    // One that has no region of ours, but may have remains of what is to be destroyed.
+    // This store has no region of ours, but may have remains of data that will be destroyed.
     site.tikv.kill(3).await.unwrap();
     for round in ["first", "second"] {
         let mut revision = 0;

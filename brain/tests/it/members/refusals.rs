@@ -276,7 +276,7 @@ async fn a_slot_that_is_damaged_under_a_running_leader_is_refused_by_who_joins()
     let (code, said) = follower.ended().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.lines().last().unwrap().contains("slot "), "{said}");
-    // The leader has the records in memory, and goes on until it has to read the slot.
+    // The leader has the records in memory, and continues until it must read the slot.
     put(&leader, 1).await;
     leader.kill().await;
 }

@@ -1,4 +1,4 @@
-//! PD and TiKV answer late: writes are slow, and somebody leads all the same.
+//! PD and TiKV answer late: writes are slow, but there is a leader.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const START: Duration = Duration::from_secs(180);
 const SECOND: Duration = Duration::from_secs(1);
 const HALF: Duration = Duration::from_millis(500);
 
-/// What a leader says that loses its lead.
+/// The log lines of a leader that loses its lead.
 const LOST: [&str; 2] = ["lost the lead", "could not renew the lease in time"];
 
 fn put(key: &str) -> Request<pb::PutRequest> {
@@ -31,7 +31,7 @@ fn put(key: &str) -> Request<pb::PutRequest> {
     })
 }
 
-/// Writes one key after the other; each of them has to be done.
+/// Writes one key after the other; each write must succeed.
 async fn writes(member: &Process, count: usize) {
     let mut kv = KvClient::new(member.connect().await);
     for n in 0..count {

@@ -106,7 +106,7 @@ async fn one_stream_takes_twenty_thousand_watchers() {
             ..Default::default()
         })),
     });
-    // The client goes on sending: its half of the stream stays open.
+    // The client may send more: its half of the stream stays open.
     let creates = tokio_stream::StreamExt::chain(tokio_stream::iter(creates), tokio_stream::pending());
     let mut answers = WatchClient::new(channel.clone())
         .watch(creates)

@@ -28,7 +28,7 @@ fn begin(site: &Site, prefix: &str, more: &[&str]) -> Process {
     Process::begin(&flags, String::new())
 }
 
-/// Keys behind a prefix.
+/// Returns the keys below a prefix.
 fn keys(site: &Site, prefix: &str) -> Vec<Bytes> {
     let first = [&[u8::try_from(prefix.len()).unwrap()], prefix.as_bytes()].concat();
     let all = site.tikv.contents().into_keys();
@@ -114,7 +114,7 @@ async fn store_whose_leader_renews_its_lock_is_not_wiped() {
     );
     leader.stop().await;
     let member = site.start(0, 1, &[]).await;
-    // Its record stays, and nobody renews it.
+    // Its record stays, and is not renewed.
     member.kill().await;
     let (code, said) = wipe(&site, "kubebrain", &[]).await;
     assert_eq!(code, Some(0), "{said}");

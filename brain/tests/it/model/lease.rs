@@ -66,7 +66,7 @@ impl Draft<'_> {
 }
 
 impl Model {
-    /// The id must be given: which one a server would choose, nobody knows.
+    /// The id must be given: the model cannot know which one a server would choose.
     pub(super) fn grant(&mut self, grant: &pb::LeaseGrantRequest) -> Answer {
         assert_ne!(grant.id, 0, "the model cannot choose ids");
         if grant.ttl > MAX_TTL {

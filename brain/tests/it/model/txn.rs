@@ -55,7 +55,7 @@ impl Draft<'_> {
             };
             responses.push(pb::ResponseOp { response: done });
         }
-        // The header of a nested txn is there, and empty.
+        // The header of a nested txn is present, and empty.
         Ok(pb::TxnResponse {
             header: header(0),
             succeeded,

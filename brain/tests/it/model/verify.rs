@@ -79,7 +79,7 @@ fn txn(txn: &pb::TxnRequest, max_ops: usize) -> Result<(), Refusal> {
 #[derive(Default)]
 struct Touched {
     puts: BTreeSet<Bytes>,
-    /// From, to. As written: an end of `\0`, which means "all", is taken for a key here, before which nothing lies.
+    /// From, to. Taken literally: an end of `\0`, which means "all", is treated as a key here, and no key is before it.
     deletes: Vec<(Bytes, Bytes)>,
 }
 

@@ -7,7 +7,7 @@ use crate::canonical::canonical;
 use crate::model::Model;
 use crate::wire::{Answer, Request, Response, Target, pb};
 
-/// A script under way. It may go on against another target that has the same state, as a server that was restarted.
+/// A script under way. It may continue against another target that has the same state, such as a restarted server.
 pub(crate) struct Run {
     seed: u64,
     script: Script,

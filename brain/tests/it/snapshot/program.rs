@@ -216,7 +216,7 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
         let args = ["snapshot", "restore", file, "--storage=tikv", &pd, prefix].map(str::to_owned);
         Process::begin(&args, String::new())
     };
-    // Nobody writes into the pipe, so it is never read to its end.
+    // No process writes into the pipe, so it is never read to its end.
     let reading = restore(&pipe);
     let options = engine_tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();

@@ -1,4 +1,4 @@
-//! Each place where a leader can stand when another one takes over, and two where an opener can.
+//! Each step at which a leader can be when another one takes over, and two steps at which an opener can be.
 
 use std::time::Duration;
 
@@ -227,7 +227,7 @@ async fn an_opener_whose_predecessor_flushes_meanwhile_begins_again() {
     let mut opening = JoinSet::new();
     opening.spawn(Engine::start(world.log.inner().clone(), slow.clone()));
     slow.change.reached(before).await;
-    // Its barrier stands; what the older leader flushes now it has not read.
+    // Its barrier is placed; it has not read what the older leader flushes now.
     let stored = world.rows.fence().await.unwrap();
     gates.change.release();
     while world.rows.fence().await.unwrap() == stored {
@@ -255,7 +255,7 @@ async fn an_opener_that_stops_behind_its_barrier_begins_again_in_a_later_epoch()
     let before = gates.change.hold();
     tokio::select! {
         led = replica.lead(log, &gates, (candidate, true)) => panic!("{led:?}"),
-        () = gates.change.reached(before) => {} // its barrier stands, the manifest is as it was
+        () = gates.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
     }
     gates.change.release();
     let again = replica.lead(log, &gates, (candidate, true)).await.unwrap();
