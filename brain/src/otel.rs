@@ -1,7 +1,7 @@
 //! Distributed tracing: spans of RPCs and of what they consist of, sent to an OpenTelemetry collector.
 //!
-//! Names and attributes of the spans of RPCs are those of otelgrpc, which etcd uses. The context of a request is current while its
-//! handler is polled, so that parts of it find their parent without being told. While tracing is off, a span costs a branch.
+//! Names and attributes of the spans of RPCs are those of otelgrpc, which etcd uses. The context of a request is current while its handler
+//! is polled, so that its parts find their parent without an argument. While tracing is off, a span costs a branch.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -62,7 +62,7 @@ impl<C: CasRegister> StorageLock<C> {
     pub async fn announce_epoch(&self, epoch: u64) -> Result<(), LogError> {
         loop {
             let Some((stored, bytes)) = self.read().await.map_err(LogError::Unavailable)? else {
-                return Ok(()); // no member holds it; the next holder reads of this epoch in the log
+                return Ok(()); // no member holds it; the next holder learns of this epoch from the log
             };
             if stored.announced_epoch.is_some_and(|known| known >= epoch) {
                 return Ok(());

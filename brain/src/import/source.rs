@@ -532,7 +532,7 @@ fn newest() -> pb::RangeRequest {
     }
 }
 
-/// An error of one line: the message, and what is behind it if that is not of the source.
+/// Returns an error of one line: the message, and its causes if the source did not send it.
 pub(super) fn in_short(status: Status) -> anyhow::Error {
     let mut text = match status.message() {
         "" => status.code().to_string(),

@@ -14,7 +14,7 @@ use etcd_types::types::{Error, Revision};
 pub enum Retention {
     /// Revisions that are younger than this.
     Age(Duration),
-    /// So many revisions.
+    /// This number of revisions.
     Revisions(i64),
 }
 

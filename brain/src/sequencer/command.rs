@@ -295,7 +295,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle, and the owner of whom its requests reach. Requests wait for [`request_timeout`] of the lock's lease duration.
+    /// Returns a handle, and the owner that decides where its requests go. Requests wait for [`request_timeout`] of the lock's lease
+    /// duration.
     #[must_use]
     pub fn new(lease_duration: Duration) -> (Self, QueueOwner) {
         let (owner, writer) = watch::channel(Writer::Nobody);

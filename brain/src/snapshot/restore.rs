@@ -143,7 +143,7 @@ async fn fill<L: Log, R: Rows>(
         ))
     );
     if revision > target.replica.revision() {
-        // Etcd has deleted all versions behind it, or there never were any.
+        // etcd has deleted all versions after the last one here, or there never were any.
         let nothing = Keys {
             revision,
             changes: Vec::new(),

@@ -34,7 +34,7 @@ pub enum CommitEvent {
 pub struct CommittedBatch {
     /// Its first slot.
     pub first: Slot,
-    /// The slot behind its last one.
+    /// The slot after its last one.
     pub next: Slot,
     /// The record; `None` when it takes several slots, and is better read from the log.
     pub payload: Option<Bytes>,

@@ -12,8 +12,8 @@ use engine::log::Log;
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::row::Manifest;
 
-/// Maximum time to wait for a compaction that is under way: space that its deletions will free, or that reads still see, cannot be freed
-/// before.
+/// Maximum time to wait for a compaction that is under way, and for reads: the space of rows that it has not deleted yet, or that reads
+/// still see, cannot be freed.
 const COMPACTION: Duration = Duration::from_secs(30);
 
 /// Interval at which the rows that reads see are checked during that time.

@@ -157,7 +157,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 if keys.revision < from {
                     continue;
                 }
-                // A very large one is read by itself, so that all who are behind share it.
+                // A very large revision is read alone, so that all watchers that lag share it.
                 let is_enough = bytes >= max_bytes || keys.changes.len() > LAST_GETS;
                 if keys.revision > newest || (is_enough && !found.is_empty()) {
                     self.note_stop(keys.revision, first);

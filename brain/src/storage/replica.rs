@@ -39,7 +39,7 @@ mod tail;
 pub struct ImmutableMemtable {
     /// Its versions.
     pub memtable: Arc<Memtable>,
-    /// The slot behind its last record.
+    /// The slot after its last record.
     pub applied_slot: Slot,
     /// The slot of its last record.
     pub last: Slot,

@@ -93,7 +93,7 @@ async fn range(server: &mut Kubebrain, revision: i64) -> pb::RangeResponse {
     }
 }
 
-/// A value; of a long one its beginning and what tells it from others.
+/// Returns a value; for a long one its beginning and data that distinguishes it from others.
 fn shown(value: &[u8]) -> String {
     match value.get(..40) {
         Some(first) if value.len() > 40 => {

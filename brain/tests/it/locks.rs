@@ -383,7 +383,7 @@ async fn reading_leader_learns_of_a_leader_by_another_lock() {
         assert_eq!(first.add((0, 0)).await.unwrap(), Some(2));
         let second = Member::start(2, (log, rows), &view, Duration::MAX).await;
         second.leads().await;
-        // The first one writes nothing, so that neither a slot nor the fence tells it.
+        // The first one writes nothing, so neither a slot nor the fence shows it the later leader.
         assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));
         let read = first.read().await;
         assert!(read.is_none_or(|read| read == (2, 3)), "a stale read: {read:?}");

@@ -55,7 +55,7 @@ pub(crate) struct Protocol {
     pub(crate) batches: u8,
     /// Parts of each batch.
     pub(crate) parts: u8,
-    /// Nothing is sent to slots behind it.
+    /// Nothing is sent to slots after it.
     pub(crate) last: u8,
     /// Look at what readers find that begin anywhere.
     pub(crate) seek: bool,

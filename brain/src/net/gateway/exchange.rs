@@ -124,7 +124,7 @@ impl Exchange {
         if !self.method.answers_stream {
             return Ok(success(Body::from(lines.only().await?)));
         }
-        // The status tells of an RPC that fails before its first answer.
+        // If an RPC fails before its first answer, the status reports that.
         match lines.message().await {
             Ok(Some(message)) => {
                 lines.next = Some(message);

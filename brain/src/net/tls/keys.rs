@@ -160,7 +160,7 @@ impl Signer for Signing {
     }
 }
 
-/// Signs with the private key's powers blinded: without it, the time that the crate takes tells of the key (RUSTSEC-2023-0071).
+/// Signs with the private key's powers blinded: otherwise the time that the crate takes reveals the key (RUSTSEC-2023-0071).
 fn blinded<S: SignatureEncoding>(
     key: &impl RandomizedSigner<S>,
     message: &[u8],

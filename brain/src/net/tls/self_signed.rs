@@ -136,7 +136,7 @@ fn write(path: &Path, mode: u32, content: &str) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-/// Accepts the certificate of any server that has its key. Members prove to each other who they are behind that.
+/// Accepts the certificate of any server that has its key. Members then prove their identity to each other inside TLS.
 #[derive(Debug)]
 pub(super) struct AnyServer(pub(super) Arc<CryptoProvider>);
 

@@ -138,8 +138,8 @@ impl<R: Rows> Replica<R> {
         let manifest = read_manifest(rows.fence().await?)?;
         // A barrier may be in the log but not yet in the manifest.
         let floor = manifest.epoch.max(self.state.epoch());
-        // Everything that is read is held in memory until the barrier is placed. This is done once, because an older leader may continue to
-        // flush.
+        // Rows that are far ahead are loaded first, because everything that is read from the log is held in memory until the barrier is
+        // placed. This is done once: an older leader may continue to flush.
         if manifest.applied_slot > self.next().0.saturating_add(FAR) {
             self.reset_from_snapshot(log, rows).await?;
         }

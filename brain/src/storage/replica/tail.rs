@@ -125,7 +125,7 @@ impl Read {
     }
 }
 
-/// The slot behind the last one of an item that was appended.
+/// Returns the slot after the last one of an item that was appended.
 fn end_of(item: &LogEntry) -> Slot {
     match item {
         LogEntry::Barrier(slot, _) => slot.next(),

@@ -41,7 +41,7 @@ async fn meddle(log: MemLog, back: Back, looks_back: bool) -> Result<(), LogErro
         Back::Cuts if watermark < CUT => {
             log.raise_watermark(CUT).await?;
             log.destroy_below_watermark().await?;
-            // Behind the barrier that stays.
+            // These slots are after the barrier, which stays.
             for slot in 2..CUT.0 {
                 log.append(Slot(slot), "late".into()).await.unwrap();
             }

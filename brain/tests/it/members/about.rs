@@ -1,4 +1,4 @@
-//! `GET /member`: what a member tells of itself, and to whom it tells at once that the leader changed.
+//! `GET /member`: the data that a member reports about itself, and requests that wait for a change of leader.
 
 use etcd_types::pb::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;

@@ -160,7 +160,7 @@ async fn member_outlives_a_change_of_the_leader_of_pd() {
     member.says(READY).await;
     for leader in [1, 2, 0] {
         site.tikv.lead_pd(leader);
-        // One has not heard of it.
+        // One member of PD does not know of the new leader.
         site.tikv.set_pd_aware(leader, true);
         site.tikv.set_pd_aware((leader + 1) % 3, false);
         writes_at_last(&member, "key").await;
