@@ -120,7 +120,7 @@ pub(crate) async fn copy<L: Log, R: Rows>(
     );
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
     if until.is_none() && newest > own {
-        // If the copy follows the source until clients are moved, the writes since then would be lost.
+        // When the import follows the source, clients move to the copy next: writes since then would be lost.
         ensure!(
             !follows,
             "somebody still writes to the source: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writer and \
@@ -286,8 +286,8 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         self.compact().await
     }
 
-    /// Removes leases that the source no longer has although it still has keys that name them. The keys that ended with other leases, and
-    /// those leases, are deleted by now.
+    /// Removes leases that the source no longer has although it still has keys that name them. Keys that the source deleted together with a
+    /// lease are deleted here by now.
     async fn revoke_lost(&mut self, alive: &HashSet<i64>) -> anyhow::Result<()> {
         let others = self.importer.leases().into_keys().filter(|id| !alive.contains(id));
         let others: Vec<i64> = others.collect();

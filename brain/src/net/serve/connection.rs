@@ -40,7 +40,7 @@ const HELLO: Duration = Duration::from_secs(3);
 /// that is closed.
 const LAST_ACCEPTS: Duration = Duration::from_millis(10);
 
-/// When the server stops, connections that are being opened have this time to get to the point where GOAWAY can be sent.
+/// When the server stops, connections that are being opened have this time until their clients can be asked to go elsewhere.
 const LAST_OPENINGS: Duration = Duration::from_secs(1);
 
 /// The time in which WebSockets may end by themselves when the server stops.
