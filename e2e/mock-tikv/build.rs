@@ -8,7 +8,8 @@ use anyhow::{Context, ensure};
 /// Directory of `proto/` and `proto/include/`, seen from here.
 const CLIENT: &str = "../../brain/tikv-client";
 
-/// Services and messages of newer PDs that the client's files do not have yet, as in kvproto: to be put into the service, and behind it.
+/// RPCs and messages of newer PDs, as in kvproto, which the client's files do not have yet. The RPCs are added to the service `PD`, the
+/// messages at the end of the file.
 const GC_STATES: [&str; 2] = [
     "
     rpc AdvanceGCSafePoint(AdvanceGCSafePointRequest) returns (AdvanceGCSafePointResponse) {}

@@ -1,6 +1,7 @@
-//! Slow answers: how late PD and the stores answer, until it is changed.
+//! Slow answers: how late PD and the stores answer, until the delays are changed.
 //!
-//! What is asked is done at once; only the answer is late, as behind a busy disk or a long line. Requests do not wait for each other.
+//! A request is executed at once; only its answer is late, as after a wait for a busy disk or in a long queue. Requests do not wait for
+//! each other.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -62,7 +63,7 @@ impl Delay {
         self
     }
 
-    /// The time until an answer that is there `age` after the delay was set; `chance` is a number from 0 to 1.
+    /// The time until an answer is sent that is ready `age` after the delay was set; `chance` is a number from 0 to 1.
     fn until_answer(&self, age: Duration, chance: f64) -> Duration {
         let swing = 2.0 * self.jitter.as_secs_f64() * chance;
         let by = (self.by + Duration::from_secs_f64(swing)).saturating_sub(self.jitter);
@@ -110,7 +111,7 @@ impl Delays {
         self.state().set.clone()
     }
 
-    /// The delay of an answer of a process that is there now: the longest that fits.
+    /// The delay of an answer that is ready now: the longest of all that apply to this process.
     pub(crate) fn draw(&self, process: u64) -> Duration {
         let mut state = self.state();
         let State { set, since, chance } = &mut *state;

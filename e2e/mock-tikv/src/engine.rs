@@ -1,4 +1,4 @@
-//! The one store behind all store addresses: decides commands over the tables and has their changes replicated.
+//! The one store that serves all store addresses: decides commands over the tables and has their changes replicated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -91,8 +91,8 @@ impl Engine {
         self.read()
     }
 
-    /// Decides over `keys`, which nobody else changes meanwhile, and answers when the changes are applied. They are
-    /// applied also when the caller leaves.
+    /// Decides a command over `keys`, which no other command changes until this one is applied, and returns once the changes are applied.
+    /// They are applied even if the caller leaves.
     pub(crate) async fn write<R>(
         &self,
         keys: Vec<Bytes>,
@@ -164,7 +164,8 @@ impl Engine {
         }
     }
 
-    /// Raises the safe point and collects what lies below it, a part of the keys at a time: others get their turns.
+    /// Raises the safe point and collects the versions that are no longer needed at or below it, one batch of keys at a time, so that
+    /// other commands can run in between.
     pub(crate) async fn collect(&self, safe_point: u64) -> Result<(), Failure> {
         self.change(vec![What::SafePoint(safe_point)]).await?;
         let mut start = Bytes::new();

@@ -72,19 +72,19 @@ impl Faults {
         Ok(id)
     }
 
-    /// Takes a fault away; answers what became of it, none when there is no such fault.
+    /// Removes a fault and returns its final state, or none if there is no such fault.
     pub fn remove(&self, id: FaultId) -> Option<FaultState> {
         let mut rules = self.lock();
         let place = rules.set.iter().position(|state| state.id == id)?;
         Some(rules.set.remove(place))
     }
 
-    /// Takes all faults away. What is held back stays held.
+    /// Removes all faults. Messages that are held back stay held.
     pub fn clear(&self) {
         self.lock().set.clear();
     }
 
-    /// All faults that are set, with how often each happened; used up ones are among them.
+    /// All faults that are set, used up ones included, with how often each happened.
     pub fn list(&self) -> Vec<FaultState> {
         self.lock().set.clone()
     }

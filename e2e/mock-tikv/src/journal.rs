@@ -1,7 +1,7 @@
 //! The data file: batches of changes one after another, each with its length and checksum.
 //!
-//! Only ever appended to. A record that is cut off at the end of the file was never answered and is dropped; a damaged
-//! one with anything behind it is an error.
+//! The file is only ever appended to. A record that is cut off at the end of the file was never answered and is dropped; a damaged record
+//! with anything after it is an error.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -47,7 +47,8 @@ enum Record {
 }
 
 impl Journal {
-    /// Opens or creates the file, for this one alone, and hands every batch in it to `replay`, in order. What was read is synced first.
+    /// Opens or creates the file, locks it for this process, and passes every batch in it to `replay`, in order. Syncs the records that
+    /// it has read before it returns.
     pub(crate) fn open(path: &Path, replay: impl FnMut(Batch)) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io {
             path: path.to_owned(),

@@ -1,11 +1,10 @@
-//! Stands in for PD and TiKV in tests. **A test program: it keeps one copy of the data, and breaks things on command.**
+//! Replaces PD and TiKV in tests. **A test program: it keeps one copy of the data, and breaks things on command.**
 //!
-//! Clients of the transaction API see TiKV's behaviour: two-phase and one-phase commit over many versions, locks, regions
-//! that split and move, garbage collection, size limits, and the errors of all that. The inside differs: one ordered map
-//! in memory behind all store addresses, and at most one data file.
+//! Clients of the transaction API see TiKV's behaviour: two-phase and one-phase commit over many versions, locks, regions that split and
+//! move, garbage collection, size limits, and all errors that come with them. The inside differs: one ordered map in memory serves all
+//! store addresses, and there is at most one data file.
 //!
-//! [`MockTikv::start`] runs it in this process; the binary `mock-tikv` in one of its own, with the same commands
-//! over HTTP.
+//! [`MockTikv::start`] runs it in this process; the binary `mock-tikv` runs it in its own process, with the same commands over HTTP.
 
 mod change;
 mod codec;

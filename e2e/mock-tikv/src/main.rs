@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// A TEST PROGRAM that stands in for PD and TiKV: one copy of the data behind all ports, and faults on command.
+/// A TEST PROGRAM that replaces PD and TiKV: one copy of the data for all ports, and faults on command.
 ///
 /// Prints one line of JSON with its addresses as soon as all ports are open. Never use it for data that matter.
 #[derive(Debug, Parser)]
@@ -31,22 +31,22 @@ struct Flags {
     /// How many stores there are, on free ports of PD's address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     stores: u16,
-    /// The host that clients are told instead of the one that is listened on
+    /// The host that clients get, if it differs from the one that PD and the stores listen on
     #[arg(long)]
     advertise_host: Option<String>,
     /// Keep the data in this file, with an fsync for each group of writes; it only grows
     #[arg(long)]
     data_file: Option<PathBuf>,
-    /// What each write takes at least, such as 3ms or 1.5s
+    /// Minimum time of each write, such as 3ms or 1.5s
     #[arg(long, default_value = "0ms", value_parser = duration)]
     commit_latency: Duration,
-    /// How long locks live that nobody ends, whatever their transaction asks for
+    /// Lifetime of locks that are neither committed nor rolled back, whatever TTL their transaction asks for
     #[arg(long, value_parser = duration)]
     lock_ttl: Option<Duration>,
     /// The id of the cluster, which the data file is then bound to
     #[arg(long, default_value_t = 7)]
     cluster_id: u64,
-    /// Where the chance of faults begins
+    /// Seed of the random choice of faults
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// PD knows GC states, as from 9.0 on, instead of safe points of services alone

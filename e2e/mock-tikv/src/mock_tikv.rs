@@ -238,7 +238,7 @@ impl MockTikv {
         self.set_open(process, false)
     }
 
-    /// Lets a paused process go on: SIGCONT.
+    /// Lets a paused process continue, as SIGCONT does.
     pub fn resume(&self, process: u64) -> Result<(), CommandError> {
         self.set_open(process, true)
     }
@@ -283,12 +283,13 @@ impl MockTikv {
         self.change_regions(|regions| Ok(regions.elect(&alive))).await
     }
 
-    /// From now on the region of `key` answers nothing, or does again; requests of the meantime are answered then.
+    /// From now on the region of `key` answers nothing, or, if not `silent`, answers again. Requests that arrive while it is silent are
+    /// answered then.
     pub fn silence(&self, key: &[u8], silent: bool) {
         self.shared.silent.set(key, silent);
     }
 
-    /// While held, writes are answered before they are synced: only then is there a tail to lose.
+    /// While `hold` is set, writes are answered before they are synced. Only then does a restart have a tail to lose.
     pub async fn hold_sync(&self, hold: bool) -> Result<(), CommandError> {
         Ok(self.shared.engine.hold_sync(hold).await?)
     }

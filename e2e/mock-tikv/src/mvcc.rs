@@ -1,7 +1,7 @@
 //! Percolator's multi-version store, as TiKV's transaction commands see it.
 //!
-//! Pure: a command is decided over the tables as they are and answers with what shall change; applying that is the
-//! replication's business. The caller holds latches on the keys of a command from its decision until it is applied.
+//! Pure: a command is decided over the current tables and returns its changes; replication applies them. The caller holds latches on the
+//! keys of a command from its decision until it is applied.
 
 mod commit;
 mod errors;
@@ -23,7 +23,7 @@ pub(crate) use resolve::{fates, resolve};
 pub(crate) use status::{check_secondary_locks, check_txn_status};
 pub(crate) use tables::Tables;
 
-/// Result of a command: its answer, and the changes that have to be durable before that answer may leave.
+/// Result of a command: its answer, and the changes that must be durable before the answer is sent.
 #[derive(Debug)]
 pub(crate) struct Decision<R> {
     pub(crate) reply: R,

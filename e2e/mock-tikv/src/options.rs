@@ -17,12 +17,12 @@ pub struct Options {
     pub advertised_host: Option<String>,
     /// Keeps the data; in memory when absent.
     pub data_file: Option<PathBuf>,
-    /// Least time of every write, from its arrival until it is applied.
+    /// Minimum time of every write, from its arrival until it is applied.
     pub commit_latency: Duration,
-    /// Lifetime of locks that nobody ends; as long as their transaction asks for when absent.
+    /// Lifetime of locks that are neither committed nor rolled back; the TTL that their transaction asks for when absent.
     pub lock_ttl: Option<Duration>,
     pub cluster_id: u64,
-    /// Seed of the chance of faults.
+    /// Seed of the random choice of faults.
     pub seed: u64,
     pub tls: Option<Tls>,
     pub gc: GcApi,

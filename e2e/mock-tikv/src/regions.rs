@@ -1,6 +1,6 @@
 //! The map from keys to stores: regions, their epochs, peers and leaders.
 //!
-//! Invariant: regions lie in key order without gap or overlap, the first begins at the empty key, the last has no end.
+//! Invariant: regions are in key order without gap or overlap, the first begins at the empty key, the last has no end.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::codec::{encode, encode_bound};
 use crate::proto::{errorpb, kvrpcpb::Context, metapb};
 
-/// At most so many stores hold a region, as in TiKV.
+/// Maximum number of stores that hold a region, as in TiKV.
 const REPLICAS: usize = 3;
 
 /// A range of keys that is served by one store at a time.
@@ -61,7 +61,7 @@ impl Region {
         self.peers.iter().find(|peer| peer.store_id == self.leader).cloned()
     }
 
-    /// The region error that names a key which lies elsewhere.
+    /// Returns a region error if the key is not in this region.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Box<errorpb::Error>> {
         if self.contains(key) {
             return Ok(());
@@ -144,7 +144,7 @@ impl Regions {
         &self.all[self.place_of(key)]
     }
 
-    /// The region of a key as clients send keys to PD. The empty key lies in the first region.
+    /// The region of a key in the encoding that clients send to PD. The empty key is in the first region.
     pub(crate) fn by_encoded_key(&self, key: &[u8]) -> &Region {
         let after = self
             .all
@@ -216,8 +216,8 @@ impl Regions {
         Ok(next)
     }
 
-    /// Gives each region whose leader is not among `alive` to the next of its peers that is, as an election does; those of which
-    /// no majority is alive stay as they are.
+    /// Moves the lead of each region whose leader is not among `alive` to the next of its peers that is, as an election does. Regions
+    /// without a majority of peers alive stay as they are.
     pub(crate) fn elect(&self, alive: &BTreeSet<u64>) -> Self {
         let mut next = self.clone();
         for region in &mut next.all {

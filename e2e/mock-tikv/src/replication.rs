@@ -1,7 +1,7 @@
-//! Stands for raft: one order of all changes, durable before they are applied, applied before they are answered.
+//! Takes the place of Raft: one order of all changes, durable before they are applied, applied before they are answered.
 //!
-//! One thread owns the data file and is the only one to change the tables. Its queue is bounded; when it is full
-//! writers are told that the server is busy.
+//! One thread owns the data file and is the only one to change the tables. Its queue is bounded; when it is full, writers get the error
+//! that the server is busy.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -36,13 +36,13 @@ pub enum Tail {
     Drop,
 }
 
-/// Changes on their way, with what has to be let go once they are applied.
+/// Changes to replicate, with the latches and pending locks that are released once they are applied.
 #[derive(Debug)]
 pub(crate) struct Proposal {
     pub(crate) batch: Batch,
-    /// Of the tables over which it was decided; it is dropped when they were read anew since.
+    /// Generation of the tables over which it was decided. The proposal is dropped if the tables were reloaded since.
     pub(crate) generation: u64,
-    /// Keys whose pending locks end with it.
+    /// Keys whose pending locks are removed when it is applied.
     pub(crate) pending: Vec<Bytes>,
     pub(crate) latches: Option<Latched>,
     pub(crate) applied: oneshot::Sender<()>,
@@ -205,7 +205,7 @@ impl Replica {
         }
     }
 
-    /// Answers whom to tell that the thread has ended, if it shall.
+    /// Returns the sender for the caller that waits for the thread to end, if one of the messages is [`Message::Stop`].
     fn handle(&mut self, messages: Vec<Message>) -> Result<Option<oneshot::Sender<()>>, JournalError> {
         let mut proposals = Vec::with_capacity(messages.len());
         for message in messages {

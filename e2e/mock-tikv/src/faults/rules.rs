@@ -16,22 +16,22 @@ pub struct FaultId(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// Nothing is done. The caller gets `UNAVAILABLE`, or, silently, no answer at all until its own timeout.
+    /// The request is not executed. The caller gets `UNAVAILABLE`, or, silently, no answer at all until its own timeout.
     LoseRequest {
         #[serde(default)]
         silent: bool,
     },
-    /// It is done, also when the caller gives up meanwhile; the caller gets what it gets from a lost request.
+    /// The request is executed, even if the caller gives up while it runs. The caller gets the same as for a lost request.
     LoseReply {
         #[serde(default)]
         silent: bool,
     },
-    /// It is done late, and surely: also when the caller has given up by then. The caller waits.
+    /// The request is executed late, but in any case: even if the caller has given up by then. The caller waits.
     DelayRequest {
         #[serde(rename = "ms", with = "millis")]
         by: Duration,
     },
-    /// It is done at once and answered late.
+    /// The request is executed at once and answered late.
     DelayReply {
         #[serde(rename = "ms", with = "millis")]
         by: Duration,
@@ -41,14 +41,15 @@ pub enum Action {
         #[serde(default, rename = "ms", with = "maybe_millis")]
         after: Option<Duration>,
     },
-    /// It is done and answered, and arrives once more after a time, or when held messages are delivered.
+    /// The request is executed and answered, and arrives once more after a time, or when held messages are delivered.
     Duplicate {
         #[serde(default, rename = "ms", with = "maybe_millis")]
         after: Option<Duration>,
     },
-    /// Nothing is done; the answer is a region error.
+    /// The request is not executed; the answer is a region error.
     Region { error: RegionFault },
-    /// Nothing is done; the call fails so, as by a proxy, a limit of messages, or a server that is short of memory.
+    /// The request is not executed; the call fails with this code, as from a proxy, a message size limit, or a server that is short of
+    /// memory.
     Refuse { code: RefusalCode, message: String },
 }
 
@@ -92,7 +93,7 @@ pub enum RegionFault {
     MaxTimestampNotSynced,
     ReadIndexNotReady,
     DiskFull,
-    /// Requests that say that they may are done all the same.
+    /// Requests whose `disk_full_opt` permits it are executed anyway.
     DiskAlmostFull,
 }
 
@@ -105,16 +106,16 @@ pub struct Fault {
     /// Only at this store; any when absent.
     #[serde(default)]
     pub store: Option<u64>,
-    /// Only to requests one of whose keys begins so; in JSON in hexadecimal digits.
+    /// Only requests one of whose keys begins with this prefix; in JSON as hexadecimal digits.
     #[serde(default, with = "hex::serde")]
     pub key_prefix: Vec<u8>,
-    /// Only to requests of so many bytes, or more.
+    /// Only requests of at least this size in bytes.
     #[serde(default)]
     pub min_bytes: usize,
-    /// So many requests that fit are let through first.
+    /// Number of matching requests that are let through first.
     #[serde(default)]
     pub skip: u64,
-    /// At most so many times; without end when absent.
+    /// Happens at most this often; without a limit when absent.
     #[serde(default)]
     pub count: Option<u64>,
     /// From 0 to 1.
@@ -188,7 +189,7 @@ impl Fault {
         self
     }
 
-    /// The same, only to requests of so many bytes, or more.
+    /// The same, only for requests of at least `min` bytes.
     #[must_use]
     pub fn with_min_bytes(mut self, min: usize) -> Self {
         self.min_bytes = min;

@@ -20,7 +20,7 @@ impl MockTikv {
         tables.writes.iter().filter_map(newest).collect()
     }
 
-    /// Puts other bytes into the place of a key's newest value, as a medium does that lies. Whether it has one.
+    /// Replaces the bytes of a key's newest value, as a disk does that returns wrong data. Returns true if the key has a value.
     pub async fn damage(&self, key: &[u8], value: impl Into<Bytes>) -> Result<bool, CommandError> {
         let key = Bytes::copy_from_slice(key);
         let newest = Tables::visible(self.shared.engine.read().versions(&key), u64::MAX).cloned();

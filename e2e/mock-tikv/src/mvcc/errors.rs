@@ -18,12 +18,12 @@ pub(super) fn already_exists(key: &Bytes) -> Box<KeyError> {
     key_error(|error| error.already_exist = Some(AlreadyExist { key: key.clone() }))
 }
 
-/// The transaction must not go on.
+/// Tells the client to abort the transaction.
 pub(super) fn abort(message: String) -> Box<KeyError> {
     key_error(|error| error.abort = message)
 }
 
-/// The transaction may begin again.
+/// Tells the client that it may retry the transaction.
 pub(super) fn retryable(message: String) -> Box<KeyError> {
     key_error(|error| error.retryable = message)
 }

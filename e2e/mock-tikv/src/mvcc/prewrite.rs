@@ -14,7 +14,7 @@ use crate::proto::kvrpcpb::{KeyError, LockInfo, Mutation, Op, PrewriteRequest, P
 enum Step {
     /// Lock the key.
     Lock(Lock),
-    /// The lock is there already, from an earlier try; its `min_commit_ts`.
+    /// The lock already exists, from an earlier try. Holds its `min_commit_ts`.
     Locked(u64),
     /// Nothing to lock: only checked.
     Checked,
@@ -30,8 +30,8 @@ enum Refusal {
     Fatal(Box<KeyError>),
 }
 
-/// Checks all mutations, then locks all keys, or commits them at once for a one-phase commit. `max_ts` is the highest
-/// timestamp that was read at: a commit timestamp chosen here lies above it.
+/// Checks all mutations, then locks all keys, or commits them at once for a one-phase commit. `max_ts` is the highest timestamp of any
+/// read so far: a commit timestamp chosen here is higher.
 pub(crate) fn prewrite(tables: &Tables, request: &PrewriteRequest, max_ts: u64) -> Decision<PrewriteResponse> {
     let mut reply = PrewriteResponse::default();
     let mut locks = Vec::with_capacity(request.mutations.len());
@@ -134,7 +134,7 @@ fn check(tables: &Tables, request: &PrewriteRequest, place: usize, mutation: &Mu
     Ok(Step::Lock(new_lock(request, mutation)))
 }
 
-/// A pessimistic lock that ought to be there is gone: the transaction is committed, or was ended by somebody.
+/// The pessimistic lock that the mutation expects is gone: the transaction is committed, or its lock was rolled back.
 fn lost_lock(tables: &Tables, mutation: &Mutation, start_ts: u64) -> Result<Step, Refusal> {
     match tables.fate(&mutation.key, start_ts) {
         Fate::Committed(ts) => Ok(Step::Committed(ts)),

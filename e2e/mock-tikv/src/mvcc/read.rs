@@ -1,7 +1,7 @@
 //! Reads at a timestamp.
 //!
-//! The caller has raised the highest read timestamp before it looks at the tables, so that no commit timestamp chosen
-//! later can lie at or below the read's.
+//! The caller raises the highest read timestamp before it looks at the tables, so that every commit timestamp chosen later is above that
+//! of the read.
 
 use bytes::Bytes;
 

@@ -216,7 +216,7 @@ fn put_version(versions: &mut Vec<Version>, version: Version) {
     }
 }
 
-/// Of what lies at or below the safe point only the newest value stays, and not even that when it is a deletion.
+/// Of the versions at or below the safe point, keeps only the newest one, and not even that if it is a deletion.
 fn collect_versions(versions: &mut Vec<Version>, safe_point: u64) {
     let newest = Tables::visible(versions, safe_point).map(|version| (version.commit_ts, version.kind()));
     versions.retain(|version| version.commit_ts > safe_point || newest == Some((version.commit_ts, Kind::Put)));

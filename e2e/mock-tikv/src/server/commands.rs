@@ -28,7 +28,7 @@ pub(super) trait Regional: Message + Clone + 'static {
 
     fn context(&self) -> Option<&Context>;
 
-    /// The keys that must lie in the region.
+    /// The keys that must be in the region.
     fn keys(&self) -> Vec<Bytes>;
 
     /// Bytes that it puts into the raft log, as far as they can be many.
@@ -82,7 +82,7 @@ fn admit<R: Regional>(request: &R, engine: &Engine, store: u64) -> Result<Region
     Ok(region)
 }
 
-/// Returns the part of a span that lies in the region.
+/// Returns the part of a span that is in the region.
 fn cut(region: &Region, start: &Bytes, end: &Bytes) -> (Bytes, Bytes) {
     let start = start.clone().max(region.start.clone());
     let end = match (end.is_empty(), region.end.is_empty()) {

@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub(crate) delays: Delays,
     pub(crate) pd_members: PdMembers,
     pub(crate) counters: Counters,
-    /// Requests that go on without their callers.
+    /// Requests that continue after their callers have left.
     pub(crate) late: TaskTracker,
     pub(crate) gc: GcStates,
     pub(crate) gates: BTreeMap<u64, Gate>,
@@ -140,7 +140,7 @@ impl Process {
         self.shared.silent.pass(contains).await;
     }
 
-    /// Waits until an answer that is there now is sent.
+    /// Waits until an answer that is ready now is due.
     pub(crate) async fn late(&self) {
         let by = self.shared.delays.draw(self.id);
         if !by.is_zero() {

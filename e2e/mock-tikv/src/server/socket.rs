@@ -1,4 +1,4 @@
-//! Connections that end at once, in the middle of whatever is going on, when their process dies.
+//! Connections that break at once when their process dies, whatever is in flight.
 
 use std::io;
 use std::pin::Pin;

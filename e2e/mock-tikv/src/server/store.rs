@@ -1,4 +1,4 @@
-//! The gRPC service of one store. What is not named here answers `UNIMPLEMENTED`.
+//! The gRPC service of one store. Methods that it does not define answer `UNIMPLEMENTED`.
 
 use tonic::{Request, Response, Status};
 

@@ -132,7 +132,7 @@ async fn a_late_duplicate_lands_in_a_slot_that_was_destroyed() {
     assert_eq!(get(&client, "w/1").await, None);
     mock_tikv.faults().deliver().await;
     assert_eq!(get(&client, "w/1").await.as_deref(), Some("old"), "garbage, but there");
-    // The second copy does nothing while the first one still stands.
+    // The second copy does nothing while the write of the first one still exists.
     next(&mock_tikv, Rpc::Prewrite, Action::Duplicate { after: None });
     insert(&client, "w/2", "once").await.unwrap();
     let versions = mock_tikv.sizes().versions;

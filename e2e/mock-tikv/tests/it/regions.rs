@@ -7,7 +7,7 @@ use tikv_client::Error;
 
 use crate::client::{begin, connect, get, insert, once, one_phase, put, scan, start, start_with};
 
-/// Whole lists of `k00` to `k49`, while something goes on.
+/// Writes `k00` to `k49`. Returns the complete list as a scan must show it while regions change.
 async fn fill(client: &tikv_client::TransactionClient) -> Vec<String> {
     let pairs: Vec<(String, String)> = (0..50).map(|n| (format!("k{n:02}"), format!("v{n}"))).collect();
     let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect();

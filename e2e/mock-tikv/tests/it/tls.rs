@@ -1,4 +1,4 @@
-//! All ports behind TLS with certificates on both sides.
+//! All ports use TLS, with certificates on both sides.
 
 use std::path::{Path, PathBuf};
 
