@@ -10,8 +10,8 @@ use crate::cluster_dir::ClusterDir;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The weight of all pods together, in each version's own file: that of four sessions. Each daemon of the node, of other clusters and of
-/// the tests has a session, and with the weight of one the pods would stand still while those are busy.
+/// The weight of all pods together, in the file of each cgroup version: that of four sessions. Each daemon of the node, of other clusters
+/// and of the tests has its own session; with the weight of one session, the pods would make no progress while those are busy.
 const CPU: [(&str, &str); 2] = [("cpu.shares", "4096"), ("cpu.weight", "400")];
 
 /// Makes it: in each hierarchy of version 1, or with all controllers in the one of version 2.

@@ -126,7 +126,7 @@ fn shims(home: &ClusterDir) -> anyhow::Result<Vec<u32>> {
         };
         let Ok(line) = fs::read(entry.path().join("cmdline")) else {
             continue;
-        }; // it has ended meanwhile
+        }; // the process has ended since
         let mut words = line.split(|byte| *byte == 0);
         let shim = words
             .next()

@@ -182,11 +182,11 @@ impl Cluster {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).check()
     }
 
-    /// Ends it and waits for it.
+    /// Ends the cluster and waits for its end.
     ///
     /// # Errors
     ///
-    /// Something is left behind, or a program of ours had complained.
+    /// Something could not be removed, or one of our programs logged a complaint.
     pub fn stop(mut self) -> anyhow::Result<()> {
         drop(self.pipe.take());
         let status = self.host.wait().context("wait for the cluster's end")?;

@@ -22,7 +22,7 @@ const LOGS: &str = "/var/log/kubebrain-clusters";
 pub struct Name(String);
 
 impl Name {
-    /// The cluster of the tests of the checkout whose programs lie in `dir`: another run of them finds it again.
+    /// The cluster for the tests of the checkout whose programs are in `dir`: another run of these tests gets the same name.
     pub fn of_tests(dir: &Path) -> Self {
         let key = Key::of([dir.as_os_str().as_encoded_bytes()]).to_string();
         Self(format!("e2e-{}", &key[..8]))
@@ -91,7 +91,7 @@ impl ClusterDir {
     ///
     /// # Errors
     ///
-    /// It is there and somebody else's, or the file system refuses.
+    /// It exists and belongs to another owner, or the file system refuses.
     pub fn claim(&self) -> anyhow::Result<()> {
         marker::claim(&self.dir(), &self.0)
     }
@@ -100,7 +100,7 @@ impl ClusterDir {
     ///
     /// # Errors
     ///
-    /// It is somebody else's, or something in it cannot be removed.
+    /// It belongs to another owner, or something in it cannot be removed.
     pub fn remove(&self) -> anyhow::Result<()> {
         marker::remove(&self.dir(), &self.0)
     }
@@ -109,12 +109,12 @@ impl ClusterDir {
     ///
     /// # Errors
     ///
-    /// They are somebody else's, or something cannot be removed.
+    /// They belong to another owner, or something cannot be removed.
     pub fn remove_logs(&self) -> anyhow::Result<()> {
         marker::remove(&self.logs(), &self.0)
     }
 
-    /// The clusters that logs are kept of, the latest last.
+    /// The clusters whose logs are kept, the latest last.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl ClusterDir {
         &self.0
     }
 
-    /// Everything but logs lies in here.
+    /// The home directory. It contains everything but the logs.
     pub fn dir(&self) -> PathBuf {
         Path::new(HOMES).join(&self.0.0)
     }

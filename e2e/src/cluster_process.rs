@@ -44,7 +44,7 @@ pub const RELEASE: &str = "release";
 ///
 /// # Errors
 ///
-/// It does not come up, cannot be kept up or leaves something behind.
+/// The cluster does not start, cannot be kept running, or leaves something that cannot be removed.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let reports = Reports::stdout();
     let result = run_reporting(config, &reports).await;
@@ -65,7 +65,7 @@ async fn run_reporting(config: Config, reports: &Reports) -> anyhow::Result<()> 
         let prepared = tokio::task::spawn_blocking(move || prepare(&config, &progress).map(|made| (config, made)));
         tokio::select! {
             prepared = prepared => prepared.context("the thread that prepares ended")??,
-            // a compiler may be running: it belongs to nobody else, and ends with this process's group
+            // a compiler may be running: it works for this process only, and ends with its process group
             () = ends.wait() => bail!("ended before everything was built"),
         }
     };

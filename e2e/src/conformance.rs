@@ -143,7 +143,7 @@ impl Suite {
             replaced.is_file(),
             "{MODULE} has no {REPLACED} any more: what starts its etcd now?"
         );
-        // Go resolves links, so both paths have to be free of them
+        // Go resolves links, so both paths must be free of them
         let (replaced, ours) = (fs::canonicalize(replaced)?, fs::canonicalize(ours)?);
         let overlay = dir.join("overlay.json");
         fs::write(
@@ -229,8 +229,8 @@ impl Outcome {
     }
 }
 
-/// The result, name and rank in a line such as `    --- PASS: TestA/b (0.01s)`. A log line of the server may stand
-/// before it without a line break.
+/// The result, name and rank in a line such as `    --- PASS: TestA/b (0.01s)`. A log line of the server may precede it without a line
+/// break.
 fn result(line: &str) -> Option<(&str, &str, bool)> {
     let at = line.find("--- ")?;
     let (result, rest) = line[at + 4..].split_once(": ")?;

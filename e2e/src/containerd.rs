@@ -87,7 +87,7 @@ pub fn import(home: &ClusterDir, archive: &Path) -> anyhow::Result<()> {
     ctr(home, &["--namespace", "k8s.io", "images", "import", archive])
 }
 
-/// Gives an image that is there another name.
+/// Gives an existing image another name.
 ///
 /// # Errors
 ///

@@ -193,7 +193,7 @@ pub fn use_tenant(tenant: &Kubectl, progress: &Progress) -> anyhow::Result<()> {
     )
 }
 
-/// Says what there is now, and how to go on.
+/// Describes what runs now, and how to use and stop it.
 ///
 /// # Errors
 ///

@@ -149,7 +149,7 @@ pub async fn replay(reference: &Server, subject: &Server, steps: &[Step]) -> any
     Ok(Box::pin(run_again(reference, subject, &steps)).await?.differences)
 }
 
-/// What came of steps of an earlier run.
+/// Result of sending the steps of an earlier run again.
 #[derive(Debug)]
 pub(crate) struct Rerun {
     pub(crate) differences: Differences,
@@ -157,7 +157,8 @@ pub(crate) struct Rerun {
     pub(crate) ran: Vec<Ran>,
 }
 
-/// As [`replay`], with steps of an earlier run: their revisions name the same moments as they did there, though other steps are left out.
+/// As [`replay`], with steps of an earlier run. Their revisions are adjusted to name the same moments as in that run, even if other steps
+/// are left out.
 pub(crate) async fn run_again(reference: &Server, subject: &Server, steps: &[Ran]) -> anyhow::Result<Rerun> {
     let mut pair = Pair::new(reference, subject).await?;
     let (mut revision, mut compacted) = (1, 0);

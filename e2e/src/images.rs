@@ -250,7 +250,7 @@ fn shared_libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths.map(PathBuf::from).collect())
 }
 
-/// Returns true if a 64-bit ELF file asks for a dynamic loader. What is no such file asks for nothing.
+/// Returns true if a 64-bit ELF file asks for a dynamic loader. Any other file does not.
 fn is_dynamic(file: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, bytes: usize| {

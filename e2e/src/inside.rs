@@ -18,8 +18,8 @@ use crate::namespace::API;
 /// Threads of the runtime.
 const WORKERS: usize = 2;
 
-/// Runs the future that `begin` makes to its end, on a runtime whose threads are all in the cluster's network. A panic goes on in
-/// the caller.
+/// Runs the future that `begin` makes to its end, on a runtime whose threads are all in the cluster's network. A panic propagates to the
+/// caller.
 ///
 /// # Errors
 ///

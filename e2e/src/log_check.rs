@@ -1,6 +1,6 @@
-//! Lines in our programs' logs that say that something is wrong: a test that did not provoke them fails.
+//! Lines in our programs' logs that report a problem: a test that did not provoke them fails.
 //!
-//! Which programs are ours is known by where their logs lie; etcd's and Kubernetes' own warnings are none of our business.
+//! The path of a log shows which programs are ours; warnings of etcd and Kubernetes are ignored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ impl Provoked {
     }
 }
 
-/// Texts of lines about requests that took long, which are to be expected on a busy machine.
+/// Texts of lines about slow requests, which are expected on a busy machine.
 const SLOW: [&str; 2] = [r#""msg":"apply request took too long""#, r#""msg":"request stats""#];
 
 /// Returns true if a line of one of our programs is a warning, an error or a panic, but not about a slow request.
@@ -171,7 +171,7 @@ fn below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
 }
 
-/// Whole lines behind `read`, which moves on.
+/// Returns the complete lines after offset `read`, and advances it past them.
 fn added(path: &Path, read: &mut u64) -> anyhow::Result<Vec<String>> {
     let context = || format!("read {}", path.display());
     let mut file = match File::open(path) {

@@ -1,4 +1,4 @@
-//! The file that says that a directory is a cluster's, so that nobody else's is ever emptied or removed.
+//! The file that marks a directory as a cluster's, so that no directory of another owner is ever emptied or removed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,13 +11,13 @@ use crate::cluster_dir::Name;
 
 const MARKER: &str = ".kubebrain-cluster";
 
-/// Makes a directory the cluster's. One that exists must be the cluster's already, or empty.
+/// Makes a directory the cluster's. If it exists, it must belong to the cluster already, or be empty.
 ///
 /// # Errors
 ///
-/// It is somebody else's, or the file system refuses.
+/// It belongs to another owner, or the file system refuses.
 pub fn claim(dir: &Path, name: &Name) -> anyhow::Result<()> {
-    /// Programs are started at the same time, and each has a log there: none may see the marker half written.
+    /// Several programs start at the same time and have their logs there: none may see a half-written marker.
     static CLAIMS: Mutex<()> = Mutex::new(());
     let _claim = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
     check(dir, name)?;
@@ -29,11 +29,12 @@ pub fn claim(dir: &Path, name: &Name) -> anyhow::Result<()> {
     fs::write(&marker, format!("{name}\n")).with_context(|| format!("write {}", marker.display()))
 }
 
-/// Refuses a directory that is there and not the cluster's. An empty one is: its owner was killed before it wrote the marker.
+/// Refuses a directory that exists and is not the cluster's. An empty one counts as the cluster's: its owner was killed before it wrote
+/// the marker.
 ///
 /// # Errors
 ///
-/// It is somebody else's, or cannot be read.
+/// It belongs to another owner, or cannot be read.
 pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -68,11 +69,11 @@ pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what is in the directory but for the marker and what `keep` names.
+/// Removes the contents of the directory except for the marker and the paths that `keep` accepts.
 ///
 /// # Errors
 ///
-/// It is somebody else's, or something cannot be removed.
+/// It belongs to another owner, or something cannot be removed.
 pub fn empty(dir: &Path, name: &Name, keep: impl Fn(&Path) -> bool) -> anyhow::Result<()> {
     check(dir, name)?;
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
@@ -90,11 +91,11 @@ pub fn empty(dir: &Path, name: &Name, keep: impl Fn(&Path) -> bool) -> anyhow::R
     Ok(())
 }
 
-/// Removes the directory, if it is there; the marker last, so that a removal that is cut short can be repeated.
+/// Removes the directory if it exists. The marker goes last, so that an interrupted removal can be repeated.
 ///
 /// # Errors
 ///
-/// It is somebody else's, or something cannot be removed.
+/// It belongs to another owner, or something cannot be removed.
 pub fn remove(dir: &Path, name: &Name) -> anyhow::Result<()> {
     check(dir, name)?;
     if !dir.exists() {

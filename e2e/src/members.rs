@@ -19,12 +19,12 @@ const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Election flags of brains where nothing else is asked for: longer than the machine of a test run may stand still.
+/// Election flags of brains unless a test needs others: longer than the machine of a test run may stall.
 pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
 
 /// Messages that members may log about an election that was due.
 pub const ELECTED: [&str; 8] = [
-    // a caller of /health meanwhile
+    // logged when /health is requested while there is no leader
     "RAFT NO LEADER",
     "lost the lead",
     // it was stopped within its first lease
@@ -32,7 +32,7 @@ pub const ELECTED: [&str; 8] = [
     "could not renew the lease in time",
     "no answer from the lock",
     "the lock of the election answers slowly",
-    // storage stood still for as long
+    // storage did not respond for that long
     "cannot lead: giving up the lock",
     "the writer does not end in time",
 ];
@@ -43,7 +43,7 @@ pub struct Members {
     program: Program,
     flags: Vec<String>,
     seats: Vec<Seat>,
-    /// Name and peer URL of a member that somebody else starts.
+    /// Name and peer URL of a member that the caller starts.
     guest: Option<String>,
     expected_logs: Vec<String>,
     _dir: TempDir,
@@ -64,7 +64,7 @@ impl Seat {
 }
 
 impl Members {
-    /// Starts `count` brains on the TiKV cluster behind `pd`, and waits until they are ready. The first one leads.
+    /// Starts `count` brains on the TiKV cluster with the PD at `pd`, and waits until they are ready. The first one leads.
     ///
     /// # Errors
     ///

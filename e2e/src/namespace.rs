@@ -1,7 +1,7 @@
 //! A cluster's own network: node, pod and service addresses exist only in there.
 //!
-//! Programs enter with `nsenter --net`, not `ip netns exec`: the latter mounts a fresh /sys, in which a kubelet finds
-//! no cgroups. The node's address is that of a veth whose other end nobody uses: a kubelet refuses loopback.
+//! Programs enter with `nsenter --net`, not `ip netns exec`: the latter mounts a fresh /sys, in which a kubelet finds no cgroups. The
+//! node's address is that of a veth whose other end is unused: a kubelet refuses loopback.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ impl Namespace {
     pub fn create(home: &ClusterDir) -> anyhow::Result<Self> {
         let namespace = Self::of(home);
         run(debian::find("ip")?, ["netns", "add", &namespace.0])?;
-        // where it is a module it has to be loaded; where it is built in there may be no modprobe at all
+        // if it is a module, it must be loaded; if it is built in, modprobe may not exist
         if let Ok(modprobe) = debian::find("modprobe") {
             drop(run(modprobe, ["br_netfilter"])); // the sysctl below fails if it was needed
         }

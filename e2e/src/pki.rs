@@ -14,7 +14,7 @@ use crate::cluster_dir::ClusterDir;
 /// Long enough for a demo that is left running, short enough to be no treasure.
 const VALID: Duration = Duration::days(30);
 
-/// A certificate authority whose files lie in a cluster's `pki` directory.
+/// A certificate authority with its files in a cluster's `pki` directory.
 pub struct Authority {
     home: ClusterDir,
     issuer: Issuer<'static, KeyPair>,

@@ -77,7 +77,7 @@ mod tests {
             let (ours, mut theirs) = duplex(1 << 20);
             let serving = async move {
                 let answer = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(length));
-                // somebody may not read all of it
+                // the client may not read all of it
                 let _ = theirs.write_all(answer.as_bytes()).await;
             };
             let (answer, ()) = tokio::join!(ask(ours, "GET", "/metrics", ""), serving);

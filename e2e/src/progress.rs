@@ -89,7 +89,7 @@ impl Drop for Step {
     fn drop(&mut self) {
         if let Some((stop, ticker)) = self.ticker.take() {
             drop(stop);
-            drop(ticker.join()); // it only prints: a panic there concerns nobody
+            drop(ticker.join()); // it only prints: a panic there has no consequences
         }
     }
 }

@@ -135,7 +135,7 @@ impl Server {
         Self::launch(command(program), program, flags, free_ports()?, DataDir::Own(dir))
     }
 
-    /// As [`Server::start`] on a data directory that is there, and stays.
+    /// As [`Server::start`], on an existing data directory, which is kept.
     ///
     /// # Errors
     ///

@@ -100,12 +100,11 @@ impl Supervisor {
         });
     }
 
-    /// Waits until `check` gives something, while a cluster is brought up; what it fails with meanwhile is told if it never
-    /// does.
+    /// Waits until `check` succeeds, while a cluster is brought up. If it does not in time, its last error is reported.
     ///
     /// # Errors
     ///
-    /// The program cannot be kept running, or has ended before, or does now, or the time is up: with the end of its log.
+    /// The program cannot be kept running, has ended before or ends now, or the time is up. The error contains the end of its log.
     pub async fn until<T>(
         &self,
         program: &str,

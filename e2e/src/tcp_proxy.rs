@@ -45,7 +45,7 @@ impl TcpProxy {
         let (tell, told) = mpsc::sync_channel(1);
         let stopped = stop.clone();
         let relay = move || match prepare(&outside, &inside, &addresses) {
-            // nobody waits only if this was dropped, which stops it
+            // the send fails only if the proxy was dropped, which stops it
             Ok((runtime, listeners)) => {
                 drop(tell.send(Ok(())));
                 runtime.block_on(serve(listeners, &stopped));

@@ -1,7 +1,7 @@
-//! The end of patience with a test: one that hangs ends the whole process, with what was running meanwhile.
+//! The time limit of a test: one that hangs ends the whole process, and a list of everything that was running is printed.
 //!
-//! A thread that hangs cannot be ended, and neither can what waits for it. The process can, and everything it started ends
-//! with it.
+//! A thread that hangs cannot be ended, and neither can a thread that waits for it. The process can, and everything it started ends with
+//! it.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -31,7 +31,7 @@ impl Watchdog {
                 running()
             );
             // not by a macro, whose output the test harness keeps to itself
-            drop(std::io::stderr().write_all(text.as_bytes())); // there is nobody else to tell
+            drop(std::io::stderr().write_all(text.as_bytes())); // if this fails, there is no other way to report it
             std::process::exit(FAILED);
         })
     }

@@ -283,8 +283,7 @@ impl MockTikv {
         self.change_regions(|regions| Ok(regions.elect(&alive))).await
     }
 
-    /// From now on the region of `key` answers nothing, or, if not `silent`, answers again. Requests that arrive while it is silent are
-    /// answered then.
+    /// Silences the region of `key`, or ends its silence. Requests that arrive while it is silent are answered afterwards.
     pub fn silence(&self, key: &[u8], silent: bool) {
         self.shared.silent.set(key, silent);
     }

@@ -61,7 +61,7 @@ impl Region {
         self.peers.iter().find(|peer| peer.store_id == self.leader).cloned()
     }
 
-    /// Returns a region error if the key is not in this region.
+    /// Returns a region error that names the key if the key is not in this region.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Box<errorpb::Error>> {
         if self.contains(key) {
             return Ok(());

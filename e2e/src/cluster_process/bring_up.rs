@@ -159,7 +159,7 @@ impl ClusterProcess {
         Ok(())
     }
 
-    /// Starts what many brains store in, or opens the way to the real cluster; answers with what brains have to know.
+    /// Starts the mock of TiKV that several brains store in, or a relay to the real cluster. Returns the flags that brains need for it.
     async fn tikv(&mut self) -> anyhow::Result<Vec<String>> {
         let site = &self.site;
         if let Ok(pd) = std::env::var(tikv::REAL) {

@@ -157,7 +157,8 @@ fn diff(request: &Request, expected: &Answer, got: &Answer) -> (String, String) 
     )
 }
 
-/// The line without its value: `code: OutOfRange,` is told apart from others, `revision: 7,` is not.
+/// The line without its value, except for codes and messages: `code: OutOfRange,` differs from other codes, `revision: 7,` does not
+/// differ from other revisions.
 fn name(line: &str) -> &str {
     let line = line.trim();
     match line.split_once(": ") {
@@ -168,7 +169,7 @@ fn name(line: &str) -> &str {
     }
 }
 
-/// The names of what the line lies in.
+/// The path of the fields and types that contain the line.
 fn field(lines: &[&str], at: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let mut level = lines.get(at).map_or(0, |line| indent(line));

@@ -79,7 +79,8 @@ impl Gateway {
     }
 }
 
-/// The answer of a stream, of which each line is a message or the error that ends it: up to its end for a snapshot, else the first.
+/// The answer of a stream, in which each line is a message or the error that ends it. Reads a snapshot to its end, of other streams only
+/// the first line.
 async fn streamed(rpc: Rpc, request: &Request, response: Response<Incoming>) -> anyhow::Result<Answer> {
     let status = response.status().as_u16();
     let mut lines = Lines {
@@ -122,7 +123,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next line, none behind the last one.
+    /// The next line, or none after the last one.
     async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

@@ -83,7 +83,7 @@ pub struct Step {
     pub request: Request,
     /// The user, if there is one.
     pub by: Option<By>,
-    /// True if it is sent as JSON over the gateway. Only those are of which [`Request::as_json`] knows how.
+    /// True if it is sent as JSON over the gateway, which is possible for requests that [`Request::as_json`] supports.
     pub gateway: bool,
 }
 
@@ -130,7 +130,7 @@ macro_rules! requests {
                 stream: usize,
                 /// The watcher.
                 id: i64,
-                /// True if there is such a watcher: only then is there an answer.
+                /// True if there is such a watcher: the server answers only then.
                 known: bool,
             },
             /// Progress requests until all events up to this revision have come.

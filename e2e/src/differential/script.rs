@@ -41,7 +41,7 @@ pub struct Script {
     leases: Vec<i64>,
     named: i64,
     streams: Streams,
-    /// Requests until the alarm that was raised is to be lowered.
+    /// Number of requests until the raised alarm is disarmed, and the request that raised it.
     alarmed: Option<(u32, pb::AlarmRequest)>,
     users: Users,
     /// Number of locks and elections so far.
@@ -151,7 +151,7 @@ impl Script {
             if at < *weight {
                 let request = make(self);
                 let step = self.step(request);
-                // what has to come before it was queued
+                // steps that must come before it are in the queue
                 self.queue.push_back(step);
                 return self.queue.pop_front();
             }
@@ -160,15 +160,16 @@ impl Script {
         None
     }
 
-    /// Queues what has to succeed.
+    /// Queues a request that must succeed.
     fn push(&mut self, request: Request) {
         let step = Step::new(request, self.administrator());
         self.queue.push_back(step);
     }
 
-    /// Sends a request as anybody and in any way.
+    /// Sends a request as any user, over gRPC or the gateway.
     fn step(&mut self, request: Request) -> Step {
-        // Etcd looks such a range up in a tree, whose shape decides whether it is permitted. There are no keys in it.
+        // Etcd looks up such a range in an interval tree, whose shape then decides whether the range is permitted. There are no keys in
+        // it.
         let by = if spans::any_inverted(&request) {
             self.administrator()
         } else {
@@ -211,7 +212,8 @@ impl Script {
                 self.compacted_before.insert(self.compacted);
                 self.compacted = compact.revision;
             }
-            // Compacted at this revision, etcd loses the keys that were put behind the deletion, and ends when it looks for them.
+            // If etcd is compacted at this revision, it loses keys that the transaction put after the deletion, and exits when it looks
+            // for them.
             (Request::Txn(txn), Answer::Txn(_)) if txns::puts_what_it_deletes(txn) => {
                 self.spared.insert(self.revision);
             }

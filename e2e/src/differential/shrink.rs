@@ -24,7 +24,7 @@ const IN_HASTE: &str = "--unsafe-no-fsync";
 pub struct Programs {
     /// Etcd.
     pub reference: Program,
-    /// What is compared with it.
+    /// The server that is compared with etcd.
     pub subject: Program,
     /// Flags of the subject beside [`FLAGS`].
     pub subject_flags: Vec<String>,

@@ -23,7 +23,7 @@ use pb::watch_request::RequestUnion;
 /// The id of messages that concern no watcher, or all.
 pub const NOBODY: i64 = -1;
 
-/// Delay before a progress request is repeated: one that finds a watcher behind is dropped.
+/// Delay before a progress request is repeated: the server drops a request that comes before a watcher has caught up.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_secs(20);
 
@@ -34,7 +34,7 @@ pub struct Stream {
     responses: Streaming<pb::WatchResponse>,
     watchers: BTreeMap<i64, Watcher>,
     received: BTreeMap<i64, Vec<Received>>,
-    /// Watchers that the server ended and that are to be canceled.
+    /// Watchers that the server ended after a compaction and that must still be canceled.
     compacted: Vec<i64>,
     /// The watcher whose message has come only in part.
     fragmented: Option<i64>,

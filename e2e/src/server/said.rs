@@ -30,7 +30,7 @@ impl Said {
             if line.contains(READY)
                 && let Some(ready) = ready.take()
             {
-                ready.send(()).ok(); // nobody waits any more
+                ready.send(()).ok(); // the receiver may no longer wait
             }
             let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if lines.complaints.len() < KEPT_COMPLAINTS && is_complaint(&line) {

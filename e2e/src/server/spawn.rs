@@ -51,7 +51,7 @@ pub fn spawn(command: Command) -> anyhow::Result<Child> {
         let (orders, queue) = sync_channel::<Order>(16);
         std::thread::spawn(move || {
             for (mut command, reply) in queue {
-                drop(reply.send(command.spawn())); // nobody waits any more
+                drop(reply.send(command.spawn())); // the receiver may no longer wait
             }
         });
         orders

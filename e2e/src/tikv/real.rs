@@ -29,7 +29,7 @@ impl Addresses {
     ///
     /// # Errors
     ///
-    /// None does, or it names somebody by a host name: such a one cannot be looked up in a network of one's own.
+    /// None of them answers, or the answer contains a host name, which cannot be resolved in a separate network namespace.
     pub async fn ask(pd: &str) -> anyhow::Result<Self> {
         let mut last = None;
         for host in pd.split(',') {
@@ -72,7 +72,7 @@ impl Addresses {
         self.pd.iter().chain(&self.stores).copied().collect()
     }
 
-    /// PD's members as brains are told of them.
+    /// PD's members, in the form in which brains get them.
     pub fn endpoints(&self) -> String {
         let all: Vec<String> = self.pd.iter().map(ToString::to_string).collect();
         all.join(",")

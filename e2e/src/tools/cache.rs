@@ -70,7 +70,7 @@ impl Cache {
             return Ok(entry); // made while we waited
         }
         let partial = parent.join(format!("{name}.partial"));
-        remove(&partial)?; // of a killed run: nobody else can be at it, we hold the lock
+        remove(&partial)?; // left by a killed run: we hold the lock, so no other process uses it
         fs::create_dir(&partial).with_context(|| format!("create {}", partial.display()))?;
         make(&partial)?;
         fs::rename(&partial, &entry).with_context(|| format!("keep {name} as {}", entry.display()))?;

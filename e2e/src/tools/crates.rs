@@ -24,7 +24,7 @@ const PROTOC: &[Package] = &[
     },
 ];
 
-/// What Cargo takes from its environment and would make other programs of the same source.
+/// Variables that Cargo reads from its environment and that would change the programs built from the same source.
 const NOT_INHERITED: &[&str] = &[
     "CARGO_BUILD_TARGET",
     "CARGO_ENCODED_RUSTFLAGS",

@@ -51,7 +51,7 @@ pub const CHAOS: &[Package] = &[
 /// The library that shows a process another time of day.
 pub const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// Makes sure that these packages are there: installs the missing ones when root, names them otherwise.
+/// Makes sure that these packages are installed: installs the missing ones when run as root, names them otherwise.
 ///
 /// # Errors
 ///

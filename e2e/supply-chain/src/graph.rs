@@ -119,7 +119,7 @@ impl Graph {
             .collect()
     }
 
-    /// Versions of each crate of which there are several.
+    /// All versions of each crate that has several.
     pub(crate) fn duplicates(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for package in self.packages() {

@@ -1,7 +1,7 @@
 //! The supply chain of the programs: crates, their licences and where they come from.
 //!
-//! `deny.toml` is the policy, in the format of cargo-deny, of which this reads what it contains. cargo-deny itself takes longer
-//! to build than everything that `make check` does.
+//! `deny.toml` is the policy, in the format of cargo-deny. This crate reads only the settings that it contains: cargo-deny itself takes
+//! longer to build than everything that `make check` does.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub mod licences;
 pub mod notices;
 mod policy;
 
-/// The target that this was built for: crates are looked at as they are there.
+/// The target that this was built for. Crates are examined as this target uses them.
 pub const TARGET: &str = env!("TARGET");
 
 /// Returns the breaches of the policy, one line for each; sorted.

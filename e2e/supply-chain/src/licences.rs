@@ -16,7 +16,7 @@ pub(crate) fn findings(policy: &Policy, graph: &Graph) -> Vec<String> {
     bad.collect()
 }
 
-/// Returns true if an expression can be satisfied. What is no expression cannot.
+/// Returns true if an expression can be satisfied. A text that is not an expression cannot.
 #[must_use]
 pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     // The slash is how crates wrote "or" before they used SPDX.

@@ -14,7 +14,7 @@ pub struct Policy {
     pub licences: BTreeSet<String>,
     /// Registries that crates may come from.
     pub registries: Vec<String>,
-    /// Crates in one version each that may be there beside another version.
+    /// Crates, in one version each, that are permitted beside another version of the same crate.
     pub skipped: BTreeSet<String>,
     /// Advisories that do not concern us.
     pub ignored: BTreeSet<String>,

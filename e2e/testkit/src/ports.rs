@@ -1,8 +1,8 @@
 //! Ports for servers of tests, each given to one test only.
 //!
-//! A server that is given a port binds it later, and again after each restart. Meanwhile the port looks free, so whoever
-//! uses one reserves it first: by a socket with an abstract name, which the kernel gives to one process of a network
-//! namespace and takes back when that one ends. `e2e/storage` does the same in Go.
+//! A server that is given a port binds it later, and again after each restart. Until then the port looks free, so every user reserves its
+//! port first: with a socket that has an abstract name, which the kernel gives to one process of a network namespace and releases when
+//! that process ends. `e2e/storage` does the same in Go.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rand::RngExt as _;
 
-/// Below those that the kernel gives to outgoing connections: nobody takes one while its server is down.
+/// Below the ports that the kernel gives to outgoing connections, so that none of them takes a port while its server is down.
 const PORTS: Range<u16> = 20_000..32_000;
 
 /// Ports that are tried before the search fails.
@@ -22,11 +22,11 @@ const TRIES: usize = 10_000;
 /// Sockets that hold the ports of this process.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// Reserves a port on loopback that nobody listens on, for as long as this process lives.
+/// Reserves a port on loopback that has no listener, for as long as this process lives.
 ///
 /// # Errors
 ///
-/// There is none, or the kernel's.
+/// No port is free, or the kernel returned an error.
 pub fn reserve() -> io::Result<u16> {
     reserve_in(PORTS)
 }
@@ -39,7 +39,7 @@ fn reserve_in(ports: Range<u16>) -> io::Result<u16> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
             Err(error) => return Err(error),
         };
-        // somebody may listen who knows nothing of this
+        // a program that does not reserve its ports may listen
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             HELD.lock().unwrap_or_else(PoisonError::into_inner).push(holder);
             return Ok(port);

@@ -18,12 +18,12 @@ pub(super) fn already_exists(key: &Bytes) -> Box<KeyError> {
     key_error(|error| error.already_exist = Some(AlreadyExist { key: key.clone() }))
 }
 
-/// Tells the client to abort the transaction.
+/// Error that makes the client abort the transaction.
 pub(super) fn abort(message: String) -> Box<KeyError> {
     key_error(|error| error.abort = message)
 }
 
-/// Tells the client that it may retry the transaction.
+/// Error after which the client may retry the transaction.
 pub(super) fn retryable(message: String) -> Box<KeyError> {
     key_error(|error| error.retryable = message)
 }

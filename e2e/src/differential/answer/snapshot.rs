@@ -103,7 +103,7 @@ mod tests {
 
     type Change<'a> = &'a dyn Fn(&mut Vec<pb::SnapshotResponse>);
 
-    /// The messages of a snapshot of so many bytes.
+    /// The messages of a snapshot of `whole` bytes.
     fn messages(whole: usize) -> Vec<pb::SnapshotResponse> {
         let file = vec![7; whole];
         let mut messages: Vec<_> = file

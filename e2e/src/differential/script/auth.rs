@@ -1,7 +1,7 @@
 //! Users, roles and permissions, and times in which they are checked.
 //!
-//! Invariant: the password of `root` is always the same, and whenever permissions are checked there is a token of `root`, so that
-//! what has to succeed does.
+//! Invariant: the password of `root` never changes, and there is a token of `root` whenever permissions are checked, so that requests
+//! that must succeed do.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const USERS: &[&str] = &["alice", "alice", "bob", "bob", "carol", "dave", "nobod
 const ROLES: &[&str] = &["readers", "writers", "writers", "everything", "none", "", "root"];
 const PASSWORDS: &[&str] = &["secret", "secret", "other", "", "pass word\u{e9}"];
 const CHECKED_FOR: u32 = 80;
-/// Etcd sorts a role's permissions with Go's `sort.Sort`, which leaves the order of those with one key to chance above so many.
+/// Etcd sorts a role's permissions with Go's `sort.Sort`. Above this number, the order of permissions with the same key is undefined.
 const PERMISSIONS: usize = 12;
 
 /// The state of users and roles that the script depends on.

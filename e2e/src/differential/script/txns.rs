@@ -197,7 +197,7 @@ fn tamed(mut txn: pb::TxnRequest) -> pb::TxnRequest {
     txn
 }
 
-/// True if keys may be put in the transaction that deletes them: behind a deletion without an end.
+/// True if the transaction may put keys that it deletes: etcd does not compare its puts with a deletion without an end.
 pub(super) fn puts_what_it_deletes(txn: &pb::TxnRequest) -> bool {
     let deletes = |op: &Op| matches!(op, Op::RequestDeleteRange(delete) if is_endless(delete));
     any(txn, &deletes) && any(txn, &|op| matches!(op, Op::RequestPut(_)))

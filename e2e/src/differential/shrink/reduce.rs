@@ -1,6 +1,6 @@
 //! Ways to make a script shorter, the boldest first.
 //!
-//! What remains is minimal in the end: without any one of its steps, or of their fields, the difference is gone.
+//! The result is minimal: without any one of its steps, or any one of their fields, the difference is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -148,7 +148,7 @@ impl<'a, T: AsyncFnMut(Vec<Ran>) -> anyhow::Result<Option<Vec<Ran>>>> Reducer<'a
                     break;
                 }
             }
-            // What could be made simpler is tried again.
+            // A step that could be simplified is tried again.
             at = if is_simpler { at.min(self.steps.len()) } else { step };
         }
         Ok(any)
@@ -211,7 +211,7 @@ mod tests {
         (0..count).filter_map(|_| script.next(false)).map(Ran::from).collect()
     }
 
-    /// Shows a difference at a put of "z" behind puts of "x" and "y" in this order.
+    /// Shows a difference at a put of "z" after puts of "x" and "y" in this order.
     fn shows(steps: &[Ran]) -> Option<Vec<Ran>> {
         let mut wanted = ["x", "y", "z"].into_iter().peekable();
         for (at, ran) in steps.iter().enumerate() {

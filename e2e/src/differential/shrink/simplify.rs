@@ -8,7 +8,7 @@ use crate::differential::text;
 /// Fields of a step that say what it is.
 const KEPT: &[&str] = &["call", "name", "stream", "fresh", "known", "id", "revision"];
 
-/// Steps that are simpler by one thing each: sent over gRPC, by nobody, without a field, an element of a list, or a part of a value.
+/// Steps that are simpler by one thing each: sent over gRPC, without a user, without a field, an element of a list, or a part of a value.
 pub(super) fn simpler(step: &Step) -> anyhow::Result<Vec<Step>> {
     let mut simpler = Vec::new();
     if step.gateway {
@@ -44,7 +44,7 @@ pub(super) fn simpler(step: &Step) -> anyhow::Result<Vec<Step>> {
     Ok(simpler)
 }
 
-/// The values that have one thing less. What is large goes first.
+/// The values that have one thing less. Large parts are removed first.
 fn less(value: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     match value {
