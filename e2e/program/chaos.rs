@@ -33,8 +33,8 @@ const MEMBERS: usize = 3;
 
 /// Breaks three brains on TiKV in every way, and checks what clients saw.
 ///
-/// TiKV is a mock that breaks, too; or the cluster of which `TIKV_PD` names PD, as `host:port`: nothing is done to that
-/// one, but members are cut off from it.
+/// TiKV is a mock that breaks, too, or the cluster whose PD `TIKV_PD` names, as `host:port`: no faults are injected into a real cluster,
+/// but members are cut off from it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Flags {
     /// How many rounds.
@@ -49,8 +49,8 @@ pub(crate) struct Flags {
     /// Only faults of this kind, one after the other, on a mock.
     #[arg(long, value_enum)]
     fault: Option<Named>,
-    /// Instead of these faults, lose so many replies to writes in each round, and kill leaders meanwhile; on a mock, whatever
-    /// `TIKV_PD` says.
+    /// Instead of these faults, lose this many replies to writes in each round, and kill leaders during it; on a mock, whatever `TIKV_PD`
+    /// says.
     #[arg(long)]
     lost_replies: Option<u64>,
     /// A brain that is linked dynamically, so that its time of day can be changed; without it no clock jumps.

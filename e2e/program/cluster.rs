@@ -39,13 +39,13 @@ pub(crate) enum Command {
     },
 }
 
-/// What a cluster is to be.
+/// Settings of a cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Up {
     /// The cluster's name.
     #[arg(long, default_value = "demo")]
     name: Name,
-    /// What stores the cluster's objects.
+    /// The server that stores the cluster's objects.
     #[arg(long, value_enum, default_value_t = Store::Brain)]
     store: Store,
     /// The one member of the store that the API server is connected to, counted from 1 [default: all].

@@ -1,6 +1,6 @@
 //! A steady load on one brain for a long time: memory, disk and latency must not grow.
 //!
-//! Each minute is a row of a table. The verdict is made of the rows behind the warm-up (`trend.rs`), and is the exit code.
+//! Each minute is a row of a table. The verdict is based on the rows after the warm-up (`trend.rs`), and is the exit code.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,7 +134,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Ticks at a rate, for one of so many workers.
+/// Ticks for one of `workers` workers that share a rate.
 fn paced(rate: u32, workers: u32, worker: u32) -> tokio::time::Interval {
     let period = Duration::from_secs_f64(f64::from(workers) / f64::from(rate));
     let mut ticks = interval_at(Instant::now() + period * worker / workers, period);

@@ -97,7 +97,7 @@ fn arguments(place: &Place, store: &Server, port: u16) -> anyhow::Result<Vec<Str
     ])
 }
 
-/// It makes itself a certificate when it starts, which nobody can know before.
+/// The server makes its own certificate when it starts, so no certificate can be trusted in advance.
 fn client(port: u16) -> anyhow::Result<kube::Client> {
     let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
     config.accept_invalid_certs = true;

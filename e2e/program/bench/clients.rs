@@ -28,7 +28,7 @@ mod watched_keys;
 const CONNECTIONS: usize = 8;
 const IN_FLIGHT: u64 = 256;
 
-/// What is the same for both servers.
+/// Settings that are the same for both servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Of loads with a number of requests.
@@ -40,7 +40,7 @@ pub(crate) struct Plan {
     pub(crate) rate: f64,
 }
 
-/// So many connections, or as many as this machine's limit of open files lets be.
+/// `most` connections, or as many as this machine's limit of open files permits.
 pub(crate) fn possible_connections(most: u32) -> u32 {
     connections::possible(most.into()).try_into().unwrap_or(most)
 }

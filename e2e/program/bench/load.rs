@@ -36,8 +36,8 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// h2load cannot be started, or any request failed below gRPC. Whether gRPC's status was 0 the caller sees from
-    /// what the requests did, or from the bytes of the bodies: an error has none.
+    /// h2load cannot be started, or a request failed below gRPC. gRPC's status is not checked: the caller sees errors from what the
+    /// requests did, or from the bytes of the bodies, because an error has no body.
     pub(crate) fn run(&self, server: &Server, method: &str, body: &Path) -> anyhow::Result<Outcome> {
         let output = self.command(server, method, body).output().context("start h2load")?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -57,7 +57,7 @@ impl Load {
         Ok(outcome)
     }
 
-    /// Begins to send one body again and again. Whether requests succeed the caller sees from what they do.
+    /// Starts to send one body again and again. The caller sees from what the requests do if they succeed.
     ///
     /// # Errors
     ///

@@ -74,7 +74,7 @@ async fn read(
 ) -> anyhow::Result<()> {
     let body = place.file("read");
     requests::write(&request, &body)?;
-    // nobody writes, so all answers are as long as this one; an error would have no body
+    // the store does not change, so all answers are as long as this one; an error would have no body
     let one = requests::framed(&kv.range(request).await?.into_inner());
     let cpu = server.usage()?.cpu;
     let outcome = load.run(server, "etcdserverpb.KV/Range", &body)?;

@@ -56,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Whether more is better.
+    /// True if more is better.
     fn is_rate(self) -> bool {
         matches!(self, Self::PerSecond | Self::Share)
     }

@@ -15,8 +15,8 @@ pub(crate) const HOT: &[u8] = b"/registry/bench/hot";
 pub(crate) const LISTED: (&[u8], &[u8]) = (b"/registry/listed/", b"/registry/listed0");
 const VALUE: usize = 512;
 
-/// As kube-apiserver updates: compare the mod revision, then put, else get. The same bytes are sent again and again, so
-/// the revision is compared with what holds each time: that it is greater than 0, of a key that is there.
+/// An update as kube-apiserver makes it: compare the mod revision, then put, else get. The same bytes are sent again and again, so the
+/// comparison is one that holds each time: the mod revision of an existing key is greater than 0.
 pub(crate) fn update() -> pb::TxnRequest {
     update_of(put())
 }

@@ -56,7 +56,7 @@ pub(crate) async fn measure(
     round.lists_and_deletes().await
 }
 
-/// What is measured on one server, which is started again for each part.
+/// The measurements of one server, which is started again for each part.
 struct Round<'a> {
     program: &'a Program,
     place: &'a Place,

@@ -1,8 +1,8 @@
 //! Checks that a history is one that etcd could have.
 //!
-//! Every answer carries a revision, so the order of all writes is known and needs no search: the watches tell it, each
-//! revision has one owner, and running all requests in that order must give every answer and every event again. What is
-//! left is time: a later request may not see less. That is linearizability, whole, in n log n.
+//! Every answer carries a revision, so the order of all writes is known without a search: the watches report it, each revision has one
+//! owner, and running all requests in that order must reproduce every answer and every event. Only real time is left to check: a later
+//! request must not see less. Together this checks linearizability in full, in O(n log n).
 
 mod leases;
 mod model;

@@ -21,7 +21,7 @@ use crate::chaos::test_cluster::tikv::{Part, STORES, Tikv, TikvFault, too_large}
 /// A step of a clock, in seconds: an hour, a day, back or on.
 const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
 
-/// A leader that cannot write has to be followed by another one within this.
+/// Time within which another member must lead if the leader cannot write.
 const TAKEN_OVER: Duration = Duration::from_secs(15);
 
 /// The member that a fault hits.
@@ -45,7 +45,7 @@ pub(crate) enum Fault {
     MoveLeader(usize),
     /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
     Cut(Target, CutFrom, Vec<Direction>),
-    /// The leader cannot reach the store of its log, and another member has to lead before that ends.
+    /// The leader cannot reach the store of its log, and another member must lead before the fault ends.
     LoseLog,
     /// The time of day jumps, and back later.
     Clock(Target, i64),
@@ -67,7 +67,7 @@ pub(crate) enum CutFrom {
 /// Faults that can be asked for by name; they come by chance, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Named {
-    /// The leader is cut off from the store of its log alone, for so long that somebody else has to lead.
+    /// The leader is cut off from the store of its log alone, for so long that another member must take the lead.
     LogStore,
     /// One region answers nothing.
     SilentRegion,
@@ -75,11 +75,11 @@ pub(crate) enum Named {
     StoreCrash,
     /// A member is cut off from one store.
     OneStore,
-    /// Large requests are refused as too large by somebody on the way.
+    /// Large requests are refused as too large, as by a proxy on the way.
     LargeRefused,
     /// Tiny ones as well.
     TinyRefused,
-    /// PD and TiKV answer late, by as much as a leader has to bear.
+    /// PD and TiKV answer late, but not later than a leader must tolerate.
     Slow,
 }
 
@@ -199,7 +199,7 @@ pub(crate) enum ActiveFault {
     Gone(usize, Duration),
     Stopped(usize, Duration),
     Cut(Vec<Cut>),
-    /// Before it is mended, others than this member have to serve.
+    /// Before the cut is mended, members other than this one must serve writes.
     LostLog(usize, Vec<Cut>),
     Clock(usize),
     Tikv(TikvFault, Option<FaultId>),

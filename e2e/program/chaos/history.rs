@@ -91,7 +91,7 @@ pub(crate) enum Method {
     Txn,
 }
 
-/// A request. What is not a txn is one without conditions and with one operation.
+/// A request. Unless it is a transaction, it has no conditions and one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Request {
     pub(crate) method: Method,
@@ -246,7 +246,7 @@ pub(crate) struct Attempt {
     pub(crate) broke: Option<(At, String)>,
 }
 
-/// A stream that is opened again whenever it breaks, and goes on where it was.
+/// A stream that is opened again whenever it breaks, and continues where it was.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Watcher {
     pub(crate) member: usize,
@@ -261,18 +261,18 @@ pub(crate) struct Lease {
     pub(crate) id: i64,
     pub(crate) ttl: Duration,
     pub(crate) key: String,
-    /// When a grant or a keep-alive was called and answered that gave it its whole time.
+    /// When each grant or keep-alive that gave it its whole TTL was called, and when it was answered.
     pub(crate) renewed: Vec<(At, At)>,
     /// When it was first asked to be revoked.
     pub(crate) revoked: Option<At>,
 }
 
-/// When a member was away, for its clients too.
+/// When a member was away for its clients.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absence {
     pub(crate) member: usize,
     pub(crate) from: At,
-    /// When it was there again.
+    /// When it was back.
     pub(crate) until: At,
 }
 
@@ -287,6 +287,6 @@ pub(crate) struct History {
     pub(crate) watchers: Vec<Watcher>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) absences: Vec<Absence>,
-    /// When each compaction was first asked for, and of which revision.
+    /// When each compaction was first requested, and its revision.
     pub(crate) compactions: Vec<(At, i64)>,
 }

@@ -17,16 +17,16 @@ use crate::chaos::history::{At, Value};
 /// Timeout of a client's request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Number of bytes behind a value's number.
+/// Number of bytes after a value's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Padding {
-    /// So many behind each.
+    /// This many after each number.
     All(usize),
-    /// So many behind some, which fill messages and records up to their limits; none behind the others.
+    /// This many after some numbers, to fill messages and records up to their limits; none after the others.
     Some(usize),
 }
 
-/// One value in so many is filled.
+/// One value in this many is filled.
 const FILLED: u64 = 8;
 
 impl Padding {

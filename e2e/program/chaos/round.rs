@@ -28,7 +28,7 @@ const WORKERS: usize = 2;
 const CALM: Duration = Duration::from_millis(400);
 /// Leaders that are killed while replies are lost.
 const DEATHS: u64 = 5;
-/// For everybody to answer when all is well again.
+/// Time for all members to answer once all faults are over.
 const RECOVERY: Duration = Duration::from_secs(40);
 /// Padding beside a value's number: sometimes so much that rows are flushed within the round.
 const PADDING: [Padding; 5] = [
@@ -36,7 +36,7 @@ const PADDING: [Padding; 5] = [
     Padding::All(64),
     Padding::All(1_000),
     Padding::All(12_000),
-    // of which a transaction may hold three
+    // a transaction may hold three of these
     Padding::Some(450_000),
 ];
 
@@ -51,7 +51,7 @@ pub(crate) struct TestCluster {
 pub(crate) enum Wrong {
     /// These, one after the other, or at the same time.
     Faults(Vec<Fault>),
-    /// So many replies to writes are lost at random.
+    /// This many replies to writes are lost at random.
     LostReplies(u64),
 }
 
@@ -245,7 +245,7 @@ async fn disturb(
         }
         compact = compact.wrapping_sub(1);
         if matches!(fault, Fault::LoseLog) {
-            // Somebody has to be left who can write.
+            // One of the members must still be able to write.
             let (lost, rest) = active
                 .into_iter()
                 .partition(|(_, fault)| matches!(fault, ActiveFault::LostLog(..)));
@@ -273,8 +273,8 @@ async fn disturb(
     Ok(())
 }
 
-/// Until so many replies to writes were lost, about every third; some of them without a word. Now and then the leader is
-/// killed: what it had under way stays unknown to its clients, and its successor settles it.
+/// Loses replies to writes, about every third, until `count` are lost; some of them silently. Now and then the leader is killed: its
+/// clients do not learn the outcome of its requests in flight, and its successor settles it.
 async fn lose_replies(
     cluster: &mut TestCluster,
     round: &Round,

@@ -28,7 +28,7 @@ const WATCHERS: usize = 16;
 /// A watcher leaves and another one comes.
 const WATCH_FOR: Duration = Duration::from_secs(20);
 const KEYS: u32 = 10_000;
-/// Keys are of so many kinds, each watched and listed by itself.
+/// Number of kinds of keys, each watched and listed separately.
 const KINDS: u32 = 10;
 const LIST_LIMIT: i64 = 500;
 const LEASE_EVERY: Duration = Duration::from_millis(250);
@@ -193,7 +193,7 @@ impl Client {
             let create = pb::WatchRequest {
                 request_union: Some(RequestUnion::CreateRequest(create)),
             };
-            // The stream ends with its sender: dropping the responses alone would leave a watcher behind that nobody reads.
+            // The stream ends with its sender: dropping only the responses would leave a watcher that no client reads.
             let (requests, receiver) = mpsc::channel(1);
             requests.send(create).await.context("watch")?;
             let watching = client.watch(ReceiverStream::new(receiver)).await;

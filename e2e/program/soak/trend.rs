@@ -1,9 +1,9 @@
-//! The line through a row of figures, one of each minute.
+//! The line through a row of figures, one for each minute.
 //!
-//! Two questions are asked, and growth is what answers both with yes. Is there a trend at all? Of all pairs of minutes, more rise than
-//! fall than chance explains (the test of Mann and Kendall). Is it large enough to matter? The line along the median of the slopes
-//! between any two minutes (Theil and Sen) rises by more than a bound, or the last third of the minutes lies so much above the first
-//! one, as after a step. None of that changes much with a single bad minute.
+//! A figure grows if both of these questions are answered with yes. Is there a trend at all? More pairs of minutes rise than fall, by
+//! more than chance explains (the test of Mann and Kendall). Is it large enough to matter? The line along the median of the slopes
+//! between any two minutes (Theil and Sen) rises by more than a bound, or the last third of the minutes is above the first one by more
+//! than that, as after a step. A single bad minute changes little in any of that.
 
 /// Values that are needed to tell a trend from chance.
 pub(super) const FEWEST: usize = 5;
@@ -16,11 +16,11 @@ const SIGNIFICANT: f64 = 1.645;
 pub(super) struct Bound {
     /// A part of its median.
     pub(super) part: f64,
-    /// And so much in any case.
+    /// Plus this much in any case.
     pub(super) noise: f64,
 }
 
-/// What a row of figures does.
+/// Trend of a row of figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Trend {
     /// The median.
@@ -171,7 +171,7 @@ mod tests {
         let trend = Trend::of(&[100.0, 110.0, 120.0, 130.0, 140.0], BOUND);
         assert!(!trend.is_flat(), "{trend:?}");
         assert_eq!((trend.median, trend.growth, trend.allowed), (120.0, 40.0, 17.0));
-        // A leak behind a saw.
+        // A leak under a sawtooth.
         let saw = (0..30).map(|minute| 100.0 + f64::from(minute % 5) * 4.0 + f64::from(minute) * 2.0);
         assert!(!is_flat(&saw.collect::<Vec<_>>()));
     }

@@ -1,4 +1,4 @@
-//! What the minutes behind the warm-up say: which figures are flat, and which grow.
+//! Result of the minutes after the warm-up: which figures are flat, and which grow.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ const MEMORY: Bound = Bound {
     part: 0.10,
     noise: 24.0,
 };
-/// A segment of the log is there before it is full, and tables that a merge replaces stay until it ends.
+/// A segment of the log is allocated as a whole, and tables that a compaction replaces stay until it ends.
 const DISK: Bound = Bound {
     part: 0.15,
     noise: 96.0,
 };
-/// A p99 is made by syncs of the disk, which others use, too. What grows with what is stored doubles it sooner or later.
+/// A p99 depends on syncs of the disk, which others use, too. A latency that grows with the stored data doubles it sooner or later.
 const P99: Bound = Bound {
     part: 0.50,
     noise: 10.0,
@@ -34,7 +34,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the minutes behind the warm-up, of a load of so many requests a second.
+    /// Judges the minutes after the warm-up, for a load of `rate` requests a second.
     pub(super) fn of(rows: &[Row], rate: u32) -> Self {
         type Figure = (&'static str, &'static str, Bound, fn(&Row) -> f64);
         let figures: [Figure; 4] = [

@@ -26,7 +26,7 @@ pub(super) struct Arrival {
     pub(super) at: Instant,
 }
 
-/// What all watchers receive.
+/// The events that all watchers receive.
 #[derive(Debug)]
 pub(super) struct Arrivals(mpsc::Receiver<Arrival>);
 

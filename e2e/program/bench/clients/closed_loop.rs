@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::grpc::{Connection, Connections};
 
-/// Calls so many times, with so many calls under way; returns how long it took.
+/// Makes `count` calls, `in_flight` of them at a time. Returns how long it took.
 pub(super) async fn run<F: Future<Output = anyhow::Result<()>>>(
     connections: &Connections,
     in_flight: u64,

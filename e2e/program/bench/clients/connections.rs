@@ -43,7 +43,7 @@ pub(super) fn possible(most: u64) -> u64 {
     most.min(files.saturating_sub(OTHER_FILES) / PER_CONNECTION)
 }
 
-/// So many connections, each with one request; before that 16 with 64 each.
+/// Measures `clients` connections with one request in flight on each, and before that 16 connections with 64 on each.
 pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report: &mut Report) -> anyhow::Result<()> {
     let connections = Connections::open(server, 1, Windows::Large).await?;
     let client = connections.get(0);
@@ -73,7 +73,8 @@ pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report
     Ok(())
 }
 
-/// When so many sockets are open: revisions a second, of which each is an update that succeeded, and microseconds of the server for each.
+/// Waits until `connected` sockets are open, then measures. Returns revisions a second, each from a successful update, and microseconds
+/// of the server's CPU for each.
 async fn count(
     server: &Server,
     client: &Connection,
@@ -113,7 +114,7 @@ fn sockets(server: &Server) -> anyhow::Result<u64> {
     let path = format!("/proc/{}/fd", server.pid());
     let mut sockets = 0;
     for entry in std::fs::read_dir(&path).with_context(|| format!("read {path}"))? {
-        // a file that was closed meanwhile has no link
+        // a file that was closed since it was listed has no link
         let link = std::fs::read_link(entry?.path());
         sockets += u64::from(link.is_ok_and(|link| link.to_string_lossy().starts_with("socket:")));
     }

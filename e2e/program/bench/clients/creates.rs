@@ -17,7 +17,7 @@ use crate::bench::{requests, updates};
 
 const VALUE: usize = 512;
 
-/// So many creates, then deletes of the same keys.
+/// Creates this many keys, then deletes them.
 pub(super) async fn measure(server: &Server, count: u64, report: &mut Report) -> anyhow::Result<()> {
     let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
     let revisions: Vec<_> = (0..count).map(|_| Cell::new(0)).collect();

@@ -25,7 +25,7 @@ const FRAME_HEAD: usize = 5;
 /// Streams of a connection before the server has announced its own bound.
 const STREAMS: usize = 4_096;
 
-/// How much a server may send before somebody reads.
+/// Number of bytes that a server may send before the client reads them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Windows {
     /// HTTP/2's default: 64 KiB for a stream, and for a connection.
@@ -38,7 +38,7 @@ pub(super) enum Windows {
 #[derive(Debug)]
 pub(super) struct Connections {
     all: Vec<Connection>,
-    /// A connection that fails also fails its calls, so nobody looks at these results.
+    /// A connection that fails also fails its calls, so these results are ignored.
     drivers: JoinSet<Result<(), h2::Error>>,
 }
 

@@ -1,4 +1,4 @@
-//! Many watches of keys that nobody writes: what each holds of the server's memory.
+//! Many watches of keys that are not written: the server memory that each watch takes.
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const CONNECTIONS: usize = 10;
 /// Over all connections.
 pub(super) const STREAMS: u64 = 100;
 
-/// So many watches, rounded up to as many on each stream. In the end one of each stream must receive an event.
+/// Opens this many watches, rounded up to the same number on each stream. In the end, one watch of each stream must receive an event.
 pub(super) async fn measure(server: &Server, watches: u64, report: &mut Report) -> anyhow::Result<()> {
     let per_stream = watches.div_ceil(STREAMS);
     let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Requests that are due and not yet taken; the pacing thread waits when there are more.
 const DUE: usize = 1_024;
 
-/// When each request is to be sent.
+/// The time at which each request is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     began: Instant,

@@ -98,7 +98,7 @@ async fn put(connection: Connection, n: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads so many events, which come in the order of revisions without a gap.
+/// Reads `count` events, which must come in the order of revisions without a gap.
 async fn catch_up(mut stream: WatchStream, count: u64) -> anyhow::Result<()> {
     let (mut received, mut last) = (0, None);
     while received < count {

@@ -13,9 +13,9 @@ use super::keys::{VALUE, key};
 
 /// Time for an index of keys to be built.
 const BUILT: Duration = Duration::from_secs(600);
-/// A directory has settled when its size has changed by less than a hundredth in so many looks, a second apart.
+/// Number of looks, a second apart, in which the size of a directory must change by less than a hundredth until it counts as settled.
 const LOOKS: usize = 5;
-/// One that does not settle is taken as it is.
+/// A directory that does not settle in this time is measured as it is.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Bytes of all keys and values, each once.
@@ -23,7 +23,7 @@ pub(super) fn live(keys: u64) -> u64 {
     keys * (key(0).len() + VALUE) as u64
 }
 
-/// Bytes of a directory when a server has ended what it does in the background.
+/// Bytes of a directory after a server has finished its background work.
 pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
     let deadline = Instant::now() + SETTLED;
     let mut sizes = vec![size(dir)?];
@@ -63,7 +63,7 @@ pub(super) fn forget_peak(server: &Server) -> anyhow::Result<u64> {
     Ok(server.usage()?.rss)
 }
 
-/// Bytes that the files of a directory occupy. A server may remove files meanwhile.
+/// Bytes that the files of a directory occupy. A server may remove files while they are listed.
 pub(super) fn size(dir: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use super::keys::{STEP, VALUE, client, key, put};
 use crate::bench::{requests, updates};
 
-/// Requests under way in loads, on so many connections.
+/// Requests in flight in a load, over [`CONNECTIONS`] connections.
 const IN_FLIGHT: u64 = 256;
 const CONNECTIONS: usize = 4;
 /// Of a list, as kube-apiserver's watch cache asks.
@@ -30,7 +30,7 @@ const PROBES: usize = 20;
 const COUNTED_PAGE: i64 = 500;
 const COUNTS: usize = 21;
 
-/// A compaction, and puts meanwhile.
+/// A compaction, and the puts that were made while it ran.
 pub(super) struct Compaction {
     pub(super) took: Duration,
     /// 99 of 100 puts took less.
@@ -55,7 +55,7 @@ impl Load {
         })
     }
 
-    /// Does something with so many keys, from this one on; answers with the rate.
+    /// Makes one request for each of [`Load::requests`] keys, from the `from`th one on in a scattered order. Returns the rate.
     async fn run<F: Future<Output = anyhow::Result<()>>>(
         &self,
         from: u64,
@@ -123,7 +123,7 @@ impl Load {
         Ok(self.superseded() as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// Compacts everything, and meanwhile puts one after the other.
+    /// Compacts everything, and puts again and again while the compaction runs.
     pub(super) async fn compact(&self) -> anyhow::Result<Compaction> {
         let mut kv = self.clients[0].clone();
         let revision = updates::revision(&mut kv).await?;
@@ -260,7 +260,7 @@ impl Load {
         Ok(longest)
     }
 
-    /// Deletes the first keys at once, and meanwhile puts one after the other.
+    /// Deletes the first keys with one request, and puts again and again while it runs. Returns the longest time of a put.
     pub(super) async fn delete(&self, count: u64) -> anyhow::Result<Duration> {
         let mut kv = self.clients[0].clone();
         let per_namespace = self.keys.div_ceil(1_000);
@@ -295,7 +295,7 @@ impl Load {
     }
 }
 
-/// Reads key `n`, which must be there.
+/// Reads key `n`, which must exist.
 pub(super) async fn get(mut kv: KvClient<Channel>, n: u64) -> anyhow::Result<()> {
     let request = pb::RangeRequest {
         key: key(n).into(),

@@ -1,4 +1,4 @@
-//! Processor time and memory of every process of a cluster, and what it asks of TiKV when nobody asks it.
+//! Processor time and memory of every process of a cluster, and its requests to TiKV while it is idle.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Update transactions for a while, with the flush behind them.
+//! Update transactions for a while, and the flushes that they cause.
 
 use e2e::server::{Program, Server};
 use pb::kv_client::KvClient;
@@ -11,7 +11,7 @@ use crate::bench::{requests, updates};
 use e2e::goal::Goal;
 use e2e::wire::etcdserverpb as pb;
 
-/// To learn how many make so many seconds.
+/// Updates that measure the rate, to calculate the number of updates that takes a given time.
 const PROBE: u64 = 20_000;
 /// A minute of updates is more than etcd's default quota.
 const NO_QUOTA: &str = "--quota-backend-bytes=-1";
@@ -52,7 +52,7 @@ pub(super) async fn on_tikv(
     Ok(lines)
 }
 
-/// Updates for about so many seconds, and how many there were in all.
+/// Sends updates for about this many seconds. Returns the outcome and the number of all updates, those of the probe included.
 async fn sustained(
     server: &Server,
     kv: &mut KvClient<Channel>,

@@ -1,4 +1,4 @@
-//! A lease ends in its time: not before, and not after everybody has left it alone for long.
+//! Leases expire in time: not early, and not long after their last keep-alive.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) fn check(history: &History, timeline: &Timeline, owned: &Owned, wrong
         if owned.by(revision).is_some() {
             continue;
         }
-        // nobody's own revision: a lease's end
+        // a revision that no operation made: the expiry of a lease
         for event in &change.events {
             let before = timeline.state(revision - 1).and_then(|state| state.get(event.key()));
             let lease = before.and_then(|kv| history.leases.iter().find(|lease| lease.id == kv.lease));

@@ -84,7 +84,7 @@ fn makes(effect: &Effect, change: Option<&Change>) -> bool {
     change.is_some_and(|change| change.events == events)
 }
 
-/// A revision is refused only when somebody has asked for its compaction.
+/// A revision is refused as compacted only after the compaction of a later one was requested.
 fn compacted(operation: &Operation, history: &History, wrong: &mut Vec<String>) {
     let wanted = operation.request.then.iter().find_map(|op| match op {
         Op::Range { revision, .. } if *revision > 0 => Some(*revision),
@@ -96,7 +96,7 @@ fn compacted(operation: &Operation, history: &History, wrong: &mut Vec<String>) 
     }
 }
 
-/// Operations without an answer that show in what was put: they are there wholly, and once.
+/// Finds operations without an answer by the values that they put. Such an operation must be applied completely, and only once.
 fn find_unknown(history: &History, timeline: &Timeline, owned: &mut Owned, wrong: &mut Vec<String>) {
     let put: BTreeMap<Value, i64> = timeline
         .changes()
@@ -135,8 +135,8 @@ fn find_unknown(history: &History, timeline: &Timeline, owned: &mut Owned, wrong
     }
 }
 
-/// Deletes without an answer are known by their keys. Whichever was called first takes the first: none of them has
-/// returned, so no other choice could be right where this is not.
+/// Deletes without an answer are recognized by their keys. The delete that was called first gets the first revision that fits: none of
+/// them has returned, so if any assignment is right, this one is.
 fn find_deletes(history: &History, timeline: &Timeline, owned: &mut Owned) {
     let mut waiting: Vec<usize> = (0..history.operations.len())
         .filter(|at| {

@@ -3,7 +3,7 @@
 use super::operations::Owned;
 use crate::chaos::history::{At, History, Method, Op, Outcome, Told};
 
-/// Place in the order of all things: behind the write of a revision come the reads that show it.
+/// Place in the order of all requests: reads that show a revision come after its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Write(i64),

@@ -301,7 +301,7 @@ fn a_stream_may_break_only_with_its_member() {
     check(&history).unwrap();
 }
 
-/// The good history, and a key with a lease that a revision of nobody's takes at 70 ms.
+/// The good history, and a key whose lease expires at 70 ms, at a revision that no operation made.
 fn leased(renewed: u64) -> History {
     let mut history = good();
     let put = Op::Put {

@@ -59,7 +59,7 @@ struct Reader<'a> {
     watcher: &'a Watcher,
     history: &'a History,
     timeline: &'a Timeline,
-    /// The revision that each watch has to tell next, at least.
+    /// The lowest revision that each watch may send next.
     next: Vec<i64>,
     ended: Vec<bool>,
 }
@@ -133,7 +133,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Events that a watch has to send at that revision, if that is what comes next.
+    /// Events that a watch must send at that revision. An error if another revision must come first, or none is due.
     fn expected(&self, watch: usize, revision: i64) -> Result<Vec<Event>, String> {
         let keys = &self.watcher.watches[watch];
         let next = self.next[watch];
@@ -147,7 +147,8 @@ impl Reader<'_> {
             .ok_or_else(|| format!("revision {revision}, which changed none of {keys:?}"))
     }
 
-    /// Returns true if these are those. What a compaction took may be missing from what came before.
+    /// Returns true if the received events are the expected ones. If a revision is compacted, its events may lack the previous key-value
+    /// pairs.
     fn same(&self, told: &[Event], expected: &[Event]) -> bool {
         let lenient = |event: &Event| self.history.compactions.iter().any(|(_, of)| *of >= event.revision());
         let mut pairs = told.iter().zip(expected);

@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// A request as an API server makes it: put if nobody was there meanwhile, else look.
+    /// A request as an API server makes it: put if the key has not changed since it was read, else get.
     fn update(&mut self) -> Request {
         let compare = match self.seen.take() {
             Some(kv) if self.chance.random_bool(0.3) => Compare::Value(kv.key, kv.value),

@@ -57,7 +57,7 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Moves a member's time of day by so many seconds from the machine's.
+    /// Sets a member's time of day to the machine's plus `seconds`.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl Members {
         Ok(())
     }
 
-    /// Sends a signal. A member that is not there gets none.
+    /// Sends a signal. A member that does not run gets none.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Members {
         Ok(())
     }
 
-    /// SIGKILL; whether it was there.
+    /// Sends SIGKILL. Returns true if the member ran.
     ///
     /// # Errors
     ///
@@ -195,11 +195,11 @@ impl Members {
         Ok(true)
     }
 
-    /// SIGTERM, and waits; whether it was there.
+    /// Sends SIGTERM, and waits for the end. Returns true if the member ran.
     ///
     /// # Errors
     ///
-    /// It does not end with 0, or not at all. One that has not said its first word yet may end as any program does.
+    /// It exits with a status other than 0, or not at all. A member that has not logged anything yet may also be ended by the signal.
     pub(crate) async fn terminate(&mut self, member: usize) -> anyhow::Result<bool> {
         self.check(member)?;
         self.signal(member, Signal::TERM)?;

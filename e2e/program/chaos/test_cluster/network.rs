@@ -71,7 +71,7 @@ pub(crate) enum Direction {
     To,
 }
 
-/// Packets that are lost: of a member, from or to somebody.
+/// Packets that are lost: those of a member, from or to an endpoint.
 pub(crate) type Cut = (usize, Direction, Endpoint);
 
 /// Namespaces, links and cuts.
@@ -82,7 +82,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes the namespaces of so many members.
+    /// Makes the namespaces of this many members.
     ///
     /// # Errors
     ///

@@ -212,7 +212,7 @@ pub(crate) enum TikvFault {
     Faults(Fault),
     /// Answers are late, of all processes or of one.
     Slow(Delay),
-    /// A process stands still.
+    /// A process is paused.
     Pause(u64),
     /// A process is gone.
     Kill(u64),
@@ -245,7 +245,7 @@ impl TikvFault {
         }
     }
 
-    /// A cluster that is as slow as a leader has to bear: always, now and then, by one store in three, or by stalls.
+    /// A cluster that is as slow as a leader must tolerate: always, sometimes, in one store of three, or in stalls.
     pub(crate) fn slow(chance: &mut StdRng) -> Self {
         let millis = Duration::from_millis;
         Self::Slow(match chance.random_range(0..4) {
@@ -274,7 +274,7 @@ impl TikvFault {
             }
             Self::Silence(part) => tikv.silence(&part.first_key(), true),
             Self::Restart => tikv.restart(Tail::Keep).await?,
-            // that such a region is there already is no failure
+            // an existing region with this bound is not a failure
             Self::Split(key) => drop(tikv.split(key).await),
             Self::Move(key, store) => drop(tikv.move_region(key, *store).await),
         }
@@ -344,8 +344,8 @@ fn slow_reads(chance: &mut StdRng) -> Fault {
     }
 }
 
-/// Requests that somebody on the way to TiKV finds too large, or says so: proxies, limits of messages, quotas of memory.
-/// `min_bytes` of them; 0 is all.
+/// Requests of at least `min_bytes`, or all if it is 0, are refused as too large, as by proxies, message size limits or memory quotas on
+/// the way to TiKV.
 pub(crate) fn too_large(min_bytes: usize) -> Fault {
     let refused = Action::Refuse {
         code: RefusalCode::ResourceExhausted,
