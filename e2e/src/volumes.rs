@@ -14,7 +14,7 @@ pub const CLASS: &str = "local";
 pub const COUNT: usize = 40;
 /// A volume for one pod alone has no other mode beside.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
-/// Stated size of each volume. Nobody measures it.
+/// Stated size of each volume. It is not enforced.
 const SIZE: &str = "100Gi";
 
 /// Makes the directories, and gives the objects that go with them.

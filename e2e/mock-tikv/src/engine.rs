@@ -51,7 +51,7 @@ pub(crate) fn server_is_busy(reason: &str) -> Box<errorpb::Error> {
 #[derive(Debug)]
 pub(crate) struct Engine {
     tables: Arc<RwLock<Tables>>,
-    /// The highest timestamp that anybody read at.
+    /// The highest timestamp of all reads.
     max_ts: AtomicU64,
     latches: Arc<Latches>,
     replication: Replication,

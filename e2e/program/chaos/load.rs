@@ -80,7 +80,7 @@ impl Round {
         self.newest.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// The highest revision that anybody has seen.
+    /// The highest revision that any client has seen.
     pub(super) fn newest(&self) -> i64 {
         self.newest.load(Ordering::Relaxed)
     }

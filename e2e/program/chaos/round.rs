@@ -216,7 +216,7 @@ impl Clients {
     }
 }
 
-/// The revision that everybody has before the round.
+/// The revision that all members have before the round.
 async fn begin(cluster: &mut TestCluster) -> anyhow::Result<i64> {
     recover(cluster).await
 }

@@ -1,4 +1,4 @@
-//! A whole Kubernetes on three brains, of which its API server knows one: a follower.
+//! A whole Kubernetes on three brains, whose API server knows only one of them: a follower.
 
 use std::path::Path;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl Brains<'_> {
         }
     }
 
-    /// Kills a member. Returns when it was started again and answers, and the others have seen writes go on.
+    /// Kills a member. Returns when it was started again and answers, and writes have continued.
     async fn kill(&self, member: usize, load: &Load) {
         let name = MEMBERS[member].name;
         let killed = self.0.state().unwrap().programs[name];
@@ -184,7 +184,7 @@ impl Renewals {
         Self { seen, _task: task }
     }
 
-    /// The longest time between two, when so many were seen.
+    /// The longest time between two renewals, once this many were seen.
     async fn longest_gap(&mut self, count: usize) -> Duration {
         let enough = self.seen.wait_for(|seen| seen.len() >= count);
         let seen = tokio::time::timeout(RECOVERY_TIMEOUT, enough)

@@ -81,7 +81,7 @@ fn etcd_client_on(server: &Program, tests: &Path) -> anyhow::Result<Vec<String>>
         output(server.beside(&etcdctl).args(args))?;
     }
     let mut results = Vec::new();
-    // The one that is left out adds a fourth member that somebody has to start.
+    // The skipped test adds a fourth member, which the test does not start itself.
     for (name, args) in [
         ("client", &["--include-ignored", "--skip", "test_cluster"][..]),
         ("namespace", &[]),

@@ -1,4 +1,4 @@
-//! The cluster's store is killed under load, and everything goes on.
+//! The cluster's store is killed under load, and everything continues to work.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |kills| kills.parse().unwrap());
     let it = exclusive().await;
     let _deadline = Watchdog::within(RECOVERY_TIMEOUT * u32::try_from(kills + 5).unwrap());
-    // what stood in a batch that nobody was told of, and the operator, if there is one, without its API server
+    // lines about a batch that was never acknowledged, and from the operator, if it runs, while its API server does not answer
     for text in [
         "truncated an incomplete, unacknowledged batch",
         "cut the newest journal of the rows",

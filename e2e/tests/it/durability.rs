@@ -1,5 +1,5 @@
-//! A brain that ends at any instant, or whose power or bits go: nothing that was acknowledged is lost, and nothing is there that was
-//! not written.
+//! A brain that ends at any instant, loses its power or has flipped bits in its files: it loses nothing that was acknowledged, and shows
+//! nothing that was not written.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -67,7 +67,7 @@ const KILLED: i32 = 9;
 /// For a load to come to its end.
 const LOAD: Duration = Duration::from_secs(120);
 
-/// What brains may log behind such an end.
+/// Messages that brains may log after such an end.
 const TORN: [&str; 3] = [
     "truncated an incomplete, unacknowledged batch",
     "cut the newest journal of the rows",

@@ -74,8 +74,8 @@ fn etcdctl_locks_and_elects() {
     server.stop().unwrap();
 }
 
-/// Commands with the same output on both, in order. `LEASE` is the lease that was granted last, `DIR` a directory; behind ` < ` stands
-/// what is typed, with `;` for ends of lines.
+/// Commands with the same output on both, in order. `LEASE` is the lease that was granted last, `DIR` a directory. The text after ` < `
+/// is typed, with `;` for line ends.
 const COMMANDS: &[&str] = &[
     "version",
     "completion bash",
@@ -271,7 +271,7 @@ fn etcdctl_watches_mirrors_and_checks() {
         "no older etcd reads what a brain stores"
     );
     Etcdctl::start(&server, &["check", "datascale", "--load=s"]).ends_well();
-    // Whether it is fast enough is a matter of the machine.
+    // The result of the speed check depends on the machine.
     let lines = checked.says(usize::MAX).join("\n");
     assert!(lines.contains("Throughput"), "{lines}");
     server.stop().unwrap();

@@ -1,5 +1,5 @@
-//! Clients of followers while the leader goes: locks and elections go on, and watches end only when nothing is
-//! heard any more.
+//! Clients of followers while the leader fails: locks and elections continue, and watches end only once neither a leader nor storage
+//! answers.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-/// Waits until so many keys of a prefix are there: of one who holds, and those who wait.
+/// Waits until this many keys of a prefix exist: that of the holder, and those of the waiting clients.
 async fn until_there_are(count: i64, channel: &Channel, prefix: &str) {
     let range = pb::RangeRequest {
         key: bytes(prefix),
@@ -179,7 +179,7 @@ async fn locks_and_elections_through_followers_outlive_a_change_of_leader() {
     cluster.members.stop().unwrap();
 }
 
-/// A request of a client that wants to be told when there is no leader, or of one that does not.
+/// A request of a client that requires a leader, or of one that does not.
 fn told<T>(message: T, is_told: bool) -> Request<T> {
     let mut request = Request::new(message);
     if is_told {

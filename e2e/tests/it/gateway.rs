@@ -98,7 +98,7 @@ impl Gateway {
     }
 }
 
-/// So many lines of a stream that goes on, and more if they come together.
+/// The next `count` lines of an open stream, or more if they arrive together.
 async fn next_lines(stream: &mut Incoming, count: usize) -> Vec<Result<Value, String>> {
     let mut text = String::new();
     while text.lines().count() < count || !text.ends_with('\n') {

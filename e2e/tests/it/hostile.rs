@@ -37,7 +37,7 @@ const TXN: &str = "/etcdserverpb.KV/Txn";
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// A brain under attack, with a quiet client that was there before.
+/// A brain under attack, with a quiet client that connected before the attack.
 struct Victim {
     server: Server,
     quiet: KvClient<Channel>,
@@ -140,7 +140,8 @@ fn all_keys() -> pb::RangeRequest {
     }
 }
 
-/// In one transaction, so that three levels stay below the limit of 128, each of which counts what lies around it.
+/// Number of operations in one transaction. A nested transaction counts the operations of those around it, too: three levels stay below
+/// the limit of 128.
 const OPS: usize = 42;
 
 /// The operations in transactions of transactions.

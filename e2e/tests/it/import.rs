@@ -84,7 +84,7 @@ impl Copy {
     }
 }
 
-/// Writes what applications write, until it is told to stop. Compacts now and then. Returns the newest revision.
+/// Writes like an application until `stop` is set. Compacts now and then. Returns the newest revision.
 async fn load(channel: Channel, mut random: StdRng, written: watch::Sender<u32>, stop: watch::Receiver<bool>) -> i64 {
     let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
     let (mut revision, mut leases) = (0, Vec::new());
@@ -212,7 +212,7 @@ async fn assert_copied(source: &Channel, brain: &Server, newest: i64) {
     assert_eq!(header.revision, newest + 1);
 }
 
-/// The copy goes on with the next endpoint when the member that it follows ends.
+/// The copy continues with the next endpoint when the member that it follows ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_of_three_members_is_copied_to_tikv_while_one_of_them_ends() {
     let _deadline: watchdog::Watchdog = deadline();

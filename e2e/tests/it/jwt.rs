@@ -90,7 +90,7 @@ fn part(token: &str, n: usize) -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
 }
 
-/// The same token, signed by nobody.
+/// The same token without a signature.
 fn unsigned(token: &str) -> String {
     let claims = token.split('.').nth(1).unwrap();
     let head = URL_SAFE_NO_PAD.encode(br#"{"alg":"none","typ":"JWT"}"#);

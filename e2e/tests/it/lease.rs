@@ -161,7 +161,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
         );
     }
 
-    // By request: nothing is refused meanwhile.
+    // By request: no write is refused during the move.
     let done = std::sync::atomic::AtomicBool::new(false);
     let target_id = members::status(server.endpoint())
         .await
@@ -191,7 +191,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
     assert_eq!(holder(&leases, NAME).await, "guest");
     assert!(http(port, "/").unwrap().ends_with("{\"name\":\"guest\"}"));
 
-    // By SIGTERM: as well.
+    // By SIGTERM: no write is refused either.
     let done = std::sync::atomic::AtomicBool::new(false);
     let stopped = async {
         let stopped = tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
@@ -324,12 +324,12 @@ async fn a_member_refuses_a_lease_that_lives_in_its_own_store() {
     let api = ApiServer::start(&members.url(0).unwrap()).await;
     let refused =
         format!("the lease {NAMESPACE}/{NAME} is stored in this very store, at /registry/leases/{NAMESPACE}/{NAME}");
-    // There is no such Lease yet: it is found when the member leads.
+    // There is no such Lease yet: it is found once the member leads.
     let flags = by_lease(&api.home.tenant_kubeconfig(), NAME);
     let shared = members.shared_flags();
     let said = says_and_ends(guest.start(&shared, &flags));
     assert!(said.contains(&refused), "{said}");
-    // The others go on, and are not disturbed again: now it is found at the start.
+    // The other members continue, and a second start does not disturb them: this time, the Lease is found at the start.
     let mut kv = KvClient::new(members.server(1).unwrap().connect().await.unwrap());
     until("a leader", async || {
         kv.put(pb::PutRequest {

@@ -1,4 +1,4 @@
-//! The locks that a leader leaves in TiKV when it is killed in the middle of a flush hold nobody up.
+//! The locks that a leader leaves in TiKV when it is killed in the middle of a flush do not block other members.
 
 use std::time::Duration;
 
@@ -83,12 +83,12 @@ async fn fault(tikv: &MockTikv, fault: Value) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
     let _deadline = deadline();
-    // whoever waited for their end would wait for ever
+    // a member that waited for these locks to expire would wait for ever
     let tikv = MockTikv::start(None, &["--lock-ttl=3600s"]).unwrap();
     let program = Program::kubebrain().unwrap();
     let mut members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
     let leader = members.leader().await.unwrap();
-    // what lies in one region is committed in one phase, and leaves no locks
+    // a transaction within one region is committed in one phase, and leaves no locks
     let rows: String = members
         .first_key(b'r')
         .unwrap()
@@ -98,7 +98,7 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
     tikv.command("POST", "/split", Some(json!({"key": rows})))
         .await
         .unwrap();
-    // of a flush's transactions the first phase is done, and no second one
+    // the transactions of a flush complete the first phase, but not the second
     let lost = json!({"kind": "lose_request", "silent": true});
     let stuck = fault(&tikv, json!({"rpc": "commit", "action": lost})).await;
     fill(&mut kv(&members, leader).await).await;

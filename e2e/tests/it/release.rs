@@ -47,7 +47,7 @@ impl ClusterContext {
         chart::said(chart::helm(&arguments, values));
     }
 
-    /// Kinds and names of this list of kinds that have to do with us.
+    /// Kinds and names of our objects among these kinds.
     fn ours(&self, kinds: &str) -> Vec<String> {
         let all = self
             .kubectl

@@ -33,7 +33,7 @@ fn etcdutl() -> PathBuf {
     built.unwrap().join("etcdutl")
 }
 
-/// Writes history with everything in it that a snapshot has to keep. Returns the compacted and the newest revision.
+/// Writes a history with everything in it that a snapshot must keep. Returns the compacted and the newest revision.
 async fn write(channel: &Channel) -> (i64, i64) {
     let mut kv = KvClient::new(channel.clone());
     let mut lease = LeaseClient::new(channel.clone());
@@ -272,7 +272,7 @@ async fn snapshots_of_etcd_and_of_a_brain_are_served_by_the_other() {
     for server in [&etcd_of_brain, &brain_of_etcd] {
         let channel = server.connect().await.unwrap();
         assert_same(&read(&channel, revisions).await, &expected, server.name());
-        // Writing goes on behind the restored revision.
+        // Writes continue after the restored revision.
         let mut kv = KvClient::new(channel.clone());
         let put = pb::PutRequest {
             key: "key/9".into(),
@@ -293,7 +293,7 @@ async fn snapshots_of_etcd_and_of_a_brain_are_served_by_the_other() {
     brain_of_etcd.stop().unwrap();
 }
 
-/// The member that does not lead has all of it, too.
+/// A member that does not lead has the complete snapshot, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshot_of_a_follower_on_tikv_is_served_by_etcd() {
     let _deadline: watchdog::Watchdog = deadline();

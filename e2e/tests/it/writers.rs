@@ -57,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Waits for so many more acknowledged writes.
+    /// Waits for this many more acknowledged writes.
     pub(crate) async fn acknowledge(&self, more: usize) {
         let mut writes = self.acknowledged.writes.subscribe();
         let enough = *writes.borrow() + more;
@@ -101,7 +101,7 @@ impl Load {
         timeout(RECOVERY_TIMEOUT, listed).await.expect("a list in time")
     }
 
-    /// Ends the writers; everything that was acknowledged to them is there. Says how much that was.
+    /// Ends the writers, and checks that everything acknowledged to them is stored. Returns a summary of them.
     pub(crate) async fn end(mut self) -> String {
         self.stop.send(true).unwrap();
         let writers = std::mem::take(&mut self.writers).join_all().await;
@@ -207,8 +207,7 @@ fn value(config_map: &ConfigMap) -> u64 {
     config_map.data.as_ref().unwrap()["value"].parse().unwrap()
 }
 
-/// One object, counted up by updates of which each names the resourceVersion it builds on, and beside it a new object
-/// for each tenth value.
+/// Increments one object by updates, each with the resourceVersion that it builds on, and creates a new object for each tenth value.
 struct Writer {
     name: String,
     api: Api<ConfigMap>,

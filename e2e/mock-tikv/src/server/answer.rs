@@ -107,7 +107,7 @@ async fn surely<C: Command>(at: &Process, command: C, after: Duration) -> Result
     task.await.map_err(|error| Status::internal(error.to_string()))?
 }
 
-/// Nobody waits for the answer of a message that arrives late.
+/// A message that arrives late has no caller that waits for its answer.
 fn deliver_later<C: Command>(at: &Process, command: C, after: Option<Duration>) {
     let process = at.clone();
     let message = async move {

@@ -10,7 +10,7 @@ use super::Round;
 use super::client::Client;
 use crate::chaos::history::{Answer, Compare, Done, Keys, Kv, Method, Op, Operation, Outcome, Request};
 
-/// The keys of a round: few, so that everybody meets everybody.
+/// The keys of a round: few, so that all clients use the same ones.
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Between two requests of one client; longer after an error.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(40));

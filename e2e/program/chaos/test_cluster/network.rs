@@ -1,4 +1,4 @@
-//! The network between the members and everybody else, which can be cut.
+//! The network between the members and all other processes, which can be cut.
 //!
 //! All namespaces and links live in a network and a mount namespace of this process, and go with it.
 

@@ -21,7 +21,7 @@ const CLUSTERS: &str = "manifests/argocd/tenant/cluster";
 pub(super) struct Repository(PathBuf);
 
 impl Repository {
-    /// Makes it, with what the app of apps leads to. What needs cert-manager is left out: there is none in the cluster.
+    /// Makes it, with everything that the app of apps refers to. Objects that need cert-manager are left out: the cluster has none.
     pub(super) fn create(repositories: &Path) -> Self {
         let repository = Self(repositories.join(NAME));
         fs::create_dir(&repository.0).unwrap();

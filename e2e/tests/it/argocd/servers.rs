@@ -188,7 +188,7 @@ impl Servers {
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
         command.args(enter).args(arguments).env("PATH", path);
         command.env("HOME", self.path("home")).env("TMPDIR", self.path("tmp"));
-        // the way to the cluster that it runs beside, of which its flag does not tell all parts
+        // access to the cluster that it runs beside; its flag does not pass all parts of it
         command.env("KUBECONFIG", &self.kubeconfig);
         for (variable, directory) in [("TLS", "tls"), ("SSH", "ssh"), ("GPG", "gpg")] {
             command.env(format!("ARGOCD_{variable}_DATA_PATH"), self.path(directory));

@@ -210,7 +210,7 @@ fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     Some(Value::Object(patch))
 }
 
-/// Pods of one name that were there, by their uid, since this began.
+/// Uids of the pods of one name that existed since this began.
 pub(super) struct Incarnations {
     seen: Arc<Mutex<BTreeSet<String>>>,
     _task: JoinSet<()>,

@@ -1,4 +1,4 @@
-//! Clients that vanish, do not read, or are many: nobody else notices.
+//! Clients that vanish, do not read, or are many: other clients do not notice.
 
 use super::*;
 use pb::watch_client::WatchClient;

@@ -41,7 +41,7 @@ fn used(attempt: &Attempt) {
     server.stop().unwrap();
 }
 
-/// The directory still works, and everything is there.
+/// Checks that the directory still works, and that all keys exist.
 fn is_whole(attempt: &Attempt) {
     let server = Server::start_in(&Program::kubebrain().unwrap(), &attempt.data(), &[]).unwrap();
     let count = tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -119,7 +119,7 @@ fn damage_in_every_part_of_a_directory_is_named_and_left_alone() {
     used(&attempt);
     let data = attempt.data();
     let flip = |bytes: &mut Vec<u8>| {
-        // in the middle of what was written, with more behind it
+        // in the middle of the written bytes, with more after it
         let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
         bytes[written / 2] ^= 1;
     };

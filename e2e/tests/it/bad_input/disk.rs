@@ -70,7 +70,7 @@ async fn check(kv: &mut KvClient<Channel>, acknowledged: usize) {
         ..pb::RangeRequest::default()
     };
     let found = kv.range(all).await.unwrap().into_inner();
-    // what was refused may be there or not: it was never said that it is not
+    // the refused write may be stored or not: its error does not rule that out
     assert!(
         found.kvs.len() == acknowledged || found.kvs.len() == acknowledged + 1,
         "{} found",

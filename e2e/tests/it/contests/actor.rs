@@ -34,7 +34,7 @@ pub(super) struct Actor {
     pub(super) answers: Vec<String>,
 }
 
-/// A call that goes on while others are made.
+/// A call that runs while others are made.
 pub(super) struct Apart<T>(JoinSet<T>);
 
 impl<T: Send + 'static> Apart<T> {
@@ -111,7 +111,7 @@ impl Actor {
         self.kv.range(range).await.unwrap().into_inner().count
     }
 
-    /// Waits until so many keys of this name are there: none or one.
+    /// Waits until this many keys of this name exist: none or one.
     pub(super) async fn until(&mut self, key: &str, count: i64) {
         within(async { while self.count(key).await != count {} }).await;
     }

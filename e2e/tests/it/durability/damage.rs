@@ -22,9 +22,9 @@ const FLIPS: usize = 3;
 const MANY_FLIPS: usize = 60;
 const LONG: &str = "KUBEBRAIN_LONG";
 const REVISIONS: i64 = 12;
-/// The time that a server has to name a file.
+/// Time within which a server must name a file.
 const NAMING: Duration = Duration::from_secs(10);
-/// The last write before the end: its bytes are the last in the log, where damage cannot be told from a batch that was cut short.
+/// The last write before the end: its bytes are the last in the log, where damage cannot be distinguished from a batch that was cut off.
 const LAST: &[u8] = b"last";
 
 /// Everything that a store answers.
@@ -168,7 +168,7 @@ async fn refusal(program: &Program, (dir, file): (&Path, &Path), head: i64, want
     }
 }
 
-/// What a server says of a file, once it has named it or has ended: a client may learn of the damage before the log does.
+/// Returns the log of a server once it has named a file or has ended: a client may see the damage before the log names it.
 async fn said(server: &mut Server, file: &Path) -> String {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     let is_named = async {

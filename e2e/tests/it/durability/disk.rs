@@ -35,8 +35,8 @@ impl Disk {
         Self::make(TempDir::new().unwrap(), None)
     }
 
-    /// One that takes a block from a pool at the first write to it. The file system does not know when the pool is empty: it takes what
-    /// is written into memory, and its own blocks are there, but it cannot bring new blocks of files to the device.
+    /// A disk that takes a block from a pool at the first write to it. The file system does not know when the pool is empty: it accepts
+    /// writes into memory, and its own blocks are allocated, but it cannot write new blocks of files to the device.
     pub(super) fn thin() -> Self {
         let dir = TempDir::new().unwrap();
         let pool = dir.path().join("pool");
@@ -46,7 +46,7 @@ impl Disk {
             .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
             .arg(&pool));
         let mut disk = Self::make(dir, Some(pool));
-        // Blocks that the file system does not use go back to the pool; all others are there.
+        // Blocks that the file system does not use return to the pool; all others stay allocated.
         run(Command::new("fstrim").arg(&disk.at));
         disk.is_mounted = true;
         disk
@@ -68,7 +68,8 @@ impl Disk {
         }
         let mut disk = Self::attach(dir, file, at, pool);
         if disk.pool.is_some() {
-            // A loop device reports success for a request of which only a part could be written: with requests of one block there are none.
+            // A loop device reports success for a request that could be written only in part. A request of one block is never written in
+            // part.
             let name = Path::new(&disk.device).file_name().unwrap();
             std::fs::write(Path::new("/sys/block").join(name).join("queue/max_sectors_kb"), "4").unwrap();
         }
@@ -116,7 +117,8 @@ impl Disk {
         self.is_mounted = false;
     }
 
-    /// From this instant on the device gets nothing more, and what it has not got is lost. The file system is to be unmounted next.
+    /// From this instant on, the device receives nothing more, and data that it has not received is lost. Next, the file system must be
+    /// unmounted.
     pub(super) fn cut_power(&self) {
         run(Command::new("perl").args(["-e", SHUT_DOWN]).arg(&self.at));
     }

@@ -19,10 +19,10 @@ pub(super) async fn lose_power(
     (server, load): (Server, Load),
     written: &mut Written,
 ) {
-    // The kernel itself goes on, and answers a sync that is under way as if its blocks were on the device.
+    // The kernel itself continues, and answers a sync in progress as if its blocks were on the device.
     load.is_late();
     disk.cut_power();
-    // It may have noticed, and ended by itself; writers get no answer either way.
+    // The brain may have noticed, and ended by itself; writers get no answer either way.
     drop(server);
     written.join(load).await;
     if disk.is_thin() {

@@ -1,4 +1,4 @@
-//! A restore of a snapshot that is killed goes on when the same command is given again.
+//! A restore of a snapshot that is killed continues when the same command is run again.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};

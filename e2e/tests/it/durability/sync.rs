@@ -1,7 +1,7 @@
-//! Syncs that fail: the kernel took what was written, but cannot bring it to the device.
+//! Syncs that fail: the kernel accepted the writes, but cannot bring them to the device.
 //!
-//! Its pages count as clean from then on: they are read as if all were well, another sync succeeds, and they are gone with the power. So
-//! nothing may be acknowledged behind a failed sync, and the next process must not rely on what it reads.
+//! Their pages count as clean from then on: reads return them as if nothing had failed, another sync succeeds, and they are lost with the
+//! power. So nothing may be acknowledged after a failed sync, and the next process must not rely on what it reads.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -50,13 +50,13 @@ async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
     assert!(disk.is_clean(), "the file system is damaged");
 }
 
-/// Has the kernel try to write all pages of journals, as it does when they are old: rows were written behind the last sync.
+/// Makes the kernel try to write all pages of journals, as it does when they are old: rows were written after the last sync.
 fn write_back(data: &Path) {
     for entry in std::fs::read_dir(data.join("rows")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "jnl") {
             let synced = File::open(&path).unwrap().sync_all();
-            // The kernel tells an error once: the brain may have heard of it.
+            // The kernel reports an error once: the brain may have received it already.
             if let Err(error) = synced {
                 assert_eq!(error.kind(), ErrorKind::StorageFull, "{}: {error}", path.display());
             }

@@ -32,19 +32,19 @@ type Write = (String, Option<Vec<u8>>);
 /// All that is known of a store.
 #[derive(Default)]
 pub(super) struct Written {
-    /// By revision: what was acknowledged, and what turned out to be there.
+    /// By revision: writes that were acknowledged, and writes in doubt that turned out to be stored.
     history: BTreeMap<i64, Write>,
     /// The keys as they were before that history, with the revisions of their last changes.
     before: BTreeMap<String, (i64, Vec<u8>)>,
-    /// Writes without an answer. Each may be there, once.
+    /// Writes without an answer. Each may be stored, once.
     in_doubt: Vec<Write>,
-    /// Compactions that were acknowledged, and that may have been done.
+    /// The newest compaction that was acknowledged, and the newest that may have been done.
     compacted: (i64, i64),
     /// Numbers of values so far: no value is written twice.
     number: Arc<AtomicU64>,
 }
 
-/// What one writer did until a server did not answer any more.
+/// Record of one writer until its server did not answer any more.
 #[derive(Default)]
 struct Log {
     acknowledged: Vec<(i64, Write)>,
@@ -68,14 +68,14 @@ struct Shared {
 }
 
 impl Load {
-    /// From now on answers come too late to count: what they say may be so or not.
+    /// From now on answers come too late to count: a write that they acknowledge may be stored or not.
     pub(super) fn is_late(&self) {
         self.shared.is_late.store(true, SeqCst);
     }
 }
 
 impl Written {
-    /// Returns when so many writes were acknowledged; writers go on.
+    /// Returns when this many writes are acknowledged; the writers continue.
     pub(super) async fn write_until(&mut self, server: &Server, acknowledged: u64) -> Load {
         let load = self.begin(server).await;
         let reached = async {
@@ -151,7 +151,7 @@ impl Written {
         Load { writers, shared }
     }
 
-    /// Compares all that a store holds with the account, and adds to it what was in doubt and is there.
+    /// Compares everything that a store holds with the account, and adds to it the writes in doubt that are stored.
     pub(super) async fn check(&mut self, server: &Server) {
         let mut kv = KvClient::new(server.connect().await.unwrap()).max_decoding_message_size(usize::MAX);
         let all = kv.range(everything()).await.unwrap().into_inner();
@@ -175,7 +175,7 @@ impl Written {
                 None => self.confirm(revision, found.clone()),
             }
         }
-        // Nobody can ask for what was compacted: only what it led to is kept.
+        // Compacted revisions cannot be read: only the resulting keys are kept.
         let kept = self.history.split_off(&(floor + 1));
         change(&mut self.before, &std::mem::replace(&mut self.history, kept));
         let mut state = self.before.clone();
@@ -192,11 +192,11 @@ impl Written {
             found == state,
             "at revision {head} (compacted {floor}) the keys are not those that were written"
         );
-        // What is not there now never comes.
+        // A write that is not stored now is never stored.
         self.in_doubt.clear();
     }
 
-    /// A write that nobody was told of is there: it must be one that was tried, and is there only once.
+    /// Adds a stored write that was not acknowledged: it must be one that was tried, and must be stored only once.
     fn confirm(&mut self, revision: i64, found: Write) {
         let tried = self.in_doubt.iter().position(|write| *write == found);
         let tried = tried.unwrap_or_else(|| panic!("revision {revision} is {:?}, which nobody wrote", found.0));

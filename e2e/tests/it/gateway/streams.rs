@@ -25,7 +25,7 @@ impl Gateway {
     }
 }
 
-/// The next line of a stream that goes on. Each is sent at once.
+/// The next line of an open stream. Each line is sent at once.
 async fn next_line(stream: &mut Incoming) -> Result<Value, String> {
     let mut lines = next_lines(stream, 1).await;
     assert_eq!(lines.len(), 1, "{lines:?}");

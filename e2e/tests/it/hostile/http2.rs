@@ -43,7 +43,7 @@ pub(super) async fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// A connection that has sent the preface. It reads all that comes, and answers as it has to.
+/// A connection that has sent the preface. It reads everything that arrives, and answers as the protocol requires.
 pub(super) struct Http2 {
     writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
     state: Arc<State>,
@@ -156,7 +156,7 @@ impl Http2 {
         Ok(whole - bytes.len())
     }
 
-    /// Waits until the server has ended so many streams.
+    /// Waits until the server has ended this many streams.
     pub(super) async fn ended(&self, count: usize) {
         loop {
             let changed = self.state.changed.notified();

@@ -1,4 +1,4 @@
-//! Logins with wrong passwords: who knows theirs is not kept waiting by them.
+//! Logins with wrong passwords: they do not keep a user with the right password waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::*;
 
 /// Wrong logins in flight, all for one user, on connections of their own.
 const WRONG: usize = 200;
-/// Right logins, one after the other, while they are there.
+/// Right logins, one after the other, while the wrong ones are in flight.
 const RIGHT: usize = 3;
 
 fn login(name: &str, password: &str) -> pb::AuthenticateRequest {

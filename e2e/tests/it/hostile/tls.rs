@@ -1,4 +1,4 @@
-//! Ports with certificates: who brings none gets nothing, and shuts nobody out.
+//! Ports with certificates: a client without a certificate is not served, and does not shut out other clients.
 
 use std::fs;
 use std::net::TcpStream as BlockingStream;
@@ -68,7 +68,7 @@ impl Pki {
         endpoint.connect().await
     }
 
-    /// The answer to `GET path` of somebody without a certificate, or why there is none.
+    /// The answer to `GET path` for a client without a certificate, or the reason why there is none.
     fn get_without_certificate(&self, port: u16, path: &str) -> std::io::Result<String> {
         use std::io::{Read as _, Write as _};
         let mut roots = rustls::RootCertStore::empty();

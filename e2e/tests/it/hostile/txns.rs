@@ -55,7 +55,7 @@ async fn nested_counts_stop_no_writes() {
             ..all_keys()
         }))
     });
-    // it is a write, and what is counted is no more what others see
+    // the put makes it a write, so the counts are not of the state that other clients see
     let ops = [op(Op::RequestPut(put("counted", Vec::new())))]
         .into_iter()
         .chain(counts);
@@ -63,7 +63,7 @@ async fn nested_counts_stop_no_writes() {
     attack(&mut victim, &request, 1).await;
 }
 
-/// Sends the request on so many connections and leaves; others are served before and after.
+/// Sends the request on `times` connections and leaves; other clients are served before and after.
 async fn attack(victim: &mut Victim, request: &[u8], times: usize) {
     let mut attackers = Vec::new();
     for _ in 0..times {

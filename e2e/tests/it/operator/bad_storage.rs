@@ -98,7 +98,7 @@ fn authority_of_tikv_that_is_missing_or_wrong_is_named_and_heals() {
         let after = kit.api::<Pod>().get("a-0").await.unwrap();
         assert_eq!(after.uid(), uid, "the pod was replaced");
 
-        // members that run go on without the Secret; it is named, and heals
+        // running members continue without the Secret; its absence is reported, and heals
         let secrets = kit.api::<Secret>();
         secrets.delete("tikv-ca", &DeleteParams::default()).await.unwrap();
         brains

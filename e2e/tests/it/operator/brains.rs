@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::kit::{Kit, LIMIT};
 
-/// The clock of brains on a machine that does many other things: a leader is not lost because it stands still for a moment.
+/// Election timing for brains on a busy machine: a leader keeps the lead when it stalls for a moment.
 pub(super) fn patient() -> Value {
     json!({"leaseDuration": "4s", "renewDeadline": "3s"})
 }
@@ -123,7 +123,7 @@ impl<'a> Brains<'a> {
         pods
     }
 
-    /// Names of the pods behind one of its Services that are ready.
+    /// Names of the ready pods of one of its Services.
     pub(super) async fn endpoints(&self, service: &str) -> Vec<String> {
         let selector = format!("kubernetes.io/service-name={}-{service}", self.name);
         let api = self.kit.api::<EndpointSlice>();

@@ -1,4 +1,4 @@
-//! Certificates: renewed under load, an authority that is replaced in phases, Secrets of somebody else, an authority that is lost.
+//! Certificates: renewed under load, an authority that is replaced in phases, Secrets of another owner, an authority that is lost.
 
 use std::collections::BTreeSet;
 

@@ -57,10 +57,10 @@ impl Brains<'_> {
         KvClient::new(channel).range(request).await.unwrap().into_inner().count
     }
 
-    /// Has the leader hand over to the member in another pod, as `etcdctl move-leader` does.
+    /// Makes the leader hand over to the member in another pod, as `etcdctl move-leader` does.
     ///
     /// # Errors
-    /// Either is not reached, or does not want to: a roll-out may replace them meanwhile.
+    /// One of them cannot be reached, or refuses: a roll-out may replace them at the same time.
     pub(super) async fn move_leader(&self, to: &Pod) -> Result<(), String> {
         let leader = self.leader().await;
         let leader = self.kit.api::<Pod>().get(&leader).await;

@@ -53,7 +53,7 @@ impl Controllers {
         }
     }
 
-    /// Has a Deployment of so many replicas, and waits until there are as many pods. No node runs them.
+    /// Applies a Deployment with this many replicas, and waits until there are as many pods. No node runs them.
     pub(super) async fn scale(&self, kit: &Kit, replicas: usize) {
         let deployment = json!({
             "apiVersion": "apps/v1",
@@ -85,7 +85,7 @@ impl Controllers {
         .await;
     }
 
-    /// They have worked all the time: nobody took their Lease from them.
+    /// Checks that they have worked all the time: their Lease still has the same holder.
     pub(super) async fn check(&self) {
         let leases = Api::<Lease>::namespaced(self.tenant.clone(), "kube-system");
         let holder = |lease: Lease| lease.spec.map(|spec| (spec.holder_identity, spec.lease_transitions));

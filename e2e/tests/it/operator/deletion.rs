@@ -37,7 +37,7 @@ fn keys_of_a_deleted_cluster_are_wiped_once_tikv_is_back() {
         let kept = write(&beside).await;
         assert!(brains.count_keys().await > 0);
 
-        // nobody is behind the name of PD when the cluster is deleted
+        // no PD answers at its name when the cluster is deleted
         tikv.lead_to(&kit, "nobody").await;
         let clusters = kit.api::<KubeBrainCluster>();
         clusters.delete("a", &DeleteParams::default()).await.unwrap();

@@ -58,7 +58,7 @@ where
     F: Future<Output = ()>,
 {
     let harness = shared_blocking();
-    // its pods' logs lie in directories that begin with its name, and the operator names the object with each line
+    // the logs of its pods are in directories whose names begin with its name, and the operator names the object in each line
     for text in [format!("/pods/{namespace}_"), format!(".{namespace}\"")] {
         harness.cluster.expect_log(&text).unwrap();
     }
@@ -154,7 +154,7 @@ impl Kit {
             .await
     }
 
-    /// A definition of somebody else's objects that takes everything.
+    /// Defines a resource of another project, with a schema that accepts everything.
     pub(super) async fn define(&self, group: &str, version: &str, kind: &str) {
         let plural = format!("{}s", kind.to_lowercase());
         let name = format!("{plural}.{group}");

@@ -122,8 +122,8 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// One writer for each of `members`, on what `watched` says of the pods. A writer with `connections_of` leaves each connection
-    /// after so many writes, for one that is made with the certificates of then.
+    /// Starts one writer for each of `members`, which learns of the pods from `watched`. With `connections_of`, a writer leaves each
+    /// connection after that many writes, for a new one with the certificates that are current then.
     pub(super) async fn start(
         brains: &Brains<'a>,
         members: usize,
@@ -168,7 +168,7 @@ impl<'a> Load<'a> {
         load
     }
 
-    /// Waits for so many more acknowledged writes.
+    /// Waits for this many more acknowledged writes.
     pub(super) async fn acknowledge(&self, more: usize) {
         let mut written = self.written.subscribe();
         let enough = *written.borrow() + more;
@@ -206,7 +206,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Ends the writers. Every acknowledged write is there.
+    /// Ends the writers, and checks that every acknowledged write is stored.
     pub(super) async fn end(mut self) -> Outcome {
         self.stop_writers().await;
         let outcome = std::mem::take(&mut *self.outcome.lock().unwrap());
@@ -230,14 +230,14 @@ pub(super) struct Paused {
 }
 
 impl Paused {
-    /// All of it is there.
+    /// Checks that all of them are stored.
     pub(super) async fn check(&self) {
         self.target.check(&self.acknowledged).await;
     }
 }
 
 impl Target {
-    /// Every acknowledged write is there.
+    /// Checks that every acknowledged write is stored.
     async fn check(&self, acknowledged: &[BTreeSet<u64>]) {
         for (number, acknowledged) in acknowledged.iter().enumerate() {
             let there = self.written_by(number).await;
@@ -321,7 +321,7 @@ impl Writer {
                 *connection = self.target.connect(self.number, left.as_deref()).await;
             }
             let Some(to) = connection else {
-                tokio::time::sleep(PACE).await; // nobody serves
+                tokio::time::sleep(PACE).await; // no member serves
                 continue;
             };
             let request = pb::PutRequest {

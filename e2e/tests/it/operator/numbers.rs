@@ -1,4 +1,4 @@
-//! Numbers of the operator, each beside what it is to be: `make bench-operator` prints them.
+//! Figures of the operator, each beside its goal: `make bench-operator` prints them.
 
 mod leader;
 mod process;
@@ -24,7 +24,7 @@ use process::Process;
 const IDLE: Duration = Duration::from_secs(60);
 /// Number of passes that are observed; they are a minute apart.
 const PASSES: usize = 2;
-/// Without a request for so long nothing is going on.
+/// After this time without a request, nothing is in progress.
 const QUIET: Duration = Duration::from_secs(20);
 /// Requests to the API server in passes over a settled cluster.
 const REQUESTS: Goal = Goal::AtMost(0.0);
@@ -122,7 +122,7 @@ fn operator_starts_with_many_clusters() {
             began.elapsed().as_secs_f32()
         ));
         scale_operator(&kit, 0).await;
-        // of no consequence but that it has to be seen
+        // of no consequence, but the operator must observe it
         let patch = Patch::Merge(json!({"spec": {"updateStrategy": {"progressDeadlineSeconds": 601}}}));
         for number in 0..MANY {
             let clusters = kit.api::<KubeBrainCluster>();
@@ -165,7 +165,7 @@ async fn until_all_are_seen(kit: &Kit, limit: Duration) {
     }
 }
 
-/// Has so many replicas of the operator run, and waits until the others are gone.
+/// Scales the operator to this many replicas. For 0, waits until its pods are gone.
 async fn scale_operator(kit: &Kit, replicas: usize) {
     let scale = format!("--replicas={replicas}");
     let name = "deployment/kubebrain-operator";

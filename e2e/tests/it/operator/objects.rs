@@ -205,7 +205,7 @@ fn orphans_are_adopted_and_nothing_is_restarted() {
         clusters.delete("a", &orphan).await.unwrap();
         kit.until_gone::<crds::KubeBrainCluster>("a").await;
         let brains = kit.brains("a", embedded()).await;
-        // a key that others may know is taken over only when somebody says so
+        // a key that others may know is adopted only on explicit request
         let named = |cluster: &crds::KubeBrainCluster| fingerprint_to_adopt(cluster).is_some();
         let cluster = brains.until("naming the authority to adopt", named).await;
         brains

@@ -69,7 +69,7 @@ impl Authority {
         })
     }
 
-    /// A Secret with certificate and key, with which somebody else can sign.
+    /// A Secret with certificate and key, with which another party can sign.
     pub(super) fn signer(&self, name: &str) -> Value {
         let mut secret = self.bundle(name);
         secret["stringData"]["ca.key"] = json!(self.key);

@@ -65,7 +65,7 @@ pub(super) fn in_words(pod: &Pod) -> String {
 /// Something that happened to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It is there, with this image.
+    /// It exists, with this image.
     Made(String),
     /// It serves.
     Ready,
@@ -73,7 +73,7 @@ pub(super) enum Change {
     Unready,
     /// It has been asked to end, by this image.
     Ending(String),
-    /// It is no more.
+    /// It is gone.
     Gone,
 }
 

@@ -24,7 +24,7 @@ pub(super) fn kill(kit: &Kit, pod: &Pod, program: &str) {
     let mut killed = 0;
     for pid in cgroups::processes(kit.harness().cluster.home()).unwrap() {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}"));
-        // one that has ended meanwhile is none of those
+        // a process that has ended since is not one of them
         let (Ok(group), Ok(line)) = (read("cgroup"), read("cmdline")) else {
             continue;
         };

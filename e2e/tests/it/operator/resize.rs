@@ -13,7 +13,7 @@ use super::kit::{self, Kit, LIMIT};
 use super::objects::uids;
 use super::pods;
 
-/// A volume of a class that lets volumes grow, and which somebody else than Kubernetes resizes.
+/// Creates a class that lets volumes grow, and a volume of it that the test resizes itself.
 async fn volume_that_grows(kit: &Kit, name: &str) {
     let class = json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -133,7 +133,7 @@ fn resources_of_a_pod_change_in_place() {
             events.iter().any(about).then_some(()).ok_or("none".to_owned())
         })
         .await;
-        // no node has so many processors: the only member keeps running, and the status says why
+        // no node has that many processors: the only member keeps running, and the status says why
         brains
             .patch(json!({"pod": {"resources": {"requests": {"cpu": "1000", "memory": "32Mi"}}}}))
             .await;

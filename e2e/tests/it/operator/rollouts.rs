@@ -46,7 +46,7 @@ fn check_planned(history: &History) {
     );
 }
 
-/// Waits until so many members are asked to end, and serve again.
+/// Waits until this many members were asked to end, and all members serve again.
 async fn until_replaced(kit: &Kit, watched: &Watched, count: usize) {
     kit.eventually("replaced", async || {
         let history = watched.history();

@@ -1,4 +1,4 @@
-//! The samples, applied as they stand. Beside them only what other programs would do: cert-manager, tidb-operator, TiKV.
+//! The samples, applied unchanged. Beside them only what other programs would do: cert-manager, tidb-operator, TiKV.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The only member and its store: nobody adds an empty one beside it, takes its place in silence, or has it replaced by what does not run.
+//! The only member and its store: it gets no second member with an empty store, an empty store does not take its place in silence, and a
+//! template that does not run does not replace it.
 
 use crds::KubeBrainCluster;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -26,7 +27,7 @@ fn store_that_is_lost_is_named_until_it_is_given_up() {
             .await;
         let lost = store_id(&pinned).unwrap();
 
-        // Somebody adds members while the operator is told to change nothing.
+        // Members are added while the operator is paused.
         brains.patch(json!({"paused": true})).await;
         let three = Patch::Merge(json!({"spec": {"replicas": 3}}));
         let sets = kit.api::<StatefulSet>();
@@ -79,7 +80,7 @@ fn template_that_does_not_run_does_not_reach_the_only_member() {
         let outcome = load.end().await;
         assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
 
-        // One that runs does.
+        // A template that runs does.
         brains.patch(json!({"flags": {"max-txn-ops": "256"}})).await;
         kit.until::<Pod>("a-0", "of the new template", LIMIT, |pod| pod.uid() != before)
             .await;

@@ -104,8 +104,8 @@ impl<'a> MockTikv<'a> {
         timeout(LIMIT, serves).await.expect("TiKV serves in time").unwrap();
     }
 
-    /// Has its Service, one beside the brains and without TLS, lead to the mock of another name, or to nobody if there is none. Waits until
-    /// connections go there: kube-proxy learns of it a second or more after the API server.
+    /// Points its Service, one beside the brains and without TLS, at the mock of another name, or at nothing if there is none. Waits
+    /// until connections go there: kube-proxy learns of the change a second or more after the API server.
     pub(super) async fn lead_to(&self, kit: &Kit, other: &str) {
         kit.try_apply(&self.service(other)).await.unwrap();
         let service = kit.api::<Service>().get(self.name).await.unwrap();
@@ -163,7 +163,7 @@ impl<'a> MockTikv<'a> {
                     "env": [address],
                     "readinessProbe": {"tcpSocket": {"port": 2379}, "periodSeconds": 1},
                     // Everything waits for it. Without a request it gets no CPU for seconds while other pods are busy. It stays until the
-                    // cluster ends, so the requests of all tests together have to fit on the node.
+                    // cluster ends, so the requests of all tests together must fit on the node.
                     "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
                     "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
                     "volumeMounts": mounts,

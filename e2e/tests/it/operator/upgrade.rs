@@ -23,7 +23,7 @@ use crate::writers;
 const MEMBERS: usize = 3;
 /// The address of the tenant's Service; that of the demo is another.
 const TENANT: &str = "10.96.0.21";
-/// The longest that a write may stand still in a planned hand-over, on a machine that starts pods meanwhile.
+/// The longest time that writes may stall in a planned hand-over, on a machine that starts pods at the same time.
 const STALL: Duration = Duration::from_secs(2);
 /// Goal on a machine that does nothing else.
 const STALL_GOAL: Duration = Duration::from_millis(150);
@@ -207,7 +207,7 @@ fn upgrade_goes_on_after_a_pause_an_eviction_and_the_death_of_the_operator() {
     });
 }
 
-/// Evicts whichever member is left with the old image and does not lead, as soon as the budget allows it; nobody if none is left.
+/// Evicts a member that still has the old image and does not lead, as soon as the budget allows it. Does nothing if none is left.
 async fn evict_an_old_follower(brains: &Brains<'_>) {
     let pods = brains.kit.api::<Pod>();
     brains
@@ -229,7 +229,7 @@ async fn evict_an_old_follower(brains: &Brains<'_>) {
         .await;
 }
 
-/// Waits until so many pods of the next version serve.
+/// Waits until this many pods of the next version serve.
 async fn until_replaced(brains: &Brains<'_>, watched: &Watched, count: usize) {
     brains
         .kit

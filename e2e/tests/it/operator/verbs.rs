@@ -14,13 +14,13 @@ use crate::harness::{Harness, exclusive};
 /// API group, resource with its subresource, verb.
 type Right = (String, String, String);
 
-/// Rights for what no test makes happen.
+/// Rights for cases that no test provokes.
 const SELDOM: [(&str, &str, &str); 3] = [
-    // an authority that was made twice at once, of which one is not recorded
+    // an authority that was made twice at the same time, so that one of them is not recorded
     ("", "secrets", "delete"),
-    // a cluster that is given another account, which takes an operator with --allow-unsafe-pods
+    // a cluster that gets another service account, which needs an operator with --allow-unsafe-pods
     ("", "serviceaccounts", "delete"),
-    // a wipe that failed for good is begun anew after minutes
+    // a wipe that failed for good is started again after minutes
     ("batch", "jobs", "delete"),
 ];
 
@@ -41,7 +41,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Requests of the operator, as they stand in the audit log.
+/// Requests of the operator, as recorded in the audit log.
 fn requests(harness: &Harness) -> Vec<Value> {
     let log = fs::read_to_string(audit_log(harness.cluster.home())).unwrap();
     // the last line may be half written

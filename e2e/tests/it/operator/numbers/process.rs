@@ -85,7 +85,7 @@ fn pid(pod: &Pod) -> Option<u32> {
         Some(pid)
     });
     pids.find(|pid| {
-        // processes come and go meanwhile
+        // processes start and end while they are listed
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         read("comm").trim() == NAME && read("cgroup").contains(&group)
     })
