@@ -111,7 +111,7 @@ impl Suite {
     ///
     /// # Errors
     ///
-    /// Go or the module cannot be had, or the build fails.
+    /// Go is missing, the module cannot be downloaded, or the build fails.
     pub fn build(&self, progress: &Progress) -> anyhow::Result<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("storage");
         let read = |file: &str| fs::read(source.join(file)).with_context(|| format!("read {file} in e2e/storage"));

@@ -406,7 +406,7 @@ pub fn arguments(dir: &Path, client: u16, peer: u16) -> Vec<String> {
 ///
 /// # Errors
 ///
-/// None can be had.
+/// No port is free.
 pub fn free_ports() -> anyhow::Result<(u16, u16)> {
     let reserve = || testkit::ports::reserve().context("find a free port");
     Ok((reserve()?, reserve()?))

@@ -18,10 +18,10 @@ pub struct Delay {
     /// Which process, by its number; PD and all stores when absent.
     #[serde(default)]
     pub process: Option<u64>,
-    /// Each answer is so late.
+    /// Each answer is late by this much.
     #[serde(default, rename = "ms", with = "crate::faults::millis")]
     pub by: Duration,
-    /// By up to so much more, or less, at random.
+    /// By up to this much more or less, at random.
     #[serde(default, rename = "jitter_ms", with = "crate::faults::millis")]
     pub jitter: Duration,
     /// The time from the beginning of one stall to that of the next one; there are none when it is zero.
@@ -33,13 +33,13 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Every process answers so late.
+    /// Every process answers late by this much.
     #[must_use]
     pub fn of(by: Duration) -> Self {
         Self { by, ..Self::default() }
     }
 
-    /// Nothing is answered for `stall`, and that each `every`.
+    /// Nothing is answered for `stall` in each period of `every`.
     #[must_use]
     pub fn stalls(every: Duration, stall: Duration) -> Self {
         Self {

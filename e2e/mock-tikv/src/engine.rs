@@ -110,7 +110,7 @@ impl Engine {
             (decision, pending, tables.generation)
         };
         if decision.changes.is_empty() {
-            // Changes still under way on other keys need no waiting for: nothing of them was seen.
+            // There is no need to wait for changes in flight on other keys: the decision did not see them.
             return Ok(decision.reply);
         }
         let (applied, done) = oneshot::channel();
@@ -192,7 +192,7 @@ impl Engine {
         Ok(self.replication.hold_sync(hold).await?)
     }
 
-    /// Reads the tables anew. A store that comes back knows not who read at which timestamp: `now` bounds them all.
+    /// Reloads the tables. A restarted store does not know at which timestamps clients have read: `now` is an upper bound.
     pub(crate) async fn restart(&self, tail: Tail, now: u64) -> Result<(), Failure> {
         self.replication.restart(tail).await?;
         self.max_ts.fetch_max(now, Ordering::SeqCst);

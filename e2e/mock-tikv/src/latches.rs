@@ -1,7 +1,7 @@
 //! One command at a time per key, from its decision until it is applied.
 //!
-//! Invariant: a key is in the table exactly while one [`Latched`] holds it. Waiters are as many as there are requests
-//! in flight, which the clients bound.
+//! Invariant: a key is in the table exactly while one [`Latched`] holds it. There are at most as many waiters as
+//! requests in flight, whose number clients limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -44,7 +44,7 @@ const WINDOW: u32 = 8 << 20;
 pub struct MockTikv {
     shared: Arc<Shared>,
     endpoints: Mutex<BTreeMap<u64, Endpoint>>,
-    /// Commands that read regions and write them anew take turns.
+    /// Commands that read and replace the regions take turns.
     regions: Mutex<()>,
     tls: Option<ServerTlsConfig>,
 }
@@ -293,7 +293,7 @@ impl MockTikv {
         Ok(self.shared.engine.hold_sync(hold).await?)
     }
 
-    /// Kills PD and all stores, reads the data anew and brings back those that were alive.
+    /// Kills PD and all stores, reloads the data and brings back those that were alive.
     pub async fn restart(&self, tail: Tail) -> Result<(), CommandError> {
         let mut alive = Vec::new();
         for (&id, endpoint) in self.endpoints.lock().await.iter_mut() {

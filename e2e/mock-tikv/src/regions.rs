@@ -281,7 +281,7 @@ impl Regions {
     }
 }
 
-/// The answer of a store that does not lead the region; `leader` is none while an election is under way.
+/// The answer of a store that does not lead the region; `leader` is none during an election.
 pub(crate) fn not_leader(region_id: u64, leader: Option<metapb::Peer>) -> Box<errorpb::Error> {
     refusal(&format!("peer is not leader of region {region_id}"), |error| {
         error.not_leader = Some(errorpb::NotLeader { region_id, leader });

@@ -123,7 +123,7 @@ impl Replication {
         self.command(|done| Message::HoldSync(hold, done)).await
     }
 
-    /// Reads the tables anew, after all that was proposed before.
+    /// Reloads the tables after everything that was proposed before.
     pub(crate) async fn restart(&self, tail: Tail) -> Result<(), ProposeError> {
         self.command(|done| Message::Restart(tail, done)).await
     }

@@ -24,7 +24,7 @@ mod stalled_watcher;
 mod watch_stream;
 mod watched_keys;
 
-/// Connections of most loads, and requests under way on all of them.
+/// Connections of most loads, and requests in flight on all of them.
 const CONNECTIONS: usize = 8;
 const IN_FLIGHT: u64 = 256;
 

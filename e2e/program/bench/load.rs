@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::Server;
 
-/// Number of requests under way at once, as connections times streams.
+/// Number of requests in flight at once, as connections times streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// Connections.

@@ -14,7 +14,7 @@ use crate::bench::updates;
 use keys::fill;
 use load::{Load, read_from_files};
 
-/// Keys of the large delete, if there are as many.
+/// Keys of the large delete, if that many exist.
 const DELETED: u64 = 300_000;
 const MIB: f64 = 1024.0 * 1024.0;
 

@@ -193,7 +193,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault under way.
+/// An active fault.
 #[derive(Debug)]
 pub(crate) enum ActiveFault {
     Gone(usize, Duration),
@@ -241,7 +241,7 @@ impl Nemesis<'_> {
             }
             Fault::Terminate(target) => {
                 let member = self.find(*target).await;
-                // a stopped one hears of no signal
+                // a stopped member does not handle the signal
                 self.members.signal(member, Signal::CONT)?;
                 if self.members.terminate(member).await? {
                     ActiveFault::Gone(member, began)

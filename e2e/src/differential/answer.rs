@@ -123,7 +123,7 @@ impl Answer {
                 members.sort_by(|one, other| one.name.cmp(&other.name)); // ids are chance
             }
             Self::Hash(response) => response.hash = 0,
-            // Etcd may answer with a hash that it noted at an earlier compaction, and with the revisions of then.
+            // Etcd may answer with a hash that it recorded at an earlier compaction, and with the revisions of that time.
             Self::HashKv(response) => {
                 (response.hash, response.hash_revision, response.compact_revision) = (0, 0, 0);
             }

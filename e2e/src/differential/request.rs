@@ -119,7 +119,7 @@ macro_rules! requests {
             Watch {
                 /// Which of the streams.
                 stream: usize,
-                /// True if the stream is opened anew with it, the old one dropped.
+                /// True if it opens a new stream and drops the old one.
                 fresh: bool,
                 /// The keys to watch.
                 create: pb::WatchCreateRequest,

@@ -1,7 +1,7 @@
 //! Random requests that run into one another: few keys, revisions around the ones that matter, leases that come and go.
 //!
 //! Invariant: what a request leads to depends on the script alone and on no clock. So leases live either for minutes
-//! more than a run lasts or end at once, and before anything that would race with events under way (compaction, the end
+//! more than a run lasts or end at once, and before anything that would race with events in flight (compaction, the end
 //! of a watcher) the stream is settled.
 
 use std::collections::{BTreeSet, VecDeque};

@@ -149,7 +149,7 @@ const COMMANDS: &[&str] = &[
     "no-such-command",
 ];
 
-/// So many of these commands fail.
+/// Number of these commands that fail.
 const FAILING: usize = 18;
 
 /// Commands whose output has the same fields on both.

@@ -89,7 +89,7 @@ impl Load {
         gaps.longest.max(gaps.last.elapsed())
     }
 
-    /// A list, as soon as there is one to be had.
+    /// A list, as soon as the API server returns one.
     pub(crate) async fn list(&self) -> kube::core::ObjectList<ConfigMap> {
         let listed = async {
             loop {

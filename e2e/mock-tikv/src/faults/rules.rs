@@ -82,7 +82,7 @@ impl From<RefusalCode> for tonic::Code {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionFault {
-    /// Without naming a leader, as while an election is under way.
+    /// Without naming a leader, as during an election.
     NotLeader,
     RegionNotFound,
     EpochNotMatch,

@@ -23,7 +23,7 @@ pub(crate) struct Tables {
     /// Milliseconds since 1970.
     pub(crate) timestamp_window: u64,
     pub(crate) cluster: Option<u64>,
-    /// Number of times that the tables were read anew; not kept.
+    /// Number of times that the tables were reloaded; not stored.
     pub(crate) generation: u64,
 }
 

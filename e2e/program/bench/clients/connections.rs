@@ -21,11 +21,11 @@ const OTHER_FILES: u64 = 1_200;
 const PER_CONNECTION: u64 = 2;
 const CONNECTED: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(100);
-/// Updates under way before counting begins, and while it lasts.
+/// Time for which updates run before counting begins, and time of the count.
 const WARM_UP: Duration = Duration::from_secs(1);
 const TIME: Duration = Duration::from_secs(5);
 
-/// As many as the limit of open files lets be, which is raised if it may be: servers that start later inherit it.
+/// As many as the limit of open files permits, which is raised if possible: servers that start later inherit it.
 pub(super) fn possible(most: u64) -> u64 {
     let (old, wanted) = (getrlimit(Resource::Nofile), most * PER_CONNECTION + OTHER_FILES);
     if old.current.is_some_and(|files| files < wanted) {

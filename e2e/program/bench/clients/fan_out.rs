@@ -37,7 +37,7 @@ const DRAINED: Duration = Duration::from_secs(60);
 /// Events a second that 1,000 watchers receive, and their cost.
 pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Result<()> {
     let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
-    // a permit for each event that may be under way
+    // a permit for each event that may be in flight
     let room = Arc::new(Semaphore::new((AHEAD * WATCHERS) as usize));
     let stop = CancellationToken::new();
     let mut watchers = JoinSet::new();

@@ -12,7 +12,7 @@ use tonic::transport::Channel;
 pub(super) const VALUE: usize = 1_024;
 /// Keys that one transaction fills in.
 const BATCH: u64 = 100;
-/// Transactions under way while the store is filled.
+/// Transactions in flight while the store is filled.
 const FILLERS: u64 = 16;
 /// A step that no number of keys has in common with: keys are visited in an order of their own.
 pub(super) const STEP: u64 = 982_451_653;

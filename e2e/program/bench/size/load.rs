@@ -21,9 +21,9 @@ const CONNECTIONS: usize = 4;
 const PAGE: i64 = 10_000;
 /// Keys that one transaction updates.
 const UPDATED: u64 = 50;
-/// Such transactions under way.
+/// Such transactions in flight.
 const UPDATERS: u64 = 32;
-/// Superseded versions that are compacted, if a quarter of the keys are as many.
+/// Superseded versions that are compacted; at most a quarter of the number of keys.
 const SUPERSEDED: u64 = 150_000;
 const PROBES: usize = 20;
 /// Pairs of a page whose answer counts what is left, and how often such questions are asked.

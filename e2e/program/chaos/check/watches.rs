@@ -6,7 +6,7 @@ use super::model::State;
 use super::timeline::Timeline;
 use crate::chaos::history::{At, Attempt, Event, History, Keys, Message, Told, Watcher};
 
-/// A client hears of a member's end a little later than the member ends.
+/// A client notices a member's end a little later than the member ends.
 const LATE: At = At::from_secs(2);
 
 pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<String>) {

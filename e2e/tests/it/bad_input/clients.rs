@@ -51,7 +51,7 @@ async fn a_client_that_vanishes_leaves_nothing_half_done() {
     let server = brain(&[]);
     let mut kv = kv(&server).await;
     for n in 0..200_u32 {
-        // its connection goes while its request is under way, a little later each time
+        // its connection closes while its request is in flight, a little later each time
         let mut gone = super::kv(&server).await;
         let request = pb::TxnRequest {
             success: ["left", "right"]

@@ -21,7 +21,7 @@ use super::{KILL_AT, KILLED};
 use crate::harness::deadline;
 use crate::snapshot::{Content, assert_same, read, save};
 
-/// A restore says so when it does not begin anew.
+/// A restore logs this when it continues an earlier one.
 const GOES_ON: &str = "going on with a restore that was interrupted";
 
 const COMPACTED: i64 = 30;

@@ -21,7 +21,7 @@ const WRITERS: u64 = 6;
 const KEYS_OF_ONE: u64 = 8;
 /// Each writer compacts now and then.
 const COMPACT_EVERY: u64 = 97;
-/// Revisions that are kept: more than there are writes under way.
+/// Revisions that are kept: more than the number of writes in flight.
 const KEPT: i64 = 60;
 const ANSWER: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(5);

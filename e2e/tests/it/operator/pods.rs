@@ -186,7 +186,7 @@ async fn follow(api: Api<Pod>, selector: String, history: Arc<Mutex<History>>) {
         match event {
             Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => history.pod(pod),
             Ok(watcher::Event::Delete(pod)) => history.gone(&pod),
-            // it begins anew, with a list of what there is
+            // the watch starts again, with a list of all pods
             Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_) => {}
         }
     }
