@@ -1,4 +1,4 @@
-//! Writes through slots of the log on TiKV, beside one two-phase transaction for each write, and rows behind the fence.
+//! Writes through slots of the log on TiKV, beside one two-phase transaction for each write, and rows under the fence.
 //!
 //! On a mock whose commits take 3 ms, or on the cluster that `TIKV_PD` names. Ratios count.
 #![allow(clippy::print_stdout, reason = "the report is the output")]
@@ -92,7 +92,7 @@ async fn two_phase(endpoints: Vec<String>, prefix: &str) -> anyhow::Result<f64> 
     Ok(writes as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Records into consecutive slots, so many at a time.
+/// Records into consecutive slots, a number of them at a time.
 async fn slots(log: &TikvLog, first: Slot, open: usize) -> anyhow::Result<f64> {
     let record = Bytes::from(vec![b'r'; BATCH * WRITE]);
     let began = Instant::now();
@@ -108,7 +108,7 @@ async fn slots(log: &TikvLog, first: Slot, open: usize) -> anyhow::Result<f64> {
     Ok((appended * BATCH) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Rows in steps of the size that the flush takes, one behind the other.
+/// Rows in steps of the size that the flush takes, one after the other.
 async fn rows(rows: &TikvRows) -> anyhow::Result<f64> {
     let step = rows.step();
     let value = Bytes::from(vec![b'v'; WRITE]);

@@ -67,7 +67,7 @@ impl Health for Store {
 const PLAIN: &str = "http://127.0.0.1:0";
 const SECURE: &str = "https://127.0.0.1:0";
 
-/// What a server listens on.
+/// The ports of a server, and their options.
 struct Ports {
     urls: Vec<(Url, Purpose)>,
     tls: TlsOptions,
