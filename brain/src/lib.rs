@@ -21,13 +21,8 @@ pub mod server;
 
 pub mod data_dir;
 pub mod flags;
-pub mod metrics;
-pub mod otel;
-pub mod refusal;
-pub mod slow_requests;
-pub mod telemetry;
-
 #[cfg(test)]
 mod fuzzing;
+pub mod refusal;
 #[cfg(test)]
 mod rooms;

@@ -21,7 +21,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Metrics;
 use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::storage::state::{CORRUPT, NOSPACE, State};
@@ -38,6 +37,7 @@ use mvcc::overlay::{Delta, Head};
 use mvcc::record::{Change, Record};
 use permitted_leases::PermittedLeases;
 use runtime::kill_points;
+use telemetry::metrics::Metrics;
 
 use options::MIN_BATCH;
 pub use options::Options;

@@ -13,10 +13,7 @@ use super::header::HasHeader;
 use super::loggable::Change;
 use super::request::Limits;
 use crate::cluster::forward::{self, LeaderRouter, Role};
-use crate::metrics::Metrics;
-use crate::otel::PartSpan;
 use crate::sequencer::command::{Answer, Handle, Request};
-use crate::slow_requests::ApplyLog;
 use crate::storage::state::State;
 use engine::log::Slot;
 use engine::rows::{Rows, RowsError};
@@ -25,6 +22,9 @@ use etcd_types::pb::etcdserverpb::ResponseHeader;
 use etcd_types::types::{self, AuthError, Caller, Revision};
 use mvcc::auth::Auth;
 use mvcc::view::{View, ViewError};
+use telemetry::metrics::Metrics;
+use telemetry::otel::PartSpan;
+use telemetry::slow_requests::ApplyLog;
 
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
 const COMMITTED: &str = "kubebrain-committed";

@@ -15,7 +15,6 @@ use self::keep_alive::{Ahead, KeepAlives, Renewed, answered};
 use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
-use crate::metrics::Metrics;
 use crate::net::require_leader::{is_required, lost};
 use crate::sequencer::command::Request as Command;
 use crate::storage::state::{CORRUPT, NOSPACE};
@@ -27,6 +26,7 @@ use mvcc::auth::{Access, Auth};
 use mvcc::lease::MAX_TTL;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
+use telemetry::metrics::Metrics;
 
 mod keep_alive;
 

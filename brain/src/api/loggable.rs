@@ -6,9 +6,9 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::sequencer::command::Request;
-use crate::slow_requests::{BoundedText, Exchanged, RequestStats};
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
+use telemetry::slow_requests::{BoundedText, Exchanged, RequestStats};
 
 /// Returns the text of a range.
 pub(super) fn range(request: &pb::RangeRequest) -> String {

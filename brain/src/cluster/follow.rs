@@ -18,7 +18,6 @@ use super::probe;
 use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
-use crate::metrics::PeerMetrics;
 use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
 use engine::log::Slot;
 use engine::rows::Rows;
@@ -27,6 +26,7 @@ use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use mvcc::record::Record;
 use runtime::tasks::Owned;
+use telemetry::metrics::PeerMetrics;
 
 /// The interval at which a member without a leader reads the log.
 const LOOK: Duration = Duration::from_millis(200);

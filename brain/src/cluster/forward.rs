@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::metrics::PeerMetrics;
-use crate::otel::Tracing;
 use engine::log::Slot;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use etcd_types::{REQUEST_TIMEOUT, request_timeout};
 use runtime::budget::Meter;
+use telemetry::metrics::PeerMetrics;
+use telemetry::otel::Tracing;
 
 pub use read_index::ReadIndexBatcher;
 pub use role::{LeaderClient, LeaderLease, Role};

@@ -7,8 +7,8 @@ use election::{Call, CallKind, Config as Timing};
 use prometheus::Histogram;
 use tracing::warn;
 
-use crate::metrics::ServerMetrics;
 use runtime::log_once::LogBackoff;
+use telemetry::metrics::ServerMetrics;
 
 /// Pause between two log lines while the lock is slow, at first and at most.
 const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
@@ -67,7 +67,7 @@ impl LockLatency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
+    use telemetry::metrics::Metrics;
 
     fn call(kind: CallKind, millis: u64) -> Call {
         Call {

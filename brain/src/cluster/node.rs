@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use super::engine::Engine;
-use crate::metrics::Metrics;
 use crate::sequencer::Options;
 use crate::sequencer::command::QueueOwner;
 use crate::storage::commit_feed::CommitFeed;
@@ -14,6 +13,7 @@ use crate::storage::history::LogHistory;
 use crate::storage::replica::Replica;
 use ::watch::{History as _, HistoryError, Hub, PrevKv};
 use engine::log::{LogError, Unanswered};
+use telemetry::metrics::Metrics;
 
 /// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.
 const CHUNK: usize = 1 << 20;

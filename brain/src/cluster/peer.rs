@@ -13,7 +13,6 @@ use super::Renewals;
 use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
-use crate::metrics::PeerMetrics;
 use crate::net::serve::PeerId;
 use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use crate::storage::state::State;
@@ -25,6 +24,7 @@ use etcd_types::types::Prev;
 use mvcc::row::size_of;
 use runtime::clock::since_boot;
 use runtime::log_once::LogOncePerMessage;
+use telemetry::metrics::PeerMetrics;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::metrics::PeerBytes;
 use crate::net::serve::Io;
 use crate::net::tls;
+use telemetry::metrics::PeerBytes;
 
 /// A byte stream with the counters of the member at its other end.
 pub(super) struct PeerIo {
@@ -102,7 +102,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::metrics::Metrics;
+    use telemetry::metrics::Metrics;
 
     async fn read(end: Option<i64>) -> io::Result<u8> {
         let (io, mut other) = tokio::io::duplex(16);

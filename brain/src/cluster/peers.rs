@@ -19,11 +19,11 @@ use super::discovery::{Discovery, Place};
 use super::peer_io::{CertificateEnd, PeerIo};
 use super::proof::{Proof, UNPROVED};
 use crate::cluster::members::Members;
-use crate::metrics::{PeerBytes, PeerMetrics};
 use crate::net::serve::Io;
 use crate::net::tls;
 use crate::net::tls::{TlsOptions, TlsPolicy};
 use etcd_types::url::Url;
+use telemetry::metrics::{PeerBytes, PeerMetrics};
 
 /// The timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(1);

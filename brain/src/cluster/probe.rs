@@ -6,9 +6,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::metrics::PeerMetrics;
 use etcd_types::pb::peerpb::ProbeRequest;
 use etcd_types::pb::peerpb::peer_client::PeerClient;
+use telemetry::metrics::PeerMetrics;
 
 /// The interval between probes.
 const INTERVAL: Duration = Duration::from_secs(5);

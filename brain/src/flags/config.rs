@@ -12,11 +12,11 @@ use crate::net::http::BrowserPolicy;
 use crate::net::listen::SocketOptions;
 use crate::net::serve::Keepalive;
 use crate::net::tls::{TlsOptions, TlsPolicy};
-use crate::otel::TracingOptions;
-use crate::slow_requests::SlowOptions;
 use crate::storage::flush::CompactionPace;
-use crate::telemetry::LogOptions;
 use etcd_types::url::Url;
+use telemetry::logs::LogOptions;
+use telemetry::otel::TracingOptions;
+use telemetry::slow_requests::SlowOptions;
 
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use super::config::{Dump, Dumped};
 use super::read::storage::TIKV_STORE;
 use super::{Config, FlagError};
-use crate::telemetry::LogLevel;
+use telemetry::logs::LogLevel;
 
 /// The subcommand.
 const DEBUG: &str = "debug";

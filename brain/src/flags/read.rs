@@ -10,10 +10,10 @@ use super::{Given, duration, go_bool, number};
 use crate::net::http::BrowserPolicy;
 use crate::net::listen::SocketOptions;
 use crate::net::serve::Keepalive;
-use crate::slow_requests::SlowOptions;
 use crate::storage::flush::CompactionPace;
 use etcd_types::url::Url;
 use runtime::memory;
+use telemetry::slow_requests::SlowOptions;
 
 mod auth;
 mod election;

@@ -7,7 +7,7 @@ use super::config::{SnapshotCommand, Storage};
 use super::read::storage::TIKV_STORE;
 use super::table::{Flag, Kind};
 use super::{Config, FlagError};
-use crate::telemetry::LogLevel;
+use telemetry::logs::LogLevel;
 
 /// The subcommand.
 const SNAPSHOT: &str = "snapshot";

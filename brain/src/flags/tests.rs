@@ -1,16 +1,16 @@
 use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use crate::net::serve::Keepalive;
 use crate::storage::flush::CompactionPace;
-use crate::telemetry::LogOutput;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
+use telemetry::logs::LogOutput;
 
 use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
 use crate::net::tls::SelfSigned;
-use crate::slow_requests::SlowOptions;
+use telemetry::slow_requests::SlowOptions;
 
 mod bootstrap;
 mod bounds;

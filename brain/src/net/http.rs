@@ -18,9 +18,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
-use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use etcd_types::{REQUEST_TIMEOUT, version};
 use runtime::log_once::LogOnce;
+use telemetry::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 
 pub use cors::{BrowserPolicy, Cors, Secure};
 

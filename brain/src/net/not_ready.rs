@@ -8,12 +8,12 @@ use axum::body::Body;
 use http::Response;
 use tonic::service::Routes;
 
-use crate::metrics::Metrics;
 use crate::net::http::{Alarm, Health};
 use crate::net::serve::Services;
-use crate::otel::Tracing;
 use crate::refusal::{Code, Refusal};
 use etcd_types::errors::Error;
+use telemetry::metrics::Metrics;
+use telemetry::otel::Tracing;
 
 /// The reason why a member is not ready. Clones share it.
 #[derive(Debug, Clone)]

@@ -16,14 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tracing::warn;
 
-use crate::metrics::Metrics;
 use crate::net::http;
 use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
 use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
-use crate::otel::Tracing;
-use crate::slow_requests::RpcLog;
 pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Http1, PortConfig, Refused};
 use connections::Connections;
@@ -34,6 +31,9 @@ use route::{Answers, PortRoutes, Refusals};
 use runtime::budget::Budget;
 use runtime::open_files;
 use runtime::tasks::Tasks;
+use telemetry::metrics::Metrics;
+use telemetry::otel::Tracing;
+use telemetry::slow_requests::RpcLog;
 
 mod admission;
 mod connection;

@@ -15,13 +15,13 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::metrics::TlsMetrics;
 pub(crate) use certificate::key_algorithm;
 use certificate::{Validity, time};
 pub use dial::{dial, refusal};
 use files::Files;
 pub(crate) use keys::signing_key;
 pub use options::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
+use telemetry::metrics::TlsMetrics;
 pub use verifier::{Found, observed};
 
 pub(crate) mod algorithms;

@@ -9,7 +9,6 @@ use crate::cluster::lock::{ElectionLock, StorageLock};
 use crate::cluster::members::Members;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
-use crate::metrics::Metrics;
 use crate::net::http::member::{Formats, StorageInUse};
 use crate::server::services as member;
 use crate::server::store;
@@ -22,6 +21,7 @@ use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
 use runtime::memory;
 use runtime::own_thread::OwnThread;
+use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};

@@ -17,9 +17,9 @@ use tracing::{info, warn};
 
 use crate::flags::{self, Asked, Config};
 use crate::refusal::{Code, Refusal, TERMINATION_LOG};
-use crate::telemetry;
 use runtime::open_files;
 use runtime::tasks::Tasks;
+use telemetry::logs;
 
 /// The time for which blocking work may continue after everything else has ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ fn serve<F>(config: Config, warnings: Vec<String>, server: impl FnOnce(Config, S
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    telemetry::init(&config.log)?;
+    logs::init(&config.log)?;
     if let Err(error) = open_files::raise() {
         warn!(%error, "the limit of open files cannot be raised");
     }

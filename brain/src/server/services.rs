@@ -28,11 +28,9 @@ use crate::cluster::peer::{MAX_MESSAGE, PeerService};
 use crate::cluster::{Renewals, leader_changes};
 use crate::flags;
 use crate::flags::{Config, Quota, Storage};
-use crate::metrics::Metrics;
 use crate::net::grpc_health::HealthService;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Services;
-use crate::slow_requests::RpcLog;
 use crate::snapshot::Spool;
 use crate::storage::commit_feed::CommitFeed;
 use crate::storage::state::{CORRUPT, NOSPACE, State};
@@ -49,6 +47,8 @@ use mvcc::evaluate::MAX_ANSWER;
 use mvcc::key_index::Phase;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Tasks;
+use telemetry::metrics::Metrics;
+use telemetry::slow_requests::RpcLog;
 
 /// Returns the bytes that the store occupies.
 pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;

@@ -12,7 +12,6 @@ use crate::cluster::owner;
 use crate::cluster::owner::{OWNER, OwnerError};
 use crate::data_dir::{self, Identity, Restoring, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
-use crate::metrics::Metrics;
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::embedded;
 use crate::server::import::IMPORTING;
@@ -26,6 +25,7 @@ use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
 use engine_tikv::{Tikv, TikvLog, TikvRegister, TikvRows};
 use etcd_types::types::Revision;
+use telemetry::metrics::Metrics;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
 const SPACE: u64 = 3;

@@ -8,7 +8,6 @@ use anyhow::Context;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::node::Node;
-use crate::metrics::{DiskMetrics, Metrics};
 use crate::sequencer::command::Handle;
 use crate::sequencer::{Options as SequencerOptions, Space};
 use crate::storage::commit_feed::CommitFeed;
@@ -20,6 +19,7 @@ use engine::log::{Log, LogWrite, Unanswered};
 use engine::rows::Rows;
 use mvcc::fetch::Fetches;
 use mvcc::keys;
+use telemetry::metrics::{DiskMetrics, Metrics};
 
 /// The options of a store.
 #[derive(Debug, Clone)]

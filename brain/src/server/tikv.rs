@@ -12,7 +12,6 @@ use crate::cluster::peers::{PeerAddresses, Peers};
 use crate::cluster::proof::{MembersOnly, Proof, SECRET};
 use crate::cluster::{membership, owner};
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
-use crate::metrics::Metrics;
 use crate::net::http::member::StorageInUse;
 use crate::net::not_ready::NotReady;
 use crate::refusal::{Code, Refusal};
@@ -25,6 +24,7 @@ use engine::log::LogObserver;
 use engine::log::frame::is_barrier;
 use engine_tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvLog, TikvRegister, TikvRows};
 use runtime::own_thread::OwnThread;
+use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
 use crate::server::engine::{Ids, OpenEngine, quota};

@@ -19,7 +19,6 @@ use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
 use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool, users};
-use crate::metrics::Metrics;
 use crate::storage::flush::Flusher;
 use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use bbolt::Reader;
@@ -35,6 +34,7 @@ use mvcc::lease::MAX_TTL;
 use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
 use mvcc::row::{Manifest, OBJECT_HEADER, size_of};
 use runtime::tasks::Owned;
+use telemetry::metrics::Metrics;
 
 /// Bytes and changes of one record.
 const RECORD: (usize, usize) = (1 << 20, 4_096);

@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
-use crate::metrics::Metrics;
 use crate::storage::replica::{FlushResult, ImmutableMemtable};
 use crate::storage::state::State;
 use engine::log::{Log, Slot};
@@ -30,6 +29,7 @@ use etcd_types::types::Revision;
 use mvcc::record;
 use mvcc::row::{AUTH_FORMAT, Manifest};
 use runtime::kill_points;
+use telemetry::metrics::Metrics;
 
 mod compaction;
 mod write_batch;

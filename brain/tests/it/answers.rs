@@ -7,7 +7,6 @@ use ::watch::{self, Replay};
 use brain::api::concurrency::{Cleanup, Concurrency};
 use brain::api::election::ElectionService;
 use brain::api::lease::LeaseService;
-use brain::metrics::Metrics;
 use brain::storage::history::LogHistory;
 use bytes::Bytes;
 use election::election_server::Election as _;
@@ -18,6 +17,7 @@ use pb::kv_server::Kv as _;
 use pb::request_op::Request as Wire;
 use prometheus::IntGauge;
 use runtime::budget::{Account, Budget, Meter};
+use telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request as Ask, Status};
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use brain::api::auth::{AuthOptions, AuthService, Authenticator, JwtOptions, SignMethod, TokenOptions};
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
-use brain::metrics::Metrics;
 use brain::sequencer::command::Request as Command;
 use brain::storage::state::CORRUPT;
 use bytes::Bytes;
@@ -22,6 +21,7 @@ use pb::auth_server::Auth as _;
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
+use telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 

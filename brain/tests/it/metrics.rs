@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use brain::api::kv::KvService;
 use brain::cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
-use brain::metrics::ServerMetrics;
 use bytes::Bytes;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use etcd_types::REQUEST_TIMEOUT;
 use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_server::Kv as _;
+use telemetry::metrics::ServerMetrics;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};

@@ -14,10 +14,10 @@ const SCRAPED: [&str; 4] = ["job", "instance", "namespace", "le"];
 
 /// Sources that declare the metrics of the brain and of the operator. The operator's source omits the prefix of most names.
 const BRAIN: [&str; 5] = [
-    include_str!("../../../brain/src/metrics/groups.rs"),
-    include_str!("../../../brain/src/metrics/grpc.rs"),
-    include_str!("../../../brain/src/metrics/peers.rs"),
-    include_str!("../../../brain/src/metrics/process.rs"),
+    include_str!("../../../brain/telemetry/src/metrics/groups.rs"),
+    include_str!("../../../brain/telemetry/src/metrics/grpc.rs"),
+    include_str!("../../../brain/telemetry/src/metrics/peers.rs"),
+    include_str!("../../../brain/telemetry/src/metrics/process.rs"),
     include_str!("../../../brain/engine-tikv/src/metrics.rs"),
 ];
 const OPERATOR: &str = include_str!("../../../operator/src/metrics.rs");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::Values;
-use crate::telemetry::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
+use telemetry::logs::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
 
 /// The flag with the JSON of the rotation.
 const ROTATION: &str = "log-rotation-config-json";

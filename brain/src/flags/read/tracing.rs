@@ -3,7 +3,7 @@
 use http::Uri;
 
 use super::Values;
-use crate::otel::TracingOptions;
+use telemetry::otel::TracingOptions;
 
 const ADDRESS: &str = "distributed-tracing-address";
 

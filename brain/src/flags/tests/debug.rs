@@ -1,5 +1,5 @@
 use super::*;
-use crate::telemetry::LogLevel;
+use telemetry::logs::LogLevel;
 
 #[test]
 fn debug_takes_what_says_where_and_what() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::telemetry::LogRotation;
+use telemetry::logs::LogRotation;
 
 const ROTATED: &str = "--enable-log-rotation --log-outputs=stderr,/logs/brain.log";
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::otel::TracingOptions;
+use telemetry::otel::TracingOptions;
 
 const ENABLED: &str = "--enable-distributed-tracing";
 

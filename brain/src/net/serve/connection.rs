@@ -23,10 +23,10 @@ use super::http2::{self, LEAVE, over};
 use super::linger::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
-use crate::metrics::NetworkMetrics;
 use crate::net::listen::{Accepted, Listener};
 use crate::net::tls::{Found, ServerTls, observed, refusal};
 use runtime::log_once::{Due, LogOncePerKey};
+use telemetry::metrics::NetworkMetrics;
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 

@@ -16,9 +16,9 @@ use tracing::{info, warn};
 pub(super) use reason::Reason;
 pub(super) use state::{Connection, InFlight};
 
-use crate::metrics::NetworkMetrics;
 use runtime::budget::{AddressUse, Budget, Charge, Exceeded};
 use runtime::log_once::LogOnce;
+use telemetry::metrics::NetworkMetrics;
 
 mod reason;
 mod state;

@@ -17,7 +17,7 @@ use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
 use super::headers::{Followed, HeaderBlocks};
 use super::linger::Left;
 use super::socket::{SharedSocket, Socket};
-use crate::metrics::NetworkMetrics;
+use telemetry::metrics::NetworkMetrics;
 
 const WINDOW_UPDATE: u8 = 8;
 

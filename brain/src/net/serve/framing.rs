@@ -174,8 +174,8 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::metrics::Metrics;
     use runtime::budget::Budget;
+    use telemetry::metrics::Metrics;
 
     #[test]
     fn incomplete_messages_are_counted_however_they_are_cut() {

@@ -7,8 +7,8 @@ use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
 use tonic::{Code, Status};
 
-use crate::metrics::is_service;
 use crate::net::binary;
+use telemetry::metrics::is_service;
 
 /// The header with the client's deadline.
 pub(super) const TIMEOUT: &str = "grpc-timeout";

@@ -32,10 +32,10 @@ use super::framing::Due;
 use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::inbound::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
-use crate::metrics::NetworkMetrics;
 use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
 use runtime::log_once::LogOnce;
+use telemetry::metrics::NetworkMetrics;
 
 /// Pings of idle connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

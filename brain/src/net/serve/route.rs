@@ -24,15 +24,15 @@ use super::admission::PeerId;
 use super::connections::Connection;
 use super::rpc::{self, Limits, Observed};
 use super::{head, path};
-use crate::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use crate::net::gateway::{self, Exchange, Found, websocket};
 use crate::net::http::{Cors, Secure};
 use crate::net::require_leader::refuses;
-use crate::otel::{RpcSpan, Tracing};
-use crate::slow_requests::RpcLog;
 use etcd_types::errors::Error;
 use runtime::budget::Exceeded;
 use runtime::log_once::LogOnce;
+use telemetry::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
+use telemetry::otel::{RpcSpan, Tracing};
+use telemetry::slow_requests::RpcLog;
 
 /// The routers of the ports: the same on all ports.
 pub(super) struct Answers {

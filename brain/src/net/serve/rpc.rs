@@ -25,11 +25,11 @@ use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
 use super::head;
 use super::route::Refusals;
 use super::timed::Timed;
-use crate::metrics::{InFlight, has_one_request};
-use crate::otel::RpcSpan;
-use crate::slow_requests::RpcLog;
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded, Meter};
+use telemetry::metrics::{InFlight, has_one_request};
+use telemetry::otel::RpcSpan;
+use telemetry::slow_requests::RpcLog;
 
 /// The longest deadline that is enforced; a later one is ignored.
 const FAR: Duration = Duration::from_secs(365 * 24 * 3600);

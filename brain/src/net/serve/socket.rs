@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use super::admission::Io;
 use super::connections::{Connection, Reason};
-use crate::metrics::NetworkMetrics;
 use runtime::budget::Charge;
+use telemetry::metrics::NetworkMetrics;
 
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
 const QUEUE: usize = 32 * 1024;
@@ -211,8 +211,8 @@ mod tests {
 
     use super::super::connections::{Admitted, Connections};
     use super::*;
-    use crate::metrics::Metrics;
     use runtime::budget::Budget;
+    use telemetry::metrics::Metrics;
 
     /// Records the writes that it accepts while it is open.
     #[derive(Clone, Default)]

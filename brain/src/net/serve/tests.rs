@@ -21,11 +21,11 @@ use super::*;
 use crate::net::grpc_health::HealthService;
 use crate::net::http::Alarm;
 use crate::net::not_ready::NotReady;
-use crate::otel::Tracing;
 use crate::refusal::{self, Refusal};
 use etcd_types::pb::healthpb::HealthCheckRequest;
 use etcd_types::pb::healthpb::health_client::HealthClient;
 use etcd_types::pb::healthpb::health_server::HealthServer;
+use telemetry::otel::Tracing;
 use testkit::certificates::Ca;
 
 /// A store whose reads wait for a permit.

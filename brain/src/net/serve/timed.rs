@@ -8,8 +8,8 @@ use http::Uri;
 use tokio::time::Instant;
 
 use super::framing::HEADER;
-use crate::metrics::is_unary;
-use crate::slow_requests::{Exchanged, RpcLog};
+use telemetry::metrics::is_unary;
+use telemetry::slow_requests::{Exchanged, RpcLog};
 
 /// An RPC that is timed. It is logged when it is dropped, if it took long: its client may have gone away, or its deadline be over.
 pub(super) struct Timed {
@@ -73,7 +73,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::slow_requests::RequestStats;
+    use telemetry::slow_requests::RequestStats;
 
     static DESCRIBED: Mutex<Vec<(Bytes, Option<Bytes>)>> = Mutex::new(Vec::new());
 

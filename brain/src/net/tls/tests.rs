@@ -203,7 +203,7 @@ async fn the_follower_takes_what_changed() {
     let ca = Ca::new("ca");
     let dir = Dir::new(&ca.server(), &ca.pem);
     let tls = Arc::new(ServerTls::load(&dir.mutual(), &POLICY).unwrap());
-    let metrics = crate::metrics::Metrics::new(false).tls;
+    let metrics = telemetry::metrics::Metrics::new(false).tls;
     let stop = CancellationToken::new();
     let follower = Arc::clone(&tls).follow(RELOAD_INTERVAL, metrics.clone(), stop.clone());
     // Another follower, of files that always load, must not hide the failure.

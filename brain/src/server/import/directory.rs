@@ -8,13 +8,13 @@ use tracing::{info, warn};
 use crate::data_dir::{self, Identity, Importing, Restoring};
 use crate::flags::Config;
 use crate::import::{Collected, Copied, Orders, Source, collecting, copy};
-use crate::metrics::Metrics;
 use crate::server::embedded;
 use crate::server::snapshot::check_space;
 use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::log::{Log as _, LogId};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
+use telemetry::metrics::Metrics;
 
 /// A data directory with a copy in it, and its open store.
 struct Opened {

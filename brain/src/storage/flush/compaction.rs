@@ -304,13 +304,13 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::metrics::Metrics;
     use crate::storage::replica::{ImmutableMemtable, Replica};
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
     use mvcc::memtable::MemtableSet;
     use mvcc::row::Manifest;
     use mvcc::sizes::Sizes;
+    use telemetry::metrics::Metrics;
 
     /// Leases alone make no revision that could be compacted.
     #[tokio::test]

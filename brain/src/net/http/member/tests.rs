@@ -4,8 +4,8 @@ use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::metrics::Metrics;
 use crate::refusal::Code;
+use telemetry::metrics::Metrics;
 
 /// A member whose term the test sets.
 struct Told(watch::Sender<Term>);

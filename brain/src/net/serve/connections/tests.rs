@@ -2,9 +2,9 @@ use std::task::Poll;
 
 use super::state::IDLE;
 use super::*;
-use crate::metrics::Metrics;
 use crate::net::serve::HANDSHAKE_TIMEOUT;
 use crate::net::serve::headers::BlockCharge;
+use telemetry::metrics::Metrics;
 
 fn connections(limit: usize) -> Connections {
     let network = Metrics::new(false).network;

@@ -8,8 +8,8 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tonic::Code;
 
 use super::*;
-use crate::metrics::Metrics;
 use runtime::budget::Budget;
+use telemetry::metrics::Metrics;
 
 const LIMIT: usize = 1 << 20;
 

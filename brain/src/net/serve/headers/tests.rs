@@ -1,6 +1,6 @@
 use super::*;
-use crate::metrics::Metrics;
 use runtime::budget::Budget;
+use telemetry::metrics::Metrics;
 
 const SETTINGS: u8 = 4;
 

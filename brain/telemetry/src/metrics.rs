@@ -14,12 +14,12 @@ use prometheus::{
 
 pub use apply::ApplyMetrics;
 pub use grpc::{GrpcMetrics, InFlight};
-pub(crate) use grpc::{has_one_request, is_service, is_unary};
+pub use grpc::{has_one_request, is_service, is_unary};
 pub use peers::{ActivePeer, PeerBytes, PeerMetrics};
 pub use process::ProcessMetrics;
 pub use scrapes::ScrapeMetrics;
 
-mod apply;
+pub mod apply;
 mod grpc;
 mod peers;
 mod process;

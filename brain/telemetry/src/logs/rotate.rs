@@ -15,7 +15,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::telemetry::LogRotation;
+use crate::logs::LogRotation;
 
 /// The time in the name of an old file.
 const TIME: &str = "%Y-%m-%dT%H-%M-%S%.3f";

@@ -70,19 +70,19 @@ const SERVICES: &[(&str, &[(&str, &str)])] = &[
 
 /// Returns true if the API has a service with this name.
 #[must_use]
-pub(crate) fn is_service(name: &str) -> bool {
+pub fn is_service(name: &str) -> bool {
     SERVICES.iter().any(|(service, _)| *service == name)
 }
 
 /// Returns true if the API has a method with this path that takes a single request instead of a stream.
 #[must_use]
-pub(crate) fn has_one_request(path: &str) -> bool {
+pub fn has_one_request(path: &str) -> bool {
     kind_of(path).is_some_and(|kind| kind != BIDI)
 }
 
 /// Returns true if the API has a method with this path that takes a single request and gives a single response.
 #[must_use]
-pub(crate) fn is_unary(path: &str) -> bool {
+pub fn is_unary(path: &str) -> bool {
     kind_of(path) == Some(UNARY)
 }
 

@@ -1,5 +1,6 @@
 //! Log lines as etcd's zap writes them: JSON with `level`, `ts`, `caller`, `msg` and the fields of the event.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -78,15 +79,16 @@ fn level(level: Level) -> &'static str {
     }
 }
 
-/// The end of a path that tells files apart, as zap's: below the sources of this program, else the last two names.
-fn caller(file: &str) -> &str {
-    if let Some(below) = file.strip_prefix("brain/src/") {
-        return below;
+/// The end of a path that tells files apart, as zap's: of this program's files the crate and the path below its sources, of others the last
+/// two names.
+fn caller(file: &str) -> Cow<'_, str> {
+    if let Some((package, below)) = file.strip_prefix("brain/").and_then(|file| file.split_once("src/")) {
+        return format!("{package}{below}").into();
     }
     let mut slashes = file.rmatch_indices('/');
     match (slashes.next(), slashes.next()) {
-        (Some(_), Some((at, _))) => &file[at + 1..],
-        _ => file,
+        (Some(_), Some((at, _))) => file[at + 1..].into(),
+        _ => file.into(),
     }
 }
 
@@ -194,7 +196,8 @@ mod tests {
 
     #[test]
     fn callers_are_short() {
-        assert_eq!(caller("brain/src/net/serve.rs"), "net/serve.rs");
+        assert_eq!(caller("brain/src/server/run.rs"), "server/run.rs");
+        assert_eq!(caller("brain/net/src/serve.rs"), "net/serve.rs");
         assert_eq!(
             caller("/cargo/registry/h2-0.4/src/proto/streams.rs"),
             "proto/streams.rs"
