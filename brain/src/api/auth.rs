@@ -13,7 +13,6 @@ use self::turns::Origin;
 use super::context::{ApiContext, caller_of, to_status};
 use super::header::HasHeader;
 use crate::cluster::forward::caller;
-use crate::sequencer::command::Request as Command;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::authpb;
@@ -22,6 +21,7 @@ use etcd_types::types::{self, AuthError, Caller, Identity};
 use mvcc::auth::{Auth as Users, AuthRequest, Permission, ROOT_ROLE};
 use pb::auth_client::AuthClient;
 use pb::auth_server::Auth;
+use store::sequencer::command::Request as Command;
 
 pub use credentials::Credentials;
 pub use guard::{Authenticator, Guard};

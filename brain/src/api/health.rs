@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::context::ApiContext;
 use crate::net::http::{Alarm, Health};
-use crate::storage::state::{CORRUPT, NOSPACE};
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::keys;
 use mvcc::view::View;
+use store::state::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
 pub struct StoreHealth<R: Rows>(pub ApiContext<R>);

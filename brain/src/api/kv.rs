@@ -12,8 +12,6 @@ use tonic::{Request, Response, Status};
 use super::context::{ApiContext, caller_of};
 use super::{loggable, request, response};
 use crate::cluster::forward::Patient;
-use crate::sequencer::command::{Answer, Request as Command};
-use crate::storage::state::{CORRUPT, NOSPACE};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -23,6 +21,8 @@ use mvcc::evaluate;
 use mvcc::fetch::Share;
 use mvcc::op::{Op, OpResult, TxnOp};
 use runtime::budget::Meter;
+use store::sequencer::command::{Answer, Request as Command};
+use store::state::{CORRUPT, NOSPACE};
 
 mod physical;
 mod stream;

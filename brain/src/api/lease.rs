@@ -16,8 +16,6 @@ use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
 use crate::net::require_leader::{is_required, lost};
-use crate::sequencer::command::Request as Command;
-use crate::storage::state::{CORRUPT, NOSPACE};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -26,6 +24,8 @@ use mvcc::auth::{Access, Auth};
 use mvcc::lease::MAX_TTL;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
+use store::sequencer::command::Request as Command;
+use store::state::{CORRUPT, NOSPACE};
 use telemetry::metrics::Metrics;
 
 mod keep_alive;

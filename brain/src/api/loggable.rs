@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Formatter};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::sequencer::command::Request;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
+use store::sequencer::command::Request;
 use telemetry::slow_requests::{BoundedText, Exchanged, RequestStats};
 
 /// Returns the text of a range.
@@ -435,7 +435,7 @@ mod tests {
             "lease_grant:<ttl:100-second id:0000000000000123>"
         );
         let alarm = "alarm:<action:ACTIVATE memberID:7 alarm:NOSPACE > ";
-        assert_eq!(text(Request::Alarm(7, crate::storage::state::NOSPACE, true)), alarm);
+        assert_eq!(text(Request::Alarm(7, store::state::NOSPACE, true)), alarm);
     }
 
     #[test]

@@ -12,13 +12,13 @@ use tonic::{Request, Response, Status};
 use super::context::{ApiContext, Pending, caller_of};
 use crate::cluster::forward::Role;
 use crate::cluster::members::Members;
-use crate::sequencer::command::Request as Command;
-use crate::storage::state::{CORRUPT, NOSPACE};
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::Auth;
 use mvcc::view::View;
+use store::sequencer::command::Request as Command;
+use store::state::{CORRUPT, NOSPACE};
 
 pub use snapshot::Snapshots;
 

@@ -1,9 +1,9 @@
 //! The types of a storage engine's parts.
 
-use crate::sequencer::Space;
 use engine::cas_register::CasRegister;
 use engine::log::Log;
 use engine::rows::Rows;
+use store::sequencer::Space;
 
 /// A storage engine: the types that a member's store consists of.
 pub trait Engine: Send + Sync + 'static {

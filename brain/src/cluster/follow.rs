@@ -18,7 +18,6 @@ use super::probe;
 use crate::cluster::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::cluster::members::Members;
 use crate::cluster::node::Node;
-use crate::storage::replica::{OpenError, RefreshedRows, RowsRefresher};
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::Member;
@@ -26,6 +25,7 @@ use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use mvcc::record::Record;
 use runtime::tasks::Owned;
+use store::replica::{OpenError, RefreshedRows, RowsRefresher};
 use telemetry::metrics::PeerMetrics;
 
 /// The interval at which a member without a leader reads the log.
@@ -245,7 +245,7 @@ impl<E: Engine> Node<E> {
     /// no more.
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
         self.trim_memory().await?;
-        let mut tail = crate::storage::replica::Tail::new(self.log.clone(), &self.replica);
+        let mut tail = store::replica::Tail::new(self.log.clone(), &self.replica);
         let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
             Err(OpenError::Destroyed) => {
                 self.reset_from_snapshot().await?;

@@ -21,11 +21,11 @@ use super::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use crate::cluster::forward::{LaterLeader, LeaderLease, Role};
 use crate::cluster::node::Node;
 use crate::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
-use crate::storage::state::State;
 use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use runtime::log_once::LogOncePerMessage;
+use store::state::State;
 
 mod lease_guard;
 mod storage;
@@ -481,7 +481,7 @@ async fn follow<E: Engine>(
         _ => None,
     };
     let mut began = Instant::now();
-    let mut refresher = crate::storage::replica::RowsRefresher::new(node.rows.clone());
+    let mut refresher = store::replica::RowsRefresher::new(node.rows.clone());
     loop {
         if let Some((cluster, name)) = known {
             let followed = async {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use super::engine::Engine;
-use crate::sequencer::Options;
-use crate::sequencer::command::QueueOwner;
-use crate::storage::commit_feed::CommitFeed;
-use crate::storage::history::LogHistory;
-use crate::storage::replica::Replica;
 use ::watch::{History as _, HistoryError, Hub, PrevKv};
 use engine::log::{LogError, Unanswered};
+use store::commit_feed::CommitFeed;
+use store::history::LogHistory;
+use store::replica::Replica;
+use store::sequencer::Options;
+use store::sequencer::command::QueueOwner;
 use telemetry::metrics::Metrics;
 
 /// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.

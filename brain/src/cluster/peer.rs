@@ -14,8 +14,6 @@ use crate::cluster::followers::Followers;
 use crate::cluster::forward::{LeaderRouter, Role};
 use crate::cluster::members::Members;
 use crate::net::serve::PeerId;
-use crate::storage::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
-use crate::storage::state::State;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::Member;
@@ -24,6 +22,8 @@ use etcd_types::types::Prev;
 use mvcc::row::size_of;
 use runtime::clock::since_boot;
 use runtime::log_once::LogOncePerMessage;
+use store::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
+use store::state::State;
 use telemetry::metrics::PeerMetrics;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use election::LeaseLock;
 use tracing::{debug, warn};
 
-use crate::storage::state::State;
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::KeyValue;
 use mvcc::op::Span;
 use mvcc::view::{View, successor};
+use store::state::State;
 
 /// The first and the longest pause before a request to an API server that does not answer is repeated.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

@@ -12,17 +12,17 @@ use tracing::{Instrument as _, Span, instrument};
 
 use super::engine::Engine;
 use super::node::Node;
-use crate::sequencer::{Channels, FlushEnded, Sequencer};
-use crate::storage::commit_feed::CommitEvent;
-use crate::storage::flush::Flusher;
-use crate::storage::replica::{Leadership, OpenError};
-use crate::storage::retry::is_transient;
 use engine::log::WatchedLog;
 use engine::log::frame::Candidate;
 use engine::log::writer::{OpenError as LogOpenError, WriteError};
 use engine::rows::RowsError;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
+use store::commit_feed::CommitEvent;
+use store::flush::Flusher;
+use store::replica::{Leadership, OpenError};
+use store::retry::is_transient;
+use store::sequencer::{Channels, FlushEnded, Sequencer};
 
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLES: usize = 4;

@@ -10,9 +10,9 @@ use super::{Given, duration, go_bool, number};
 use crate::net::http::BrowserPolicy;
 use crate::net::listen::SocketOptions;
 use crate::net::serve::Keepalive;
-use crate::storage::flush::CompactionPace;
 use etcd_types::url::Url;
 use runtime::memory;
+use store::flush::CompactionPace;
 use telemetry::slow_requests::SlowOptions;
 
 mod auth;

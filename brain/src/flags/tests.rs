@@ -1,10 +1,10 @@
 use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use crate::net::serve::Keepalive;
-use crate::storage::flush::CompactionPace;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
+use store::flush::CompactionPace;
 use telemetry::logs::LogOutput;
 
 use super::table::{FLAGS, Flag, Kind, Treatment};

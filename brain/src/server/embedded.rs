@@ -10,9 +10,9 @@ use crate::cluster::members::Members;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::net::http::member::{Formats, StorageInUse};
+use crate::server::disk_space;
+use crate::server::disk_space::DiskSpace;
 use crate::server::services as member;
-use crate::server::store;
-use crate::server::store::DiskSpace;
 use anyhow::Context as _;
 use election::Config as ElectionConfig;
 use engine::cas_register::mem::MemRegister;
@@ -119,27 +119,27 @@ pub(crate) async fn open(
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(FileLog, FjallRows)> {
     let disk = metrics.disk.clone();
-    let segment_bytes = store::segment_bytes(dir, quota)?;
+    let segment_bytes = disk_space::segment_bytes(dir, quota)?;
     let log_options = engine_local::files::Options {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
     };
-    let observer = LogObserver::new(move |done| store::count_log(done, &disk));
+    let observer = LogObserver::new(move |done| disk_space::count_log(done, &disk));
     let cache_bytes = config
         .embedded_cache_bytes
         .unwrap_or_else(|| memory::cache_share(memory::available()));
     let rows_options = engine_local::fjall::Options {
         cache_bytes,
-        memtable_bytes: store::memtable_bytes(dir)?,
+        memtable_bytes: disk_space::memtable_bytes(dir)?,
         quota_bytes: quota,
         ..engine_local::fjall::Options::default()
     };
     let log_dir = dir.join(LOG);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
-    let covers = |manifest| Ok(crate::storage::replica::check_reach(manifest, stored)?);
+    let covers = |manifest| Ok(store::replica::check_reach(manifest, stored)?);
     let rows = FjallRows::open_for(&dir.join(ROWS), rows_options, covers).context("open the rows")?;
-    let origin = crate::storage::replica::origin(&rows).await.context("open the rows")?;
+    let origin = store::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
     let named = log.map(|id| Origin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, observer, origin.or(named)).context("open the log")?;

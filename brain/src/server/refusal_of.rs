@@ -6,12 +6,12 @@ use crate::cluster::owner::OwnerError;
 use crate::cluster::self_hosted_lease::SelfHosted;
 use crate::data_dir::DataDirError;
 use crate::refusal::{Code, Refusal};
-use crate::storage::replica::OpenError;
-use crate::storage::retry;
 use engine::log::LogError;
 use engine::rows::RowsError;
 use engine_local::files::OpenError as FilesError;
 use engine_tikv::ConnectError;
+use store::replica::OpenError;
+use store::retry;
 
 impl Refusal {
     /// Returns the reason for an error.

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::net::not_ready::NotReady;
 use crate::refusal::Refusal;
-use crate::storage::retry;
 use engine_tikv::ConnectError;
+use store::retry;
 
 /// The first and the longest pause between attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));

@@ -26,17 +26,11 @@ use crate::net::http;
 use crate::net::not_ready::NotReady;
 use crate::net::serve::{Open, Server, Services};
 use crate::refusal::{Code, Refusal};
-use crate::sequencer::Options as SequencerOptions;
-use crate::sequencer::auto_compact;
-use crate::sequencer::auto_compact::Retention;
+use crate::server::node::{self, NodeOptions};
 use crate::server::process::Signals;
 use crate::server::services as member;
 use crate::server::services::{Member, Size};
-use crate::server::{ports, process, store};
-use crate::storage::commit_feed::CommitFeed;
-use crate::storage::defragment::{self, Defragmentations};
-use crate::storage::flush::CompactionPace;
-use crate::storage::state::State;
+use crate::server::{ports, process};
 use ::watch;
 use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Election};
 use engine::cas_register::CasRegister;
@@ -47,6 +41,13 @@ use runtime::log_once::LogOncePerMessage;
 use runtime::memory;
 use runtime::own_thread::OwnThread;
 use runtime::tasks::Tasks;
+use store::commit_feed::CommitFeed;
+use store::defragment::{self, Defragmentations};
+use store::flush::CompactionPace;
+use store::sequencer::Options as SequencerOptions;
+use store::sequencer::auto_compact;
+use store::sequencer::auto_compact::Retention;
+use store::state::State;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
 use telemetry::slow_requests::ApplyLog;
@@ -133,7 +134,7 @@ fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
 /// Starts to build the index of keys, unless the flags rule it out.
 fn index_keys<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
     if config.key_index_bytes > 0 {
-        let index = crate::storage::index::run(api.state.clone(), config.key_index_bytes, life.stop.clone());
+        let index = store::index::run(api.state.clone(), config.key_index_bytes, life.stop.clone());
         life.tasks.spawn("index of keys", index);
         let limit = i64::try_from(config.key_index_bytes).unwrap_or(i64::MAX);
         api.metrics.mvcc.key_index_limit.set(limit);
@@ -156,7 +157,7 @@ pub(crate) async fn serve<E: Engine>(
     let opening = async {
         let open = async || {
             let space = engine.space.clone();
-            store::open::<E>((log.clone(), rows.clone()), options.clone(), &metrics, space).await
+            node::open::<E>((log.clone(), rows.clone()), options.clone(), &metrics, space).await
         };
         match &ports {
             ClientPorts::Bound(_) => open().await,
@@ -262,14 +263,14 @@ const FLUSHES: u64 = 16;
 const MIN_FLUSH: usize = 64 << 10;
 
 /// Returns the options to open the store with. A single member leads without a lease.
-fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> store::Options {
+fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> NodeOptions {
     let bounds = bounds(member, lone);
     // Versions that are not flushed count against the quota of a data directory, compacted or not.
     let share = match quota(config) {
         Some(quota) if lone => usize::try_from(quota / FLUSHES).unwrap_or(usize::MAX).max(MIN_FLUSH),
         _ => usize::MAX,
     };
-    store::Options {
+    NodeOptions {
         sequencer: SequencerOptions {
             compaction: config.compaction,
             flush_bytes: bounds.flush_bytes.min(share),

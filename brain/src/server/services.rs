@@ -32,8 +32,6 @@ use crate::net::grpc_health::HealthService;
 use crate::net::http::member::StorageInUse;
 use crate::net::serve::Services;
 use crate::snapshot::Spool;
-use crate::storage::commit_feed::CommitFeed;
-use crate::storage::state::{CORRUPT, NOSPACE, State};
 use ::watch::{History, Hub};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
@@ -47,6 +45,8 @@ use mvcc::evaluate::MAX_ANSWER;
 use mvcc::key_index::Phase;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Tasks;
+use store::commit_feed::CommitFeed;
+use store::state::{CORRUPT, NOSPACE, State};
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::RpcLog;
 

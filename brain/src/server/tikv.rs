@@ -15,8 +15,7 @@ use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
 use crate::net::http::member::StorageInUse;
 use crate::net::not_ready::NotReady;
 use crate::refusal::{Code, Refusal};
-use crate::sequencer::Space;
-use crate::server::{ports, store};
+use crate::server::{disk_space, ports};
 use anyhow::Context as _;
 use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
@@ -24,6 +23,7 @@ use engine::log::LogObserver;
 use engine::log::frame::is_barrier;
 use engine_tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvLog, TikvRegister, TikvRows};
 use runtime::own_thread::OwnThread;
+use store::sequencer::Space;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
@@ -130,7 +130,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let disk = metrics.disk.clone();
     let engine = OpenEngine::<TikvEngine> {
         log: TikvLog::keeping(tikv.clone(), is_barrier)
-            .observed(LogObserver::new(move |done| store::count_log(done, &disk))),
+            .observed(LogObserver::new(move |done| disk_space::count_log(done, &disk))),
         rows: TikvRows::new(tikv.clone()),
         lock,
         timing,

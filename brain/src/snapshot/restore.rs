@@ -19,8 +19,6 @@ use super::checksum::{Checksum, Summed};
 use super::schema::{self, LeaseValue, VersionKey, content};
 use super::verify::{verify, verify_users};
 use super::{SnapshotFile, Spool, users};
-use crate::storage::flush::Flusher;
-use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
 use bbolt::Reader;
 use engine::log::Log;
 use engine::log::frame::Candidate;
@@ -34,6 +32,8 @@ use mvcc::lease::MAX_TTL;
 use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
 use mvcc::row::{Manifest, OBJECT_HEADER, size_of};
 use runtime::tasks::Owned;
+use store::flush::Flusher;
+use store::replica::{FlushResult, ImmutableMemtable, Replica};
 use telemetry::metrics::Metrics;
 
 /// Bytes and changes of one record.

@@ -6,13 +6,13 @@ use prost::Message as _;
 use super::Unfit;
 use super::checksum::{Checksum, Summed};
 use super::schema::LeaseValue;
-use crate::storage::replica::{Replica, load_auth};
 use engine::rows::{Order, Rows, Scan, Snapshot as _};
 use etcd_types::types::LeaseId;
 use mvcc::auth::{Auth, AuthChange};
 use mvcc::keys;
 use mvcc::row::LeaseRow;
 use mvcc::view::successor;
+use store::replica::{Replica, load_auth};
 
 /// Reads versions and leases back, and compares them with those of the snapshot.
 pub(super) async fn verify<R: Rows>(

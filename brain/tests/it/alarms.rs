@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use brain::cluster::members::Members;
-use brain::sequencer::command::Request as Command;
 use brain::snapshot::Spool;
-use brain::storage::state::CORRUPT;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;
+use store::sequencer::command::Request as Command;
+use store::state::CORRUPT;
 use tonic::{Code, Request as Ask};
 
 use crate::engine::Engine;

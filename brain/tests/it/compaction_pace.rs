@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use brain::storage::flush::CompactionPace;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
+use store::flush::CompactionPace;
 use tokio::time::Instant;
 
 use crate::engine::Engine;

@@ -15,10 +15,7 @@ use brain::api::request::Limits;
 use brain::cluster::engine::Engine as EngineTypes;
 use brain::cluster::node::Node;
 use brain::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
-use brain::sequencer::{Options as SequencerOptions, Space};
-use brain::server::store;
-use brain::server::store::NodeHandles;
-use brain::storage::flush::CompactionPace;
+use brain::server::node::{self, NodeHandles, NodeOptions};
 use engine::cas_register::mem::MemRegister;
 use engine::log::Log;
 use engine::rows::Rows;
@@ -27,6 +24,8 @@ use mvcc::fetch::Fetches;
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use runtime::tasks::Tasks;
+use store::flush::CompactionPace;
+use store::sequencer::{Options as SequencerOptions, Space};
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::ApplyLog;
 use tokio::sync::oneshot;
@@ -77,7 +76,7 @@ async fn open_with<L: Log, R: Rows>(
     metrics: &Arc<Metrics>,
     (compaction, fetches): (CompactionPace, Fetches),
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
-    let options = store::Options {
+    let options = NodeOptions {
         sequencer: SequencerOptions {
             member: 1,
             in_flight: 2,
@@ -93,7 +92,7 @@ async fn open_with<L: Log, R: Rows>(
         fetches,
         lease: Duration::ZERO,
     };
-    store::open(engine, options, metrics, Endless).await
+    node::open(engine, options, metrics, Endless).await
 }
 
 impl<L: Log, R: Rows> Engine<L, R> {
@@ -166,7 +165,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
 
     /// Builds the index of keys and keeps it up to date.
     pub(crate) fn index_keys(&mut self) {
-        let index = brain::storage::index::run(self.store.state.clone(), 64 << 20, self.stop.clone());
+        let index = store::index::run(self.store.state.clone(), 64 << 20, self.stop.clone());
         self.tasks.spawn("index of keys", index);
     }
 

@@ -17,8 +17,7 @@ use brain::cluster::lock::StorageLock;
 use brain::cluster::members::Members;
 use brain::cluster::node::Node;
 use brain::cluster::peer::PeerService;
-use brain::server::store::NodeHandles;
-use brain::storage::replica::{Replica, RowsRefresher};
+use brain::server::node::NodeHandles;
 use election::{Config as Timing, Elector, Handle as Election};
 use etcd_types::pb::peerpb::peer_server::PeerServer;
 use mvcc::op::Span;
@@ -26,6 +25,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Owned;
+use store::replica::{Replica, RowsRefresher};
 use telemetry::metrics::{Metrics, PeerMetrics};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -201,7 +201,7 @@ async fn index_of_a_member_counts_as_its_rows_do_wherever_its_records_come_from(
     let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
     let state = other.store.state.clone();
     let stop = CancellationToken::new();
-    let mut index = Owned::start(brain::storage::index::run(state.clone(), 64 << 20, stop.clone()));
+    let mut index = Owned::start(store::index::run(state.clone(), 64 << 20, stop.clone()));
     key_index::served(&state).await;
     let first = Arc::downgrade(&state.view().key_index);
     let before = async {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use brain::storage::state::State;
 use bytes::Bytes;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;
@@ -11,6 +10,7 @@ use mvcc::key_index::Phase;
 use mvcc::op::Span;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
+use store::state::State;
 
 use crate::counted::Counted;
 use crate::engine::Engine;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use brain::sequencer::command::Request as Command;
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
@@ -12,6 +11,7 @@ use mvcc::lease::ENDING;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
 use runtime::clock::since_boot;
+use store::sequencer::command::Request as Command;
 use tokio::time::Instant;
 use tonic::Streaming;
 use tonic::codec::Codec as _;

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brain::api::request::{self, Limits};
-use brain::sequencer::command::Request as Command;
-use brain::storage::state::CORRUPT;
 use bytes::Bytes;
 use engine::log::{AppendError, Log, LogError, MemLog, Slot};
 use engine::rows::mem::MemRows;
 use engine::rows::{Change, Rows, RowsError, Step};
 use etcd_types::types::{Caller, Error};
 use mvcc::auth::{AuthRequest, Permission};
+use store::sequencer::command::Request as Command;
+use store::state::CORRUPT;
 use tokio::time::timeout;
 
 use crate::engine::Engine;

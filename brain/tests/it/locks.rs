@@ -19,9 +19,7 @@ use brain::cluster::lock::StorageLock;
 use brain::cluster::members::Members;
 use brain::cluster::node::EpochAnnouncer;
 use brain::cluster::peers::{PeerAddresses, Peers};
-use brain::sequencer::Options as SequencerOptions;
-use brain::server::store;
-use brain::storage::flush::CompactionPace;
+use brain::server::node::{self, NodeOptions};
 use bytes::Bytes;
 use election::{Config as Timing, Elector, Lock as _, Record};
 use engine::cas_register::mem::MemRegister;
@@ -33,6 +31,8 @@ use mvcc::fetch::Fetches;
 use pb::kv_server::Kv as _;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Tasks;
+use store::flush::CompactionPace;
+use store::sequencer::Options as SequencerOptions;
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::ApplyLog;
 use tokio::sync::{mpsc, watch};
@@ -117,7 +117,7 @@ impl Member {
             call_timeout: millis(100),
             ..Timing::storage(Timing::unique(&format!("m{id}")))
         };
-        let options = store::Options {
+        let options = NodeOptions {
             sequencer: SequencerOptions {
                 member: id,
                 in_flight: 2,
@@ -135,7 +135,7 @@ impl Member {
         };
         let metrics = Arc::new(Metrics::new(false));
         let limits = Limits::new(128, 1_572_864, &rows);
-        let (running, mut node) = store::open::<Unbounded<_, _>>((log, rows), options, &metrics, Endless)
+        let (running, mut node) = node::open::<Unbounded<_, _>>((log, rows), options, &metrics, Endless)
             .await
             .unwrap();
         node.announce_epoch = view.announce_epoch(id);

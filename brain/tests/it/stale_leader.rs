@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use brain::sequencer::command::{Answer, Request as Command};
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog, Slot};
@@ -13,6 +12,7 @@ use engine::rows::{Order, Rows, Scan, Snapshot};
 use etcd_types::types::{Caller, Committed, Error, LeaseId, Revision};
 use mvcc::op::{Op, PutOp};
 use runtime::budget::Meter;
+use store::sequencer::command::{Answer, Request as Command};
 use tokio::task::JoinSet;
 
 use crate::engine::Engine;

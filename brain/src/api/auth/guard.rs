@@ -14,14 +14,14 @@ use super::simple;
 use super::turns::{Origin, Turns};
 use crate::api::auth::{AuthOptions, TokenOptions};
 use crate::cluster::forward::{LeaderRouter, Role};
-use crate::storage::auth::SharedAuth;
-use crate::storage::state::State;
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{AuthError, Caller, Identity};
 use mvcc::auth::{Access, Auth};
 use mvcc::op::Span;
+use store::auth::SharedAuth;
+use store::state::State;
 
 /// The kind of tokens.
 #[derive(Debug)]
@@ -268,11 +268,11 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::replica::Replica;
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
     use mvcc::auth::{AuthChange, User, UserChange};
     use mvcc::record::Token;
+    use store::replica::Replica;
     use tokio::sync::watch;
     use tonic::Request;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::storage::state::CompactionProgress;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
+use store::state::CompactionProgress;
 
 /// The time without progress after which the wait ends: while a disk is full, the deletions would never end.
 const STANDSTILL: Duration = Duration::from_secs(60);

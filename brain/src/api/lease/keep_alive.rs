@@ -19,12 +19,12 @@ use tonic::{Request, Response, Status};
 
 use super::client;
 use crate::api::context::ApiContext;
-use crate::sequencer::command::Request as Command;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{Caller, LeaseId};
 use runtime::clock::since_boot;
+use store::sequencer::command::Request as Command;
 
 /// The number of leases whose keep-alives a stream reads ahead.
 const AHEAD: usize = 1024;

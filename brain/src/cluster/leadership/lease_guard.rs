@@ -8,10 +8,10 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use crate::cluster::forward::LeaderLease;
-use crate::storage::state::State;
 use engine::log::frame::{Frame, WINDOW};
 use engine::log::{Log, LogError, Slot, Unanswered};
 use engine::rows::Rows;
+use store::state::State;
 
 /// The interval at which a leader checks whether its lock was renewed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -96,10 +96,10 @@ fn is_later(slot: Slot, bytes: Bytes, epoch: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::replica::Replica;
     use engine::log::frame::Barrier;
     use engine::log::{MemLog, WatchedLog};
     use engine::rows::mem::MemRows;
+    use store::replica::Replica;
 
     #[tokio::test]
     async fn a_later_barrier_is_found_behind_all_slots_that_were_tried() {

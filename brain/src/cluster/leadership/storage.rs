@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::cluster::followers::Followers;
-use crate::storage::state::State;
 use engine::log::{Log, Slot, Unanswered};
 use engine::rows::{Rows, Snapshot as _};
+use store::state::State;
 
 /// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
 /// is replaced.
@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rows_that_take_no_write_are_a_reason_only_while_somebody_follows() {
-        let replica = crate::storage::replica::Replica::load(&MemLog::new(), &MemRows::new())
+        let replica = store::replica::Replica::load(&MemLog::new(), &MemRows::new())
             .await
             .unwrap();
         let (state, followers) = (replica.state(), Followers::default());
@@ -154,7 +154,7 @@ mod tests {
         let (log, unanswered) = (MemLog::new(), Unanswered::default());
         let log = WatchedLog::new(log, unanswered.clone());
         let rows = MemRows::new();
-        let replica = crate::storage::replica::Replica::load(&log, &rows).await.unwrap();
+        let replica = store::replica::Replica::load(&log, &rows).await.unwrap();
         let leads = AtomicBool::new(true);
         let failed = failed(replica.state(), &rows, &leads, &unanswered, None, LIMIT);
         assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());

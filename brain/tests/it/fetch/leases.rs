@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brain::sequencer::command::Request as Command;
-use brain::storage::state::CORRUPT;
 use engine::log::MemLog;
 use etcd_types::types::{Caller, LeaseId};
 use runtime::clock::since_boot;
+use store::sequencer::command::Request as Command;
+use store::state::CORRUPT;
 use tokio::time::timeout;
 
 use super::counted::Counted;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::watch::{History as _, HistoryError, PrevKv};
-use brain::storage::history::LogHistory;
 use engine::log::{Log as _, LogError, MemLog, Slot};
+use store::history::LogHistory;
 
 use super::hooked_log::HookedLog;
 use super::{COMPACTED, Leading, Other, PUTS};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use brain::cluster::forward::Role;
 use brain::cluster::liveness::Liveness;
-use brain::storage::replica::{RefreshedRows, RowsRefresher};
 use engine::log::LogError;
+use store::replica::{RefreshedRows, RowsRefresher};
 use tokio::time::{Instant, timeout};
 
 use super::hooked_log::HookedLog;

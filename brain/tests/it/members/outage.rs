@@ -370,12 +370,7 @@ async fn alarms(maintenance: &mut Maintenance) -> Vec<pb::AlarmMember> {
         .await
         .unwrap()
         .into_inner();
-    assert!(
-        raised
-            .alarms
-            .iter()
-            .all(|alarm| alarm.alarm == brain::storage::state::NOSPACE)
-    );
+    assert!(raised.alarms.iter().all(|alarm| alarm.alarm == store::state::NOSPACE));
     raised.alarms
 }
 

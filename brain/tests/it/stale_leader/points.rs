@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use brain::storage::replica::Replica;
 use engine::log::frame::Candidate;
 use engine::log::{Fault, Log, Slot};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
 use etcd_types::types::{Error, Revision};
+use store::replica::Replica;
 use tokio::task::JoinSet;
 
 use super::{Old, PUTS, World, revision_of, shown};

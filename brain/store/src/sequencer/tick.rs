@@ -3,8 +3,8 @@
 use super::command::{Command, QUEUE, Request};
 use super::lease_room::LeaseRoom;
 use super::{Sequencer, Space};
-use crate::storage::commit_feed::CommitEvent;
-use crate::storage::state::{CORRUPT, NOSPACE, State};
+use crate::commit_feed::CommitEvent;
+use crate::state::{CORRUPT, NOSPACE, State};
 use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::types::LeaseId;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::command::{Command, Request};
 use super::fetch::keys_of_lease;
-use crate::storage::state::State;
+use crate::state::State;
 use engine::rows::Rows;
 use etcd_types::types::{Error, LeaseId};
 use mvcc::evaluate::LeasePart;

@@ -78,7 +78,7 @@ impl<'a> Backoff<'a> {
 // A macro, for a function over `AsyncFnMut` cannot say that its future is `Send`.
 macro_rules! retry {
     ($stop:expr, $attempt:expr) => {{
-        let mut backoff = $crate::storage::retry::Backoff::new($stop);
+        let mut backoff = $crate::retry::Backoff::new($stop);
         loop {
             match $attempt.await {
                 Ok(value) => break anyhow::Ok(value),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::storage::state::State;
+use crate::state::State;
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
 use etcd_types::types::{Committed, Prev, Revision};

@@ -304,7 +304,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::storage::replica::{ImmutableMemtable, Replica};
+    use crate::replica::{ImmutableMemtable, Replica};
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
     use mvcc::memtable::MemtableSet;

@@ -171,7 +171,7 @@ impl<R: Rows> State<R> {
     }
 
     /// The leases, for those that lock them by themselves.
-    pub(crate) fn leases_mutex(&self) -> &Mutex<Leases> {
+    pub fn leases_mutex(&self) -> &Mutex<Leases> {
         &self.leases
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
-use crate::storage::state::State;
+use crate::state::State;
 use engine::rows::Rows;
 use etcd_types::request_timeout;
 use etcd_types::types::{Caller, Error, LeaseId, Revision};

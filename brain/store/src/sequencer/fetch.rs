@@ -1,7 +1,7 @@
 //! Reads the rows that requests need before they are queued.
 
 use super::command::Request;
-use crate::storage::state::State;
+use crate::state::State;
 use engine::rows::{Rows, RowsError};
 use etcd_types::types::{Error, LeaseId};
 use mvcc::evaluate::{LeasePart, chosen};

@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::storage::commit_feed::{CommitEvent, CommittedBatch};
-use crate::storage::replica::{FlushResult, ImmutableMemtable, Replica};
-use crate::storage::state::{CORRUPT, NOSPACE, State};
+use crate::commit_feed::{CommitEvent, CommittedBatch};
+use crate::replica::{FlushResult, ImmutableMemtable, Replica};
+use crate::state::{CORRUPT, NOSPACE, State};
 use batch::{Batch, BatchReply, Builder, Room};
 use command::{Answer, Command, Outcome, Reply, Request};
 use engine::log::frame::PART_HEADER;

@@ -7,7 +7,7 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::storage::state::State;
+use crate::state::State;
 use engine::log::Log;
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::row::Manifest;
@@ -128,7 +128,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::storage::replica::Replica;
+    use crate::replica::Replica;
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
 
@@ -203,7 +203,7 @@ mod tests {
         let shown = async {
             tokio::time::sleep(5 * LOOK).await;
             let snapshot = rows.snapshot().await.unwrap();
-            replica.swap_rows(crate::storage::replica::FlushResult {
+            replica.swap_rows(crate::replica::FlushResult {
                 through: None,
                 snapshot,
             });

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::storage::state::State;
+use crate::state::State;
 use ::watch::{History, HistoryError, PrevKv};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, LogError, Slot};

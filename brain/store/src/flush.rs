@@ -21,8 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retry::{Backoff, Interrupted, Transient, retry};
-use crate::storage::replica::{FlushResult, ImmutableMemtable};
-use crate::storage::state::State;
+use crate::replica::{FlushResult, ImmutableMemtable};
+use crate::state::State;
 use engine::log::{Log, Slot};
 use engine::rows::{Change, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
@@ -493,7 +493,7 @@ async fn young<R: Rows>(rows: &R, epoch: Option<u64>, aged: Option<Instant>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::replica::Replica;
+    use crate::replica::Replica;
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
     use mvcc::memtable::MemtableSet;

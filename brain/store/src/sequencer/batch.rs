@@ -11,7 +11,7 @@ use super::command::{Answer, Begun, Command, Reply, Request, Reread};
 use super::lease_ends::PART;
 use super::lease_room::LeaseRoom;
 use super::permitted_leases::PermittedLeases;
-use crate::storage::state::{CORRUPT, NOSPACE, State};
+use crate::state::{CORRUPT, NOSPACE, State};
 use engine::rows::Rows;
 use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
 use mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::storage::flush::CompactionPace;
+use crate::flush::CompactionPace;
 
 /// Records that may be in flight at once, however small they are.
 const EAGER: usize = 3;

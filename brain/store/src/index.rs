@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::storage::state::State;
+use crate::state::State;
 use engine::rows::{Rows, RowsError, Snapshot};
 use mvcc::key_index::{KeyIndex, Phase};
 use mvcc::op::Span;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::prior_leases::PriorLeases;
 use super::{OpenError, Replica};
-use crate::storage::state::State;
+use crate::state::State;
 use engine::log::{Log, LogId, Origin, Slot};
 use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use etcd_types::types::LeaseId;

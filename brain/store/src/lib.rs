@@ -8,4 +8,5 @@ pub mod history;
 pub mod index;
 pub mod replica;
 pub mod retry;
+pub mod sequencer;
 pub mod state;

@@ -1,0 +1,113 @@
+//! A store over any log and rows: the handles that services need, and the node that leads it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::engine::Engine;
+use crate::cluster::node::Node;
+use ::watch::{self, Hub};
+use engine::log::{Log, Unanswered};
+use engine::rows::Rows;
+use mvcc::fetch::Fetches;
+use mvcc::keys;
+use store::commit_feed::CommitFeed;
+use store::history::LogHistory;
+use store::replica::{OpenError, Replica, Tail};
+use store::sequencer::Options as SequencerOptions;
+use store::sequencer::command::Handle;
+use store::state::State;
+use telemetry::metrics::Metrics;
+
+/// The options of a node.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Bounds of the write path.
+    pub sequencer: SequencerOptions,
+    /// Bounds of watches.
+    pub watch: watch::Options,
+    /// Memory for rows that requests read.
+    pub fetches: Fetches,
+    /// The time for which reads may be answered after the last renewal of a lock; zero if no lock is needed.
+    pub lease: Duration,
+}
+
+/// The handles on a running store that its services need.
+pub struct NodeHandles<E: Engine> {
+    /// The published state.
+    pub state: Arc<State<E::Rows>>,
+    /// The queue of the writer.
+    pub sequencer: Handle,
+    /// The source of new commits for watchers.
+    pub hub: Hub,
+    /// The source of new commits for followers.
+    pub feed: CommitFeed,
+    /// The source of older commits for watchers.
+    pub history: LogHistory<E::Log, E::Rows>,
+}
+
+/// Opens a store and loads the state of rows and log into memory. Nothing is written before the leader's first term. Fails if log
+/// or rows cannot be opened.
+pub async fn open<E: Engine>(
+    (log, rows): (E::Log, E::Rows),
+    options: NodeOptions,
+    metrics: &Arc<Metrics>,
+    space: E::Space,
+) -> anyhow::Result<(NodeHandles<E>, Node<E>)> {
+    let replica = load(&log, &rows).await?;
+    let state = replica.state().clone();
+    state.set_fetches(options.fetches);
+    let (sequencer, queue) = Handle::new(options.lease);
+    let watch = watch::Options {
+        key_bytes: keys::longest(rows.max_key_len()),
+        ..options.watch
+    };
+    let hub = Hub::new(watch, replica.revision());
+    if options.lease.is_zero() {
+        // No other member has watchers.
+        state.fetches().read_unasked_for(hub.watchers_with_prev_kv());
+    }
+    let feed = CommitFeed::new();
+    let store = NodeHandles {
+        state: state.clone(),
+        sequencer,
+        hub: hub.clone(),
+        feed: feed.clone(),
+        history: LogHistory::new(log.clone(), state),
+    };
+    let node = Node {
+        log,
+        rows,
+        replica,
+        queue,
+        hub,
+        feed,
+        space,
+        options: options.sequencer,
+        announce_epoch: None,
+        lease: options.lease,
+        metrics: metrics.clone(),
+        unanswered: Unanswered::default(),
+    };
+    Ok((store, node))
+}
+
+/// The number of chunks of the log's tail that are read before this member leads or follows: more than a single member leaves
+/// there.
+const TAIL: usize = 64;
+
+/// Loads the rows, and the log's tail as far as it is certainly committed; not all of it if others write faster than this reads.
+async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
+    loop {
+        let attempt = async {
+            let mut replica = Replica::load(log, rows).await?;
+            Tail::new(log.clone(), &replica)
+                .catch_up(&mut replica, None, TAIL)
+                .await?;
+            Ok(replica)
+        };
+        match attempt.await {
+            Err(OpenError::Destroyed) => {} // rows are newer now
+            outcome => return outcome,
+        }
+    }
+}
