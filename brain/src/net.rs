@@ -8,4 +8,3 @@ pub mod listen;
 pub mod not_ready;
 pub mod require_leader;
 pub mod serve;
-pub mod tls;

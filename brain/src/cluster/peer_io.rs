@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::net::serve::Io;
-use crate::net::tls;
 use telemetry::metrics::PeerBytes;
+use tls;
 
 /// A byte stream with the counters of the member at its other end.
 pub(super) struct PeerIo {

@@ -20,10 +20,10 @@ use super::peer_io::{CertificateEnd, PeerIo};
 use super::proof::{Proof, UNPROVED};
 use crate::cluster::members::Members;
 use crate::net::serve::Io;
-use crate::net::tls;
-use crate::net::tls::{TlsOptions, TlsPolicy};
 use etcd_types::url::Url;
 use telemetry::metrics::{PeerBytes, PeerMetrics};
+use tls;
+use tls::{TlsOptions, TlsPolicy};
 
 /// The timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(1);

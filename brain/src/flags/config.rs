@@ -11,12 +11,12 @@ use crate::import::SourceOptions;
 use crate::net::http::BrowserPolicy;
 use crate::net::listen::SocketOptions;
 use crate::net::serve::Keepalive;
-use crate::net::tls::{TlsOptions, TlsPolicy};
 use etcd_types::url::Url;
 use store::flush::CompactionPace;
 use telemetry::logs::LogOptions;
 use telemetry::otel::TracingOptions;
 use telemetry::slow_requests::SlowOptions;
+use tls::{TlsOptions, TlsPolicy};
 
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use super::snapshot::{LOG_FLAGS, STORE_FLAGS};
 use super::table::{Flag, Kind};
 use super::{Config, FlagError, duration};
 use crate::import::{Password, SourceOptions};
-use crate::net::tls::TlsOptions;
 use etcd_types::url::{Scheme, Url};
+use tls::TlsOptions;
 
 /// The subcommand.
 const IMPORT: &str = "import";

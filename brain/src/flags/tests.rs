@@ -9,8 +9,8 @@ use telemetry::logs::LogOutput;
 
 use super::table::{FLAGS, Flag, Kind, Treatment};
 use super::*;
-use crate::net::tls::SelfSigned;
 use telemetry::slow_requests::SlowOptions;
+use tls::SelfSigned;
 
 mod bootstrap;
 mod bounds;

@@ -7,7 +7,6 @@ use super::{fuzz, scratch};
 use crate::api::request::{self, Limits};
 use crate::cluster::membership::MemberTable;
 use crate::flags;
-use crate::net::tls::{ServerTls, TlsOptions, TlsPolicy};
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;
 use engine::log::{Log as _, Slot};
@@ -18,6 +17,7 @@ use mvcc::keys;
 use mvcc::record::{Change, Entry, Grant, KeyChange, Keys, Record, Token};
 use mvcc::row::{self, LeaseRow, Manifest};
 use testkit::certificates::Ca;
+use tls::{ServerTls, TlsOptions, TlsPolicy};
 
 const CASES: u32 = 2_000;
 /// Number of cases for targets that open files.

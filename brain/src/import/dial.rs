@@ -13,9 +13,9 @@ use tonic::transport::Endpoint;
 use super::bounded::BoundedChannel;
 use crate::import::SourceOptions;
 use crate::net::serve::Io;
-use crate::net::tls;
-use crate::net::tls::{TlsOptions, TlsPolicy};
 use etcd_types::url::Url;
+use tls;
+use tls::{TlsOptions, TlsPolicy};
 
 /// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five
 /// seconds.

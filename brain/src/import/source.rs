@@ -13,12 +13,12 @@ use tracing::{info, warn};
 
 use super::bounded::{BoundedChannel, longest_message};
 use super::dial::dial;
-use crate::net::tls::TlsOptions;
 use crate::snapshot::{LeaseTime, SnapshotFile, Spool};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
 use etcd_types::url::Url;
+use tls::TlsOptions;
 
 /// The access to an etcd, as etcdctl's flags give it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use tonic::{Request, Response, Status, Streaming};
 use super::copy::{OpenWatch, next};
 use super::*;
 use crate::import::SourceOptions;
-use crate::net::tls::TlsOptions;
 use crate::snapshot::{Importer, RestoreOptions, Revised};
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
@@ -24,6 +23,7 @@ use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 use etcd_types::url::Url;
 use runtime::tasks::Owned;
+use tls::TlsOptions;
 
 /// An etcd that answers what a test says.
 #[derive(Clone, Default)]

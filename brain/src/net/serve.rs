@@ -20,7 +20,6 @@ use crate::net::http;
 use crate::net::http::member::{Certificates, Described};
 use crate::net::http::{Cors, Health};
 use crate::net::listen::Listener;
-use crate::net::tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 pub use admission::{Admission, Admitted, Io, PeerId};
 use connection::{Http1, PortConfig, Refused};
 use connections::Connections;
@@ -34,6 +33,7 @@ use runtime::tasks::Tasks;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
 use telemetry::slow_requests::RpcLog;
+use tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 
 mod admission;
 mod connection;

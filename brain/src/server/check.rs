@@ -5,8 +5,8 @@ use anyhow::Context as _;
 use crate::api::auth::Authenticator;
 use crate::data_dir;
 use crate::flags::{Config, Storage};
-use crate::net::tls::{ServerTls, TlsOptions};
 use crate::server::tikv::connection;
+use tls::{ServerTls, TlsOptions};
 
 /// Fails with the first fault of a file that the flags name, or of the layout of a data directory that exists.
 pub(crate) fn run(config: &Config) -> anyhow::Result<()> {

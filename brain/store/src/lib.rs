@@ -1,4 +1,6 @@
 //! A member's state in memory, the tasks that keep it in step with log and rows, and the published part of it.
+//!
+//! It must not know other members, nor how requests arrive.
 
 pub mod auth;
 pub mod commit_feed;

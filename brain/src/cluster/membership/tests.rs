@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::cluster::peers::PeerAddresses;
-use crate::net::tls::{TlsOptions, TlsPolicy};
 use engine::cas_register::mem::MemRegister;
 use etcd_types::url::Url;
+use tls::{TlsOptions, TlsPolicy};
 
 /// Creates the request of a member: its name, then the names and hosts of all.
 fn join_request(name: &str, cluster: &str, joins_existing: bool) -> (JoinRequest, Peers) {

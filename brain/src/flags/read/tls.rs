@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::super::config::{Config, Storage};
 use super::Values;
-use crate::net::tls::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
 use etcd_types::url::Url;
+use tls::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
 
 /// The longest validity of a certificate that is made here.
 const MAX_YEARS: u32 = 100;

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::{answer, not_allowed, plain_error};
-use crate::net::tls::{InUse, ServerTls};
 use crate::refusal::Refusal;
+use tls::{InUse, ServerTls};
 
 /// The longest time for which a response is held back while the caller waits for a change.
 const WAIT: Duration = Duration::from_secs(30);

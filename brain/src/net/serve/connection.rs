@@ -24,9 +24,9 @@ use super::linger::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::net::listen::{Accepted, Listener};
-use crate::net::tls::{Found, ServerTls, observed, refusal};
 use runtime::log_once::{Due, LogOncePerKey};
 use telemetry::metrics::NetworkMetrics;
+use tls::{Found, ServerTls, observed, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::http2::Keepalive;
 use crate::net::http::BrowserPolicy;
 use crate::net::listen::SocketOptions;
-use crate::net::tls::TlsPolicy;
+use tls::TlsPolicy;
 
 /// The options of ports.
 #[derive(Debug, Clone)]

@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 use x509_parser::public_key::PublicKey as Parsed;
 
 use crate::api::auth::SignMethod;
-use crate::net::tls::{algorithms, key_algorithm};
+use tls::{algorithms, key_algorithm};
 
 /// The sizes in bits of RSA keys whose signatures are verified. Go verifies none of shorter ones either.
 const RSA_BITS: RangeInclusive<usize> = 1024..=8192;

@@ -3,7 +3,7 @@
 use super::certificate::Certificate;
 use super::chain::Refusal;
 use super::names::is_of_host;
-use crate::net::tls::TlsOptions;
+use crate::TlsOptions;
 
 /// The allowed names: a certificate needs one of them; any name is allowed if none are listed.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use super::*;
-use crate::net::tls::dial::client;
-use crate::net::tls::verifier::observed;
+use crate::dial::client;
+use crate::verifier::observed;
 
 /// A directory in which openssl makes certificates.
 struct Forge(TempDir);

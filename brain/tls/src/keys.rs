@@ -19,7 +19,7 @@ use sha2::{Sha256, Sha384, Sha512};
 const RSA_BITS: RangeInclusive<u32> = 1024..=8192;
 
 /// Returns the key in a DER document; `None` if it is of no kind with which TLS can be spoken here.
-pub(crate) fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
+pub fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
     let forms = [
         PrivateKeyDer::Pkcs8(der.into()),
         PrivateKeyDer::Pkcs1(der.into()),

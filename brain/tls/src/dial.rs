@@ -18,7 +18,7 @@ use super::config::{provider, versions};
 use super::files::Shown;
 use super::self_signed::AnyServer;
 use super::verifier::{Servers, observed};
-use crate::net::tls::{TlsOptions, TlsPolicy};
+use crate::{TlsOptions, TlsPolicy};
 
 /// An encrypted connection.
 #[derive(Debug)]

@@ -15,11 +15,11 @@ use super::keys::signing_key;
 use super::revoked::Revoked;
 use super::verifier::Accepted;
 use super::{TlsError, bad, pair, pem};
-use crate::net::tls::TlsOptions;
+use crate::TlsOptions;
 
 /// The contents of the files. Equal contents mean equal TLS.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Files {
+pub struct Files {
     cert: Vec<u8>,
     key: Vec<u8>,
     ca: Option<Vec<u8>>,

@@ -24,10 +24,11 @@ const SHORT_RSA_LEN: usize = 2048 / 8 + 24;
 
 /// The public key of a certificate.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PublicKey<'a> {
+pub struct PublicKey<'a> {
     /// The contents of its AlgorithmIdentifier.
-    pub(crate) algorithm: &'a [u8],
-    pub(crate) bytes: &'a [u8],
+    pub algorithm: &'a [u8],
+    /// The contents of its subjectPublicKey.
+    pub bytes: &'a [u8],
 }
 
 impl PublicKey<'_> {
@@ -42,7 +43,7 @@ impl PublicKey<'_> {
 
 /// The reason why a signature does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BadSignature {
+pub enum BadSignature {
     /// No algorithm fits both the key and the signature.
     Unsupported,
     /// It was made by another key, or over something else.
@@ -173,7 +174,7 @@ pub(super) fn schemes() -> Vec<SignatureScheme> {
 }
 
 /// Verifies the signature of a certificate, a list or a token, whose AlgorithmIdentifier has the contents `algorithm`.
-pub(crate) fn verify(
+pub fn verify(
     key: PublicKey<'_>,
     algorithm: &[u8],
     message: &[u8],

@@ -11,7 +11,7 @@ use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use super::TlsError;
 use super::files::Material;
 use super::verifier::Clients;
-use crate::net::tls::{TlsPolicy, TlsVersion};
+use crate::{TlsPolicy, TlsVersion};
 
 /// Go's names of TLS 1.2 suites that are not offered, all of them weaker. They are skipped.
 const WEAK: &[&str] = &[

@@ -3,6 +3,8 @@
 //! Files are compared by content every few seconds, so it does not matter how they are replaced (in place, renamed, or by kubelet's
 //! swap of `..data`). Invariant: the served configuration was always loaded as a whole; if new files do not load, the old
 //! configuration stays. Connections keep the one that they began with.
+//!
+//! It must not know what is served over these connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,16 +17,16 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub(crate) use certificate::key_algorithm;
-use certificate::{Validity, time};
+pub use certificate::key_algorithm;
+pub use certificate::{Validity, time};
 pub use dial::{dial, refusal};
-use files::Files;
-pub(crate) use keys::signing_key;
+pub use files::Files;
+pub use keys::signing_key;
 pub use options::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
-use telemetry::metrics::TlsMetrics;
+pub use telemetry::metrics::TlsMetrics;
 pub use verifier::{Found, observed};
 
-pub(crate) mod algorithms;
+pub mod algorithms;
 mod allowed;
 mod certificate;
 mod chain;

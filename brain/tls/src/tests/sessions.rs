@@ -3,8 +3,8 @@
 use rustls::HandshakeKind;
 
 use super::*;
-use crate::net::tls::dial::client;
-use crate::net::tls::verifier::observed;
+use crate::dial::client;
+use crate::verifier::observed;
 
 fn policy(version: TlsVersion) -> TlsPolicy {
     TlsPolicy {

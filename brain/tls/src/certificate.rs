@@ -26,13 +26,13 @@ pub(super) struct Certificate<'a> {
 
 /// The seconds since 1970 between which a certificate is valid, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Validity {
+pub struct Validity {
     pub(super) not_before: i64,
     pub(super) not_after: i64,
 }
 
 /// Returns a time in seconds since 1970, to be read by people.
-pub(super) fn time(seconds: i64) -> String {
+pub fn time(seconds: i64) -> String {
     let time = jiff::Timestamp::from_second(seconds);
     time.map_or_else(|_| format!("{seconds} s after 1970"), |time| time.to_string())
 }
@@ -350,7 +350,7 @@ fn first(der: &[u8]) -> Result<Value<'_>, String> {
 }
 
 /// Returns the contents of the AlgorithmIdentifier of a key in a SubjectPublicKeyInfo.
-pub(crate) fn key_algorithm(spki: &[u8]) -> Result<&[u8], String> {
+pub fn key_algorithm(spki: &[u8]) -> Result<&[u8], String> {
     Ok(first(first(spki)?.contents)?.contents)
 }
 

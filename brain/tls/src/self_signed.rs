@@ -23,7 +23,7 @@ use tracing::warn;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{TlsError, bad, now};
-use crate::net::tls::SelfSigned;
+use crate::SelfSigned;
 
 /// The file beside a certificate that a process locks while it makes the certificate.
 const LOCK: &str = "lock";
