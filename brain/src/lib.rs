@@ -5,8 +5,6 @@
 
 pub mod snapshot;
 
-pub mod net;
-
 pub mod cluster;
 
 pub mod api;
@@ -19,6 +17,5 @@ pub mod data_dir;
 pub mod flags;
 #[cfg(test)]
 mod fuzzing;
-pub mod refusal;
 #[cfg(test)]
 mod rooms;

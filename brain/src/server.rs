@@ -17,7 +17,7 @@ mod import;
 pub mod node;
 mod ports;
 pub mod process;
-mod refusal_of;
+mod refusal;
 mod retry;
 mod run;
 pub mod services;

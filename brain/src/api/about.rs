@@ -6,11 +6,11 @@ use super::context::ApiContext;
 use super::health::StoreHealth;
 use crate::cluster::forward;
 use crate::cluster::members::Members;
-use crate::net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
-use crate::net::http::{Alarm, Health as _};
 use engine::rows::Rows;
 use etcd_types::version;
 use mvcc::row;
+use net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
+use net::http::{Alarm, Health as _};
 
 /// The timeout of the test reads: storage that answers later counts as not ready.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::ApiContext;
-use crate::net::http::{Alarm, Health};
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::keys;
 use mvcc::view::View;
+use net::http::{Alarm, Health};
 use store::state::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.

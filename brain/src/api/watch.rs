@@ -24,12 +24,12 @@ use tracing::warn;
 use self::session::Session;
 use super::auth::{Credentials, Guard};
 use super::kv::meter;
-use crate::net::require_leader::is_required;
 use ::watch::{History, Hub, Replay};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_server::{Watch, WatchServer};
 use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse};
 use etcd_types::types::Revision;
+use net::require_leader::is_required;
 
 /// A fragment may be longer than a request by this much (etcd's overhead for its own fields).
 const OVERHEAD_BYTES: usize = 512 << 10;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::net::serve::Io;
+use net::serve::Io;
 use telemetry::metrics::PeerBytes;
 use tls;
 

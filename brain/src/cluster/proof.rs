@@ -26,7 +26,7 @@ use ring::hmac;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::cluster::members::Members;
-use crate::net::serve::{Admission, Admitted, Io, PeerId};
+use net::serve::{Admission, Admitted, Io, PeerId};
 
 /// The length of the secret in bytes.
 pub const SECRET: usize = 32;

@@ -1,5 +1,5 @@
 use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
-use crate::net::serve::Keepalive;
+use net::serve::Keepalive;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;

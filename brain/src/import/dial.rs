@@ -12,8 +12,8 @@ use tonic::transport::Endpoint;
 
 use super::bounded::BoundedChannel;
 use crate::import::SourceOptions;
-use crate::net::serve::Io;
 use etcd_types::url::Url;
+use net::serve::Io;
 use tls;
 use tls::{TlsOptions, TlsPolicy};
 

@@ -9,11 +9,11 @@ use crate::cluster::members::Members;
 use crate::cluster::membership::RemoveMember;
 use crate::cluster::peers::Peers;
 use crate::flags::{Config, Quota, Storage};
-use crate::net::http::member::StorageInUse;
-use crate::net::serve::Server;
 use election::Config as ElectionConfig;
 use engine_local::fjall;
 use mvcc::row::OBJECT_HEADER;
+use net::http::member::StorageInUse;
+use net::serve::Server;
 use runtime::own_thread::OwnThread;
 use tokio::sync::watch;
 

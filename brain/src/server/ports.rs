@@ -3,7 +3,7 @@
 use etcd_types::url::Url;
 
 use crate::flags::Config;
-use crate::net::serve::{PortLimits, PortOptions, Purpose, Server};
+use net::serve::{PortLimits, PortOptions, Purpose, Server};
 
 /// Binds every URL for clients; see [`Server::bind`].
 pub(crate) fn bind_clients(config: &Config) -> anyhow::Result<Server> {

@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::flags::{self, Asked, Config};
-use crate::refusal::{Code, Refusal, TERMINATION_LOG};
+use crate::server::refusal;
+use net::refusal::{Code, Refusal, TERMINATION_LOG};
 use runtime::open_files;
 use runtime::tasks::Tasks;
 use telemetry::logs;
@@ -41,8 +42,8 @@ where
         },
         Ok(Asked::Serve(config, warnings)) => match serve(*config, warnings, server) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) if debugs() => fail(1, &Refusal::of(&error).message),
-            Err(error) => end(1, &Refusal::of(&error)),
+            Err(error) if debugs() => fail(1, &refusal::of(&error).message),
+            Err(error) => end(1, &refusal::of(&error)),
         },
     }
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::net::not_ready::NotReady;
-use crate::refusal::Refusal;
+use crate::server::refusal;
 use engine_tikv::ConnectError;
+use net::not_ready::NotReady;
 use store::retry;
 
 /// The first and the longest pause between attempts.
@@ -26,7 +26,7 @@ pub(crate) async fn until_reached<T>(
         let begun = Instant::now();
         match attempt(slow).await {
             Err(error) if is_transient(&error) => {
-                waiting.because(Refusal::of(&error));
+                waiting.because(refusal::of(&error));
                 let (took, waited) = (begun.elapsed(), started.elapsed());
                 if took >= SLOW {
                     slow += 1;

@@ -1,9 +1,9 @@
 //! The cost of health checks, and what they depend on.
 
 use brain::api::health::StoreHealth;
-use brain::net::http::Health as _;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
+use net::http::Health as _;
 
 use crate::counted::Counted;
 use crate::engine::Engine;

@@ -6,12 +6,12 @@ use brain::api::health::StoreHealth;
 use brain::api::kv::KvService;
 use brain::cluster::forward::Role;
 use brain::cluster::lock::StorageLock;
-use brain::net::http::Health as _;
 use bytes::Bytes;
 use engine::cas_register::mem::MemRegister;
 use engine::log::frame::is_barrier;
 use engine::log::{AppendError, Log, LogError, MemLog, Slot};
 use engine::rows::mem::MemRows;
+use net::http::Health as _;
 use tokio::sync::watch;
 use tokio::time::timeout;
 

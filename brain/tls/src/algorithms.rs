@@ -174,12 +174,7 @@ pub(super) fn schemes() -> Vec<SignatureScheme> {
 }
 
 /// Verifies the signature of a certificate, a list or a token, whose AlgorithmIdentifier has the contents `algorithm`.
-pub fn verify(
-    key: PublicKey<'_>,
-    algorithm: &[u8],
-    message: &[u8],
-    signature: &[u8],
-) -> Result<(), BadSignature> {
+pub fn verify(key: PublicKey<'_>, algorithm: &[u8], message: &[u8], signature: &[u8]) -> Result<(), BadSignature> {
     let more = MORE.iter().map(|(_, algorithm)| *algorithm);
     let all = RING.all;
     let fitting = all

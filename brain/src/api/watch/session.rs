@@ -20,12 +20,12 @@ use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
 use crate::api::auth::Credentials;
-use crate::net::require_leader::lost;
 use ::watch::{Chunk, History, Inbox};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
 use etcd_types::pb::etcdserverpb::{WatchRequest, WatchResponse};
 use etcd_types::types::Revision;
+use net::require_leader::lost;
 use runtime::budget::{Charge, Meter};
 
 type Loading = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;

@@ -1,0 +1,128 @@
+//! The reason why a member does not serve, derived from the error that ended it.
+
+use crate::cluster::membership;
+use crate::cluster::membership::EnterError;
+use crate::cluster::owner::OwnerError;
+use crate::cluster::self_hosted_lease::SelfHosted;
+use crate::data_dir::DataDirError;
+use engine::log::LogError;
+use engine::rows::RowsError;
+use engine_local::files::OpenError as FilesError;
+use engine_tikv::ConnectError;
+use net::refusal::{Code, Refusal};
+use store::replica::OpenError;
+use store::retry;
+
+/// Returns the reason for an error.
+pub(crate) fn of(error: &anyhow::Error) -> Refusal {
+    let known = error.chain().find_map(code);
+    let passing = retry::is_transient(error).then_some(Code::StorageUnreachable);
+    Refusal::new(known.or(passing).unwrap_or(Code::Failed), format!("{error:#}"))
+}
+
+/// Returns the code of one error in a chain; `None` if the error alone does not determine it. The outermost error with a code
+/// counts.
+fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            ConnectError::OtherCluster { .. } | ConnectError::UnwantedCluster { .. } => Some(Code::ClusterIDMismatch),
+            ConnectError::Corrupt(_) => Some(Code::Corrupt),
+            ConnectError::Unreachable(_) => Some(Code::StorageUnreachable),
+            ConnectError::Options(_) => None,
+        };
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            OwnerError::Taken { .. } | OwnerError::Foreign => Some(Code::PrefixTaken),
+            OwnerError::Wiping => Some(Code::PrefixWiping),
+            OwnerError::NoStore => Some(Code::StoreMissing),
+            OwnerError::Restoring | OwnerError::Occupied => None,
+            OwnerError::Unreachable(_) => Some(Code::StorageUnreachable),
+        };
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            EnterError::Refused(membership::JoinError::OtherCluster { .. }) => Some(Code::PrefixTaken),
+            EnterError::Refused(membership::JoinError::Newer { .. }) => Some(Code::FormatTooNew),
+            EnterError::Refused(membership::JoinError::Corrupt(_)) => Some(Code::Corrupt),
+            EnterError::Unreachable(_) => Some(Code::StorageUnreachable),
+        };
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            OpenError::Newer { .. } => Some(Code::FormatTooNew),
+            OpenError::Older { .. } => Some(Code::FormatTooOld),
+            OpenError::RowsBehind { .. }
+            | OpenError::LogBehind { .. }
+            | OpenError::OtherLog
+            | OpenError::Record { .. } => Some(Code::Corrupt),
+            OpenError::Destroyed | OpenError::Log(_) | OpenError::Rows(_) => None,
+        };
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            DataDirError::Newer { .. } => Some(Code::FormatTooNew),
+            DataDirError::Older { .. } => Some(Code::FormatTooOld),
+            DataDirError::Damaged { .. } | DataDirError::Missing { .. } | DataDirError::OtherLog { .. } => {
+                Some(Code::Corrupt)
+            }
+            DataDirError::NoStore { .. } => Some(Code::StoreMissing),
+            DataDirError::OtherStore { .. } | DataDirError::LostStore { .. } => Some(Code::StoreMismatch),
+            DataDirError::InUse { .. }
+            | DataDirError::Foreign { .. }
+            | DataDirError::Restoring { .. }
+            | DataDirError::NotEmpty { .. }
+            | DataDirError::Io { .. } => None,
+        };
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return match error {
+            FilesError::Damaged { .. }
+            | FilesError::Missing { .. }
+            | FilesError::Foreign { .. }
+            | FilesError::Lost { .. }
+            | FilesError::OtherLog { .. }
+            | FilesError::Behind { .. } => Some(Code::Corrupt),
+            _ => None,
+        };
+    }
+    if cause.is::<SelfHosted>() {
+        return Some(Code::LeaseStoredHere);
+    }
+    let is_damage = matches!(cause.downcast_ref(), Some(RowsError::Corrupt(_)))
+        || matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)));
+    is_damage.then_some(Code::Corrupt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_is_told_by_its_code_whatever_surrounds_it() {
+        let code = |error: anyhow::Error| of(&error.context("open the store")).code;
+        let unwanted = ConnectError::UnwantedCluster { wanted: 1, found: 2 };
+        assert_eq!(code(unwanted.into()), Code::ClusterIDMismatch);
+        assert_eq!(code(OwnerError::Foreign.into()), Code::PrefixTaken);
+        assert_eq!(code(OwnerError::NoStore.into()), Code::StoreMissing);
+        let path = "/d".into();
+        assert_eq!(code(DataDirError::NoStore { path }.into()), Code::StoreMissing);
+        let members = "b0".to_owned();
+        let other = EnterError::Refused(membership::JoinError::OtherCluster { members });
+        assert_eq!(code(other.into()), Code::PrefixTaken);
+        assert_eq!(code(OpenError::Newer { found: 99 }.into()), Code::FormatTooNew);
+        assert_eq!(
+            code(OpenError::Rows(RowsError::Corrupt(String::new())).into()),
+            Code::Corrupt
+        );
+        let away = || anyhow::anyhow!("no answer");
+        assert_eq!(code(ConnectError::Unreachable(away()).into()), Code::StorageUnreachable);
+        assert_eq!(code(RowsError::Unavailable(away()).into()), Code::StorageUnreachable);
+        assert_eq!(code(anyhow::anyhow!("no port")), Code::Failed);
+        let said = of(&OwnerError::Wiping.into());
+        assert_eq!(
+            said.message,
+            "the key prefix is being wiped: finish that by `kubebrain wipe`"
+        );
+    }
+}
