@@ -5,8 +5,6 @@
 
 pub mod snapshot;
 
-pub mod cluster;
-
 pub mod api;
 
 pub mod import;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::context::ApiContext;
 use super::health::StoreHealth;
-use crate::cluster::forward;
-use crate::cluster::members::Members;
+use cluster::forward;
+use cluster::members::Members;
 use engine::rows::Rows;
 use etcd_types::version;
 use mvcc::row;

@@ -12,7 +12,7 @@ use self::guard::{TokenKind, check_password};
 use self::turns::Origin;
 use super::context::{ApiContext, caller_of, to_status};
 use super::header::HasHeader;
-use crate::cluster::forward::caller;
+use cluster::forward::caller;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::authpb;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 use super::auth::{Credentials, Guard};
-use crate::cluster::forward::LeaderRouter;
-use crate::cluster::members::Members;
-use crate::cluster::membership::{RemoveError, RemoveMember};
+use cluster::forward::LeaderRouter;
+use cluster::members::Members;
+use cluster::membership::{RemoveError, RemoveMember};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{AuthError, Caller};

@@ -12,7 +12,7 @@ use super::auth::{Credentials, Guard};
 use super::header::HasHeader;
 use super::loggable::Change;
 use super::request::Limits;
-use crate::cluster::forward::{self, LeaderRouter, Role};
+use cluster::forward::{self, LeaderRouter, Role};
 use engine::log::Slot;
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, caller_of};
 use super::{loggable, request, response};
-use crate::cluster::forward::Patient;
+use cluster::forward::Patient;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

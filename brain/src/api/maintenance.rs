@@ -10,8 +10,8 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, Pending, caller_of};
-use crate::cluster::forward::Role;
-use crate::cluster::members::Members;
+use cluster::forward::Role;
+use cluster::members::Members;
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::bootstrap::Bootstrap;
 use crate::api::auth::AuthOptions;
-use crate::cluster::discovery::SrvDiscovery;
 use crate::import::SourceOptions;
+use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;
 use net::listen::SocketOptions;

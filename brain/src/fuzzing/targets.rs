@@ -5,8 +5,8 @@ use prost::Message;
 
 use super::{fuzz, scratch};
 use crate::api::request::{self, Limits};
-use crate::cluster::membership::MemberTable;
 use crate::flags;
+use cluster::membership::MemberTable;
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;
 use engine::log::{Log as _, Slot};

@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cluster::engine::Engine;
-use crate::cluster::forward::Role;
-use crate::cluster::lock::{ElectionLock, StorageLock};
-use crate::cluster::members::Members;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::server::disk_space;
 use crate::server::disk_space::DiskSpace;
 use crate::server::services as member;
 use anyhow::Context as _;
+use cluster::engine::Engine;
+use cluster::forward::Role;
+use cluster::lock::{ElectionLock, StorageLock};
+use cluster::members::Members;
 use election::Config as ElectionConfig;
 use engine::cas_register::mem::MemRegister;
 use engine::log::{Log as _, LogId, LogObserver, Origin, Slot};

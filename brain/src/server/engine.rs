@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::cluster::engine::Engine;
-use crate::cluster::forward::Role;
-use crate::cluster::lock::ElectionLock;
-use crate::cluster::members::Members;
-use crate::cluster::membership::RemoveMember;
-use crate::cluster::peers::Peers;
 use crate::flags::{Config, Quota, Storage};
+use cluster::engine::Engine;
+use cluster::forward::Role;
+use cluster::lock::ElectionLock;
+use cluster::members::Members;
+use cluster::membership::RemoveMember;
+use cluster::peers::Peers;
 use election::Config as ElectionConfig;
 use engine_local::fjall;
 use mvcc::row::OBJECT_HEADER;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::engine::Engine;
-use crate::cluster::node::Node;
 use ::watch::{self, Hub};
+use cluster::engine::Engine;
+use cluster::node::Node;
 use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
 use mvcc::fetch::Fetches;

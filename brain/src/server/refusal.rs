@@ -1,10 +1,10 @@
 //! The reason why a member does not serve, derived from the error that ended it.
 
-use crate::cluster::membership;
-use crate::cluster::membership::EnterError;
-use crate::cluster::owner::OwnerError;
-use crate::cluster::self_hosted_lease::SelfHosted;
 use crate::data_dir::DataDirError;
+use cluster::membership;
+use cluster::membership::EnterError;
+use cluster::owner::OwnerError;
+use cluster::self_hosted_lease::SelfHosted;
 use engine::log::LogError;
 use engine::rows::RowsError;
 use engine_local::files::OpenError as FilesError;

@@ -8,8 +8,6 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::cluster::owner;
-use crate::cluster::owner::{OWNER, OwnerError};
 use crate::data_dir::{self, Identity, Restoring, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
 use crate::server::claim::{Claim, IMPORTER};
@@ -18,6 +16,8 @@ use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
+use cluster::owner;
+use cluster::owner::{OWNER, OwnerError};
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, LogId};

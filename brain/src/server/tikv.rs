@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::cluster::discovery::Discovery;
-use crate::cluster::engine::Engine;
-use crate::cluster::forward::Role;
-use crate::cluster::lock::{ElectionLock, StorageLock};
-use crate::cluster::membership::{ConfiguredMember, JoinRequest, Removal};
-use crate::cluster::owner::{OWNER, OwnerError};
-use crate::cluster::peers::{PeerAddresses, Peers};
-use crate::cluster::proof::{MembersOnly, Proof, SECRET};
-use crate::cluster::{membership, owner};
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
 use crate::server::{disk_space, ports};
 use anyhow::Context as _;
+use cluster::discovery::Discovery;
+use cluster::engine::Engine;
+use cluster::forward::Role;
+use cluster::lock::{ElectionLock, StorageLock};
+use cluster::membership::{ConfiguredMember, JoinRequest, Removal};
+use cluster::owner::{OWNER, OwnerError};
+use cluster::peers::{PeerAddresses, Peers};
+use cluster::proof::{MembersOnly, Proof, SECRET};
+use cluster::{membership, owner};
 use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
 use engine::log::LogObserver;

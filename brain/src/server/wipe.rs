@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::cluster::lock::StorageLock;
-use crate::cluster::owner;
-use crate::cluster::owner::OWNER;
 use crate::flags::{Config, TikvOptions};
 use anyhow::Context as _;
 use bytes::Bytes;
+use cluster::lock::StorageLock;
+use cluster::owner;
+use cluster::owner::OWNER;
 use election::Lock as _;
 use engine::cas_register::CasRegister as _;
 use engine_tikv::{Part, Reclaim, Tikv, TikvRegister};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
-use brain::cluster::members::Members;
 use brain::snapshot::Spool;
+use cluster::members::Members;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;

@@ -12,10 +12,10 @@ use brain::api::context::ApiContext;
 use brain::api::kv::KvService;
 use brain::api::lease::LeaseService;
 use brain::api::request::Limits;
-use brain::cluster::engine::Engine as EngineTypes;
-use brain::cluster::node::Node;
-use brain::cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use brain::server::node::{self, NodeHandles, NodeOptions};
+use cluster::engine::Engine as EngineTypes;
+use cluster::node::Node;
+use cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use engine::cas_register::mem::MemRegister;
 use engine::log::Log;
 use engine::rows::Rows;
@@ -143,7 +143,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
             guard: Guard::simple(store.state.auth().clone())?,
             state: store.state.clone(),
             sequencer: store.sequencer.clone(),
-            router: brain::cluster::forward::LeaderRouter::single_member(),
+            router: cluster::forward::LeaderRouter::single_member(),
             limits,
             cluster_id: 7,
             member_id: 1,

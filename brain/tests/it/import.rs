@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use brain::cluster::owner;
+use cluster::owner;
 use etcd_types::pb::mvccpb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::auth_client::AuthClient;

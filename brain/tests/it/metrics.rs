@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use brain::api::kv::KvService;
-use brain::cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
 use bytes::Bytes;
+use cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use etcd_types::REQUEST_TIMEOUT;

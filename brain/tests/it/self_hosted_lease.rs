@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use brain::cluster::self_hosted_lease::{SelfHosted, SelfHostedLease};
+use cluster::self_hosted_lease::{SelfHosted, SelfHostedLease};
 use election::{LeaseLock, Lock as _};
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;

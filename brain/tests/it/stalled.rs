@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use brain::api::health::StoreHealth;
 use brain::api::kv::KvService;
-use brain::cluster::forward::Role;
-use brain::cluster::lock::StorageLock;
 use bytes::Bytes;
+use cluster::forward::Role;
+use cluster::lock::StorageLock;
 use engine::cas_register::mem::MemRegister;
 use engine::log::frame::is_barrier;
 use engine::log::{AppendError, Log, LogError, MemLog, Slot};

@@ -13,7 +13,7 @@ use super::jwt::Jwt;
 use super::simple;
 use super::turns::{Origin, Turns};
 use crate::api::auth::{AuthOptions, TokenOptions};
-use crate::cluster::forward::{LeaderRouter, Role};
+use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
@@ -319,7 +319,7 @@ mod tests {
         };
         assert_eq!(identified, Ok(Caller::User(Arc::new(user))));
         // A leader has applied all that there is.
-        roles.send_replace(Role::Leading(crate::cluster::forward::LeaderLease::unbounded()));
+        roles.send_replace(Role::Leading(cluster::forward::LeaderLease::unbounded()));
         request.metadata_mut().insert("token", "other.99".parse().unwrap());
         let began = Instant::now();
         let liar = guard.identify_soon(&Credentials::of(&request)).await;

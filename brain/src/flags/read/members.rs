@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::bootstrap::Bootstrap;
 use super::super::config::Storage;
 use super::Values;
-use crate::cluster::discovery::SrvDiscovery;
+use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 
 /// Returns the domain in which members are looked up, if one is given. Errors that only the first start must refuse become faults of

@@ -1,7 +1,7 @@
 //! The flags for several members: their names, their election and their discovery.
 
 use super::*;
-use crate::cluster::discovery::SrvDiscovery;
+use cluster::discovery::SrvDiscovery;
 
 const TIKV: &str = "--storage tikv --tikv-pd-endpoints 127.0.0.1:2379";
 

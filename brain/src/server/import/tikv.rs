@@ -5,8 +5,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::cluster::owner;
-use crate::cluster::owner::OWNER;
 use crate::flags::TikvOptions;
 use crate::import::{Copied, Orders, Source, collecting, copy};
 use crate::server::claim::{Claim, IMPORTER};
@@ -14,6 +12,8 @@ use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
 use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
+use cluster::owner;
+use cluster::owner::OWNER;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};

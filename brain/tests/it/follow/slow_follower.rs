@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use brain::cluster::forward::Role;
-use brain::cluster::liveness::Liveness;
+use cluster::forward::Role;
+use cluster::liveness::Liveness;
 use engine::log::LogError;
 use store::replica::{RefreshedRows, RowsRefresher};
 use tokio::time::{Instant, timeout};

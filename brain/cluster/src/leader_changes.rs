@@ -4,7 +4,7 @@ use prometheus::IntCounter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::forward::{LeaderLease, Role};
+use crate::forward::{LeaderLease, Role};
 
 /// The last known leader.
 enum Known {
@@ -17,7 +17,7 @@ enum Known {
 
 /// Counts each new leader, the first one included, and each term of this member, until `stop`. Losing the leader is no change, nor
 /// is finding the same one again.
-pub(crate) async fn count(
+pub async fn count(
     mut roles: watch::Receiver<Role>,
     changes: IntCounter,
     stop: CancellationToken,
@@ -53,7 +53,7 @@ fn other(known: &Known, role: &Role) -> Option<Known> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::forward::{LeaderClient, ReadIndexBatcher};
+    use crate::forward::{LeaderClient, ReadIndexBatcher};
     use tonic::transport::Channel;
 
     fn following(member: u64) -> Role {

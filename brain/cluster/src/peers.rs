@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::discovery::{Discovery, Place};
 use super::peer_io::{CertificateEnd, PeerIo};
 use super::proof::{Proof, UNPROVED};
-use crate::cluster::members::Members;
+use crate::members::Members;
 use etcd_types::url::Url;
 use net::serve::Io;
 use telemetry::metrics::{PeerBytes, PeerMetrics};

@@ -5,7 +5,7 @@ use election::{LeaseLock, Lock, LockError, Record};
 use sha2::{Digest as _, Sha256};
 
 use super::StorageLock;
-use crate::cluster::self_hosted_lease::SelfHostedLease;
+use crate::self_hosted_lease::SelfHostedLease;
 use engine::cas_register::CasRegister;
 use engine::log::LogError;
 
@@ -28,7 +28,7 @@ pub enum Version {
 }
 
 impl<C> ElectionLock<C> {
-    /// Returns a number that no other lock has: see [`LockClaim`](crate::cluster::term::LockClaim). That of a Lease is known once
+    /// Returns a number that no other lock has: see [`LockClaim`](crate::term::LockClaim). That of a Lease is known once
     /// it was won.
     #[must_use]
     pub fn id(&self) -> u64 {

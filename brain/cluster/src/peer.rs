@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::Renewals;
-use crate::cluster::followers::Followers;
-use crate::cluster::forward::{LeaderRouter, Role};
-use crate::cluster::members::Members;
+use crate::followers::Followers;
+use crate::forward::{LeaderRouter, Role};
+use crate::members::Members;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::Member;
@@ -27,7 +27,7 @@ use store::state::State;
 use telemetry::metrics::PeerMetrics;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
-pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+pub const MAX_MESSAGE: usize = 64 << 20;
 
 /// The bytes of a message that are reserved for the encoding around a batch and each of its parts.
 const MARGIN: usize = 1 << 20;

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::cluster::peers::PeerAddresses;
+use crate::peers::PeerAddresses;
 use engine::cas_register::mem::MemRegister;
 use etcd_types::url::Url;
 use tls::{TlsOptions, TlsPolicy};

@@ -8,8 +8,8 @@ use hickory_resolver::proto::rr::{Name, Record};
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::cluster::members::Members;
-use crate::cluster::peers::{PeerAddresses, Peers};
+use crate::members::Members;
+use crate::peers::{PeerAddresses, Peers};
 use runtime::tasks::Owned;
 
 /// The records of a minimal DNS server: SRV records by name, addresses by host. It does not answer while there are none.

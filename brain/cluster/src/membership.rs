@@ -9,7 +9,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::peers::Peers;
-use crate::cluster::members::Members;
+use crate::members::Members;
 use engine::cas_register::{Cas, CasRegister};
 use etcd_types::pb::etcdserverpb as pb;
 

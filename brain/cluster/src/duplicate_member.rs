@@ -52,7 +52,7 @@ fn is_namesake(record: &Record, identity: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::lock::StorageLock;
+    use crate::lock::StorageLock;
     use engine::cas_register::mem::MemRegister;
 
     const EVERY: Duration = Duration::from_millis(400);

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::forward::Role;
+use crate::forward::Role;
 use runtime::clock::since_boot;
 
 /// Election timeouts of silence after which liveness ends, as in etcd.
@@ -80,7 +80,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::forward::LeaderLease;
+    use crate::forward::LeaderLease;
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 use ring::hmac;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::cluster::members::Members;
+use crate::members::Members;
 use net::serve::{Admission, Admitted, Io, PeerId};
 
 /// The length of the secret in bytes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::cluster::followers::Followers;
+use crate::followers::Followers;
 use engine::log::{Log, Slot, Unanswered};
 use engine::rows::{Rows, Snapshot as _};
 use store::state::State;

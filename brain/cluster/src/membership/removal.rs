@@ -10,8 +10,8 @@ use std::pin::Pin;
 use anyhow::Context as _;
 
 use super::{JoinError, JoinRequest, MemberTable, list};
-use crate::cluster::members::Members;
-use crate::cluster::peers::Peers;
+use crate::members::Members;
+use crate::peers::Peers;
 use engine::cas_register::{Cas, CasRegister};
 
 /// The reason why a member is not removed. Nothing was written.

@@ -1,4 +1,6 @@
 //! Leadership and membership: the election's lock, terms, followers, peers, and requests that only the leader answers.
+//!
+//! It must not know etcd's services.
 
 use election::Record;
 use tokio::sync::watch;
@@ -23,7 +25,7 @@ pub mod proof;
 pub mod self_hosted_lease;
 pub mod term;
 
-pub(crate) mod leader_changes;
+pub mod leader_changes;
 
 mod peer_io;
 mod probe;

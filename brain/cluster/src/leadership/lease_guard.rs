@@ -7,7 +7,7 @@ use election::{Handle as Election, Moment, Term};
 use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
-use crate::cluster::forward::LeaderLease;
+use crate::forward::LeaderLease;
 use engine::log::frame::{Frame, WINDOW};
 use engine::log::{Log, LogError, Slot, Unanswered};
 use engine::rows::Rows;
@@ -27,7 +27,7 @@ const AHEAD: usize = 64 << 10;
 /// succeeds. So when a renewal succeeds, a later leader can exist only under *another* lock, and its wait must not have begun before the
 /// renewal was sent. There are two ways to prove that:
 /// - By the lock: a leader under another lock announces its epoch in this lock's record between its barrier and its wait
-///   ([`Node::announce_epoch`](crate::cluster::node::Node::announce_epoch)), and a renewal replaces only the record that is known
+///   ([`Node::announce_epoch`](crate::node::Node::announce_epoch)), and a renewal replaces only the record that is known
 ///   here, with the epochs announced in it. A successful renewal was sent before any announcement that is not known here;
 ///   `announced_epoch` is read after it.
 /// - By the log, which is read after the renewal: if it has no later barrier, no wait has begun.

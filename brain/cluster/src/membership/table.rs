@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use prost::Message;
 
-use crate::cluster::discovery::SrvDiscovery;
+use crate::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use etcd_types::version;
 use mvcc::row::FORMAT as STORED_FORMAT;
