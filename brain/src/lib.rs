@@ -3,11 +3,7 @@
 //! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
 //! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
 
-pub mod snapshot;
-
 pub mod api;
-
-pub mod import;
 
 pub mod server;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use net::serve::Io;
 use telemetry::metrics::PeerBytes;
 use tls;
+use tls::Io;
 
 /// A byte stream with the counters of the member at its other end.
 pub(super) struct PeerIo {

@@ -20,9 +20,9 @@ use super::peer_io::{CertificateEnd, PeerIo};
 use super::proof::{Proof, UNPROVED};
 use crate::members::Members;
 use etcd_types::url::Url;
-use net::serve::Io;
 use telemetry::metrics::{PeerBytes, PeerMetrics};
 use tls;
+use tls::Io;
 use tls::{TlsOptions, TlsPolicy};
 
 /// The timeout of a connection attempt.

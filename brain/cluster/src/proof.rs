@@ -26,7 +26,8 @@ use ring::hmac;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::members::Members;
-use net::serve::{Admission, Admitted, Io, PeerId};
+use net::serve::{Admission, Admitted, PeerId};
+use tls::Io;
 
 /// The length of the secret in bytes.
 pub const SECRET: usize = 32;

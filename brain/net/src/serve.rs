@@ -20,7 +20,7 @@ use crate::http;
 use crate::http::member::{Certificates, Described};
 use crate::http::{Cors, Health};
 use crate::listen::Listener;
-pub use admission::{Admission, Admitted, Io, PeerId};
+pub use admission::{Admission, Admitted, PeerId};
 use connection::{Http1, PortConfig, Refused};
 use connections::Connections;
 use etcd_types::url::Url;

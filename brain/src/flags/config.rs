@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bootstrap::Bootstrap;
 use crate::api::auth::AuthOptions;
-use crate::import::SourceOptions;
+use backup::import::SourceOptions;
 use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use net::http::BrowserPolicy;

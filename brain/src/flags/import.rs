@@ -10,7 +10,7 @@ use super::read::storage::TIKV_STORE;
 use super::snapshot::{LOG_FLAGS, STORE_FLAGS};
 use super::table::{Flag, Kind};
 use super::{Config, FlagError, duration};
-use crate::import::{Password, SourceOptions};
+use backup::import::{Password, SourceOptions};
 use etcd_types::url::{Scheme, Url};
 use tls::TlsOptions;
 

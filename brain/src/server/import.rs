@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::flags::{Config, ImportCommand, Storage};
-use crate::import::{Compacted, Copied, Orders, Source};
 use crate::server::run::Lifecycle;
 use crate::server::snapshot::describe_compaction;
+use backup::import::{Compacted, Copied, Orders, Source};
 
 mod directory;
 mod tikv;

@@ -22,8 +22,8 @@ use crate::api::maintenance::{Defragment, Hashes, MaintenanceService, MoveLeader
 use crate::api::watch::{Options as WatchServiceOptions, WatchService};
 use crate::flags;
 use crate::flags::{Config, Quota, Storage};
-use crate::snapshot::Spool;
 use ::watch::{History, Hub};
+use backup::snapshot::Spool;
 use cluster::followers::Followers;
 use cluster::leadership::TransferLeader;
 use cluster::members::Members;

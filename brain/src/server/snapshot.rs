@@ -15,7 +15,7 @@ use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
-use crate::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
+use backup::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
 use cluster::owner;
 use cluster::owner::{OWNER, OwnerError};
 use engine::cas_register::{self, CasRegister as _};

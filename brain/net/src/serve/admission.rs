@@ -3,12 +3,7 @@
 use std::io;
 use std::pin::Pin;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
-/// A byte stream over any transport.
-pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+use tls::Io;
 
 /// The authenticated member at the other end of a connection. Requests carry it as an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

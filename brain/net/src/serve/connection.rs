@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
-use super::admission::{Admission, Io, PeerId};
+use super::admission::{Admission, PeerId};
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST, Reason};
 use super::counted::Counted;
 use super::http2::{self, LEAVE, over};
@@ -26,6 +26,7 @@ use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::listen::{Accepted, Listener};
 use runtime::log_once::{Due, LogOncePerKey};
 use telemetry::metrics::NetworkMetrics;
+use tls::Io;
 use tls::{Found, ServerTls, observed, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;

@@ -11,13 +11,13 @@ use bytes::{Buf as _, Bytes};
 use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::admission::Io;
 use super::connections::{Connection, FIRST_REQUEST, Reason};
 use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
 use super::headers::{Followed, HeaderBlocks};
 use super::linger::Left;
 use super::socket::{SharedSocket, Socket};
 use telemetry::metrics::NetworkMetrics;
+use tls::Io;
 
 const WINDOW_UPDATE: u8 = 8;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::admission::Io;
+use tls::Io;
 
 /// The time within which a client must close a connection after this side has, while the server runs; as in grpc-go.
 pub(super) const LINGER: Duration = Duration::from_secs(1);

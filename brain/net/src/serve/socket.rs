@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use super::admission::Io;
 use super::connections::{Connection, Reason};
 use runtime::budget::Charge;
 use telemetry::metrics::NetworkMetrics;
+use tls::Io;
 
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
 const QUEUE: usize = 32 * 1024;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::super::context::ApiContext;
-use crate::snapshot::{Contents, SaveError, Saved, Spool, save};
+use backup::snapshot::{Contents, SaveError, Saved, Spool, save};
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

@@ -7,10 +7,10 @@ use tracing::{info, warn};
 
 use crate::data_dir::{self, Identity, Importing, Restoring};
 use crate::flags::Config;
-use crate::import::{Collected, Copied, Orders, Source, collecting, copy};
 use crate::server::embedded;
 use crate::server::snapshot::check_space;
-use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
+use backup::import::{Collected, Copied, Orders, Source, collecting, copy};
+use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::log::{Log as _, LogId};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::flags::TikvOptions;
-use crate::import::{Copied, Orders, Source, collecting, copy};
 use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
-use crate::snapshot::{Importer, RestoreOptions, Spool, restore};
+use backup::import::{Copied, Orders, Source, collecting, copy};
+use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use cluster::owner;
 use cluster::owner::OWNER;
 use engine::cas_register::{self, CasRegister as _};

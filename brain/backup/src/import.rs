@@ -3,14 +3,14 @@
 //! Keys come by one watch over all of them. Leases are no part of it: a lease that an event names is asked for before the event is
 //! applied, and all of them are compared from time to time.
 
-pub(crate) use backlog::{Collected, collecting};
-pub(crate) use copy::{Copied, Orders, copy};
-pub(crate) use source::{Compacted, Source};
+pub use backlog::{Collected, collecting};
+pub use copy::{Copied, Orders, copy};
+pub use source::{Compacted, Source};
 pub use source::{Password, SourceOptions};
 
-mod backlog;
-mod bounded;
-mod copy;
+pub mod backlog;
+pub mod bounded;
+pub mod copy;
 mod dial;
 mod events;
 mod leases;

@@ -23,7 +23,7 @@ struct Stored {
 }
 
 /// Revisions of the source that were collected, and the watch that continues after them.
-pub(crate) struct Collected {
+pub struct Collected {
     file: BufReader<File>,
     /// The revision before the first one in the file.
     pub(super) behind: Revision,
@@ -32,7 +32,7 @@ pub(crate) struct Collected {
 
 /// Does work with the source, and collects what the source does during that time. A watch that is lost continues at the same revision as
 /// soon as the source answers again. Fails if the work does, and with `Compacted` if the source has deleted history that is needed then.
-pub(crate) async fn collecting<T>(
+pub async fn collecting<T>(
     source: &mut Source,
     spool: &Spool,
     work: impl AsyncFnOnce(&mut Source) -> anyhow::Result<T>,

@@ -77,7 +77,7 @@ impl SnapshotFile {
     }
 
     /// Returns the SHA-256 of the database. Fails if the file cannot be read.
-    pub(crate) fn digest(&self) -> Result<[u8; 32], FileError> {
+    pub fn digest(&self) -> Result<[u8; 32], FileError> {
         match self.digest {
             Some(digest) => Ok(digest),
             None => hash(&self.file, self.len),

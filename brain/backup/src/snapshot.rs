@@ -12,12 +12,12 @@ use engine::rows::RowsError;
 
 pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};
-pub(crate) use import::{Importer, LeaseTime, Newest, Revised};
+pub use import::{Importer, LeaseTime, Newest, Revised};
 pub use restore::{RestoreOptions, Restored, Unfit, restore, resume};
 pub use save::{Contents, Saved, save};
 pub use spool::{Spool, SpoolFile};
 
-mod checksum;
+pub mod checksum;
 mod file;
 mod import;
 mod restore;

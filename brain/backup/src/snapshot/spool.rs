@@ -35,7 +35,7 @@ impl Spool {
     }
 
     /// Returns the free bytes of the medium that are left to others.
-    pub(crate) fn reserve(&self) -> io::Result<u64> {
+    pub fn reserve(&self) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(&self.dir).map_err(io::Error::from)?;
         Ok(reserve_of(stat.f_blocks.saturating_mul(stat.f_frsize)))
     }

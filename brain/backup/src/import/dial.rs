@@ -13,8 +13,8 @@ use tonic::transport::Endpoint;
 use super::bounded::BoundedChannel;
 use crate::import::SourceOptions;
 use etcd_types::url::Url;
-use net::serve::Io;
 use tls;
+use tls::Io;
 use tls::{TlsOptions, TlsPolicy};
 
 /// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five

@@ -47,28 +47,28 @@ pub(super) struct OpenWatch {
 
 /// When a copy is finished.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub struct Orders {
     /// Do not finish before this is true.
-    pub(crate) may_finish: watch::Receiver<bool>,
+    pub may_finish: watch::Receiver<bool>,
     /// Finish at this revision, once the source has reached it.
-    pub(crate) until: Option<Revision>,
+    pub until: Option<Revision>,
 }
 
 /// The content of a finished copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Copied {
-    pub(crate) revision: Revision,
+pub struct Copied {
+    pub revision: Revision,
     /// The compacted revision; 0 if there was no compaction.
-    pub(crate) compacted: Revision,
-    pub(crate) keys: u64,
-    pub(crate) leases: usize,
+    pub compacted: Revision,
+    pub keys: u64,
+    pub leases: usize,
     /// The sum over keys, values, revisions, versions and leases, which is that of the source.
-    pub(crate) checksum: u128,
+    pub checksum: u128,
 }
 
 /// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
 /// ends. The events in `collected` are applied first. Fails with [`Compacted`] if the source has deleted history that is needed.
-pub(crate) async fn copy<L: Log, R: Rows>(
+pub async fn copy<L: Log, R: Rows>(
     source: &mut Source,
     importer: Importer<L, R>,
     (orders, collected): (Orders, Option<Collected>),

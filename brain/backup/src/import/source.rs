@@ -74,7 +74,7 @@ const RESTORED: &str =
 /// The source has deleted history that is needed: up to this revision.
 #[derive(Debug, thiserror::Error)]
 #[error("the source has compacted its history up to revision {0}, which is more than was copied")]
-pub(crate) struct Compacted(pub(crate) Revision);
+pub struct Compacted(pub(crate) Revision);
 
 /// An answer of the source is longer than one that is accepted.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ pub(crate) struct Compacted(pub(crate) Revision);
 pub(super) struct TooLong(String);
 
 /// The source.
-pub(crate) struct Source {
+pub struct Source {
     options: SourceOptions,
     connection: Connection,
     /// The id of its cluster.
@@ -189,7 +189,7 @@ impl Connection {
 
 impl Source {
     /// Connects to the first endpoint that answers. Fails if none does.
-    pub(crate) async fn open(options: SourceOptions) -> anyhow::Result<Self> {
+    pub async fn open(options: SourceOptions) -> anyhow::Result<Self> {
         let mut failed = None;
         for at in 0..options.endpoints.len() {
             match Connection::open(&options, at).await {
@@ -239,7 +239,7 @@ impl Source {
     }
 
     /// The id of the source's cluster.
-    pub(crate) fn cluster_id(&self) -> u64 {
+    pub fn cluster_id(&self) -> u64 {
         self.cluster_id
     }
 
@@ -294,7 +294,7 @@ impl Source {
     }
 
     /// Fails if the source has an alarm that says that its members disagree.
-    pub(crate) async fn check_alarms(&mut self) -> anyhow::Result<()> {
+    pub async fn check_alarms(&mut self) -> anyhow::Result<()> {
         let ask = pb::AlarmRequest::default;
         let answer = self.call("ask the source for its alarms", async |connection| {
             connection.maintenance().alarm(connection.request(ask())).await
@@ -314,7 +314,7 @@ impl Source {
     }
 
     /// Bytes of the source's database.
-    pub(crate) async fn size(&mut self) -> anyhow::Result<u64> {
+    pub async fn size(&mut self) -> anyhow::Result<u64> {
         let answer = self.call("ask the source for its size", async |connection| {
             connection
                 .maintenance()
@@ -325,7 +325,7 @@ impl Source {
     }
 
     /// Receives a snapshot, and verifies its checksum. Fails if there is no space for it, or if it does not come, several times.
-    pub(crate) async fn snapshot(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
+    pub async fn snapshot(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
         let mut attempts = 1;
         loop {
             let failed = match self.receive(spool).await {

@@ -21,14 +21,14 @@ use mvcc::view::{KeyVersion, Versions, View};
 
 /// The changes of one revision of the other store, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]
-pub(crate) struct Revised {
+pub struct Revised {
     pub(crate) revision: Revision,
     pub(crate) kvs: Vec<mvccpb::KeyValue>,
 }
 
 /// A lease of the other store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaseTime {
+pub struct LeaseTime {
     pub(crate) id: i64,
     /// Time to live as granted, in seconds.
     pub(crate) ttl: i64,
@@ -48,14 +48,14 @@ impl LeaseTime {
 }
 
 /// A store that follows another one. Only one process at a time may do so: a later one deposes it.
-pub(crate) struct Importer<L: Log, R: Rows> {
+pub struct Importer<L: Log, R: Rows> {
     target: Target<L, R>,
     rows: R,
 }
 
 impl<L: Log, R: Rows> Importer<L, R> {
     /// Opens a store that was restored, and that may have followed already.
-    pub(crate) async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
+    pub async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
         let target = Target::open(log, rows.clone(), options).await?;
         Ok(Self { target, rows })
     }
@@ -262,7 +262,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
 }
 
 /// The newest versions of the keys of a view, in the order of keys.
-pub(crate) struct Newest<'a, S> {
+pub struct Newest<'a, S> {
     versions: Versions<'a, S>,
     page: std::vec::IntoIter<KeyVersion>,
     last: Bytes,
