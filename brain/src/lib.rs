@@ -3,13 +3,9 @@
 //! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
 //! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
 
-pub mod api;
-
 pub mod server;
 
 pub mod data_dir;
 pub mod flags;
 #[cfg(test)]
 mod fuzzing;
-#[cfg(test)]
-mod rooms;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::bootstrap::Bootstrap;
-use crate::api::auth::AuthOptions;
+use api::auth::AuthOptions;
 use backup::import::SourceOptions;
 use cluster::discovery::SrvDiscovery;
 use etcd_types::url::Url;

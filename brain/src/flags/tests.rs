@@ -1,4 +1,4 @@
-use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
+use api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 use net::serve::Keepalive;
 use std::collections::BTreeSet;
 use std::ffi::OsString;

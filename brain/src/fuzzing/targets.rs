@@ -4,8 +4,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{fuzz, scratch};
-use crate::api::request::{self, Limits};
 use crate::flags;
+use api::request::{self, Limits};
 use cluster::membership::MemberTable;
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;

@@ -2,10 +2,10 @@
 
 use anyhow::Context as _;
 
-use crate::api::auth::Authenticator;
 use crate::data_dir;
 use crate::flags::{Config, Storage};
 use crate::server::tikv::connection;
+use api::auth::Authenticator;
 use tls::{ServerTls, TlsOptions};
 
 /// Fails with the first fault of a file that the flags name, or of the layout of a data directory that exists.

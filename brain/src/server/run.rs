@@ -3,11 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::auth::{Authenticator, Guard};
-use crate::api::context::ApiContext;
-use crate::api::health::StoreHealth;
-use crate::api::maintenance::Defragment;
-use crate::api::request::Limits;
 use crate::flags::{AutoCompaction, Config};
 use crate::server::node::{self, NodeOptions};
 use crate::server::process::Signals;
@@ -15,6 +10,11 @@ use crate::server::services as member;
 use crate::server::services::{Member, Size};
 use crate::server::{ports, process};
 use ::watch;
+use api::auth::{Authenticator, Guard};
+use api::context::ApiContext;
+use api::health::StoreHealth;
+use api::maintenance::Defragment;
+use api::request::Limits;
 use cluster::engine::Engine;
 use cluster::follow::Follower;
 use cluster::followers::Followers;
@@ -126,7 +126,7 @@ fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut L
 /// Starts to check what is stored from time to time, if the flags ask for it.
 fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
     if let Some(every) = config.corrupt_check_interval {
-        let check = crate::api::scrub::run(api.clone(), every, life.stop.clone());
+        let check = api::scrub::run(api.clone(), every, life.stop.clone());
         life.tasks.spawn("check of what is stored", check);
     }
 }

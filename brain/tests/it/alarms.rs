@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use backup::snapshot::Spool;
-use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use cluster::members::Members;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;

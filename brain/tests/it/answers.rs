@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use ::watch::{self, Replay};
-use brain::api::concurrency::{Cleanup, Concurrency};
-use brain::api::election::ElectionService;
-use brain::api::lease::LeaseService;
+use api::concurrency::{Cleanup, Concurrency};
+use api::election::ElectionService;
+use api::lease::LeaseService;
 use bytes::Bytes;
 use election::election_server::Election as _;
 use engine::log::MemLog;
@@ -193,7 +193,7 @@ async fn election_charges_whoever_asks_for_its_leader() {
     let (engine, reads) = stored(64 << 10).await;
     let stop = CancellationToken::new();
     let api = engine.kv.store.clone();
-    let kv = Arc::new(brain::api::kv::KvService {
+    let kv = Arc::new(api::kv::KvService {
         store: api.clone(),
         stop: stop.clone(),
     });

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use brain::api::auth::{AuthOptions, AuthService, Authenticator, JwtOptions, SignMethod, TokenOptions};
-use brain::api::kv::KvService;
-use brain::api::lease::LeaseService;
+use api::auth::{AuthOptions, AuthService, Authenticator, JwtOptions, SignMethod, TokenOptions};
+use api::kv::KvService;
+use api::lease::LeaseService;
 use bytes::Bytes;
 use engine::log::{Log, MemLog};
 use engine::rows::mem::MemRows;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::watch::{self, History, PrevKv};
-use brain::api::auth::Guard;
-use brain::api::context::ApiContext;
-use brain::api::kv::KvService;
-use brain::api::lease::LeaseService;
-use brain::api::request::Limits;
+use api::auth::Guard;
+use api::context::ApiContext;
+use api::kv::KvService;
+use api::lease::LeaseService;
+use api::request::Limits;
 use brain::server::node::{self, NodeHandles, NodeOptions};
 use cluster::engine::Engine as EngineTypes;
 use cluster::node::Node;

@@ -1,6 +1,6 @@
 //! The cost of health checks, and what they depend on.
 
-use brain::api::health::StoreHealth;
+use api::health::StoreHealth;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use net::http::Health as _;

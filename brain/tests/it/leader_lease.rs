@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::auth::Guard;
+use api::cluster::ClusterService;
+use api::context::ApiContext;
+use api::kv::KvService;
+use api::lease::LeaseService;
+use api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use backup::snapshot::Spool;
-use brain::api::auth::Guard;
-use brain::api::cluster::ClusterService;
-use brain::api::context::ApiContext;
-use brain::api::kv::KvService;
-use brain::api::lease::LeaseService;
-use brain::api::maintenance::{Hashes, MaintenanceService, Snapshots};
 use bytes::Bytes;
 use cluster::forward::{LeaderLease, LeaderRouter, Role};
 use cluster::members::Members;

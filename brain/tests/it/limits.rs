@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use brain::api::request::{self, Limits};
+use api::request::{self, Limits};
 use bytes::Bytes;
 use engine::log::{AppendError, Log, LogError, MemLog, Slot};
 use engine::rows::mem::MemRows;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use brain::api::auth::Guard;
-use brain::api::context::ApiContext;
-use brain::api::kv::KvService;
-use brain::api::request::Limits;
+use api::auth::Guard;
+use api::context::ApiContext;
+use api::kv::KvService;
+use api::request::Limits;
 use brain::server::node::{self, NodeOptions};
 use bytes::Bytes;
 use cluster::follow::Follower;

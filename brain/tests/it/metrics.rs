@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use brain::api::kv::KvService;
+use api::kv::KvService;
 use bytes::Bytes;
 use cluster::forward::{LeaderClient, LeaderRouter, ReadIndexBatcher, Role};
 use engine::log::MemLog;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use ::watch::{History as _, HistoryError, PrevKv};
+use api::kv::KvService;
 use backup::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
 use bbolt::Reader;
-use brain::api::kv::KvService;
 use bytes::Bytes;
 use cluster::owner;
 use engine::log::frame::is_barrier;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use brain::api::health::StoreHealth;
-use brain::api::kv::KvService;
+use api::health::StoreHealth;
+use api::kv::KvService;
 use bytes::Bytes;
 use cluster::forward::Role;
 use cluster::lock::StorageLock;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::duration;
 use super::Values;
-use crate::api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
+use api::auth::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
 /// etcd's text for options that it cannot use.
 const INVALID: &str = "auth: invalid auth options";

@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn store_on_a_full_disk_is_opened_and_led() {
-        const TEST: &str = "storage::replica::lead::tests::store_on_a_full_disk_is_opened_and_led";
+        const TEST: &str = "replica::lead::tests::store_on_a_full_disk_is_opened_and_led";
         let Some(disk) = small_disk::mounted_for(TEST, 128) else {
             return;
         };

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request};
 
-use crate::api::kv::KvService;
+use crate::kv::KvService;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::TxnRequest;
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;

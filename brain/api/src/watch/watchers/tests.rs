@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::api::watch::Options;
+use crate::watch::Options;
 use ::watch::model::ModelHistory;
 use ::watch::{Hub, Replay};
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};

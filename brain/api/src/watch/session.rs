@@ -19,7 +19,7 @@ use super::progress::Progress;
 use super::response::{self, NO_WATCHER};
 use super::watchers::{Turn, Watchers};
 use super::{Shared, stopped};
-use crate::api::auth::Credentials;
+use crate::auth::Credentials;
 use ::watch::{Chunk, History, Inbox};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;

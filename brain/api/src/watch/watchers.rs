@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::request::{Create, Form, Refused};
 use super::{Shared, response};
-use crate::api::auth::Credentials;
+use crate::auth::Credentials;
 use ::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};

@@ -14,7 +14,7 @@ use rustls_pki_types::{AlgorithmIdentifier, CertificateDer, SubjectPublicKeyInfo
 use x509_parser::prelude::{FromDer as _, SubjectPublicKeyInfo, X509Certificate};
 use x509_parser::public_key::PublicKey as Parsed;
 
-use crate::api::auth::SignMethod;
+use crate::auth::SignMethod;
 use tls::{algorithms, key_algorithm};
 
 /// The sizes in bits of RSA keys whose signatures are verified. Go verifies none of shorter ones either.

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::client;
-use crate::api::context::ApiContext;
+use crate::context::ApiContext;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;

@@ -12,7 +12,7 @@ use x509_parser::der_parser::der::parse_der_sequence;
 
 use super::hmac_key;
 use super::verify::PublicKey;
-use crate::api::auth::SignMethod;
+use crate::auth::SignMethod;
 use tls::signing_key;
 
 /// A private key, or the secret of an HMAC.

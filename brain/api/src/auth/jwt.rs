@@ -12,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use serde_json::{Value, json};
 
-use crate::api::auth::{JwtOptions, SignMethod};
+use crate::auth::{JwtOptions, SignMethod};
 use etcd_types::errors::Error;
 use etcd_types::types::Identity;
 use sign::Signer;

@@ -1,4 +1,6 @@
-//! The gRPC API: etcd's services over the modules below. Protobuf types stay in this module.
+//! etcd's services over a store and its members. Protobuf messages of the wire stop here.
+//!
+//! It must not know storage engines.
 
 pub mod about;
 pub mod auth;

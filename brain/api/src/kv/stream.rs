@@ -14,8 +14,8 @@ use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
 
-use crate::api::context::{ApiContext, Permit, to_status};
-use crate::api::response::key_value;
+use crate::context::{ApiContext, Permit, to_status};
+use crate::response::key_value;
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
 use etcd_types::types::{KeyValue, LeaseId, Revision};

@@ -12,7 +12,7 @@ use super::credentials::Credentials;
 use super::jwt::Jwt;
 use super::simple;
 use super::turns::{Origin, Turns};
-use crate::api::auth::{AuthOptions, TokenOptions};
+use crate::auth::{AuthOptions, TokenOptions};
 use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;
 use engine::rows::Rows;
