@@ -1,0 +1,3 @@
+//! Checks of the repository as a whole.
+
+mod architecture;
