@@ -9,7 +9,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use telemetry::metrics::PeerBytes;
-use tls;
 use tls::Io;
 
 /// A byte stream with the counters of the member at its other end.

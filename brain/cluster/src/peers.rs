@@ -21,7 +21,6 @@ use super::proof::{Proof, UNPROVED};
 use crate::members::Members;
 use etcd_types::url::Url;
 use telemetry::metrics::{PeerBytes, PeerMetrics};
-use tls;
 use tls::Io;
 use tls::{TlsOptions, TlsPolicy};
 

@@ -13,7 +13,6 @@ use tonic::transport::Endpoint;
 use super::bounded::BoundedChannel;
 use crate::import::SourceOptions;
 use etcd_types::url::Url;
-use tls;
 use tls::Io;
 use tls::{TlsOptions, TlsPolicy};
 

@@ -180,7 +180,7 @@ mod tests {
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         let line: Value = serde_json::from_str(text.strip_suffix('\n').unwrap()).unwrap();
         assert!(
-            line["caller"].as_str().unwrap().starts_with("telemetry/zap.rs:"),
+            line["caller"].as_str().unwrap().starts_with("telemetry/logs/zap.rs:"),
             "{line}"
         );
         assert!(line["ts"].as_str().unwrap().parse::<Timestamp>().is_ok(), "{line}");
