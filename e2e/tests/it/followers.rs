@@ -224,7 +224,7 @@ async fn a_watch_that_needs_a_leader_ends_when_leader_and_storage_are_gone_and_n
         let seen = within(stream.message()).await.expect("the watch goes on").unwrap();
         assert_eq!(seen.events.len(), 1, "{seen:?}");
     }
-    // Nobody leads for longer than that without storage.
+    // No member leads for longer than that without storage.
     drop(tikv);
     let ended = within(needs.message()).await.expect_err("nothing is heard any more");
     assert_eq!(

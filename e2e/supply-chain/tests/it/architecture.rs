@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml_edit::DocumentMut;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use crate::root;
 
 fn manifest(dir: &Path) -> DocumentMut {
     let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
