@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use self::guard::{TokenKind, check_password};
-use self::turns::Origin;
+use self::hashing::Origin;
 use super::context::{ApiContext, caller_of, to_status};
 use super::header::HasHeader;
 use cluster::forward::caller;
@@ -29,10 +29,10 @@ pub use options::{AuthOptions, JwtOptions, SignMethod, TokenOptions};
 
 mod credentials;
 mod guard;
+mod hashing;
 mod jwt;
 mod options;
 mod simple;
-mod turns;
 
 /// The service over a store.
 pub struct AuthService<R: Rows>(pub ApiContext<R>);

@@ -10,8 +10,8 @@ use tonic::{Code, Response, Status};
 
 use super::auth::{Credentials, Guard};
 use super::header::HasHeader;
-use super::loggable::Change;
 use super::request::Limits;
+use super::request_log::Change;
 use cluster::forward::{self, LeaderRouter, Role};
 use engine::log::Slot;
 use engine::rows::{Rows, RowsError};

@@ -8,7 +8,7 @@ use engine::rows::{Rows, Snapshot as _};
 use mvcc::keys;
 use mvcc::view::View;
 use net::http::{Alarm, Health};
-use store::state::{CORRUPT, NOSPACE};
+use store::alarm::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
 pub struct StoreHealth<R: Rows>(pub ApiContext<R>);

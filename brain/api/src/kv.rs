@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, caller_of};
-use super::{loggable, request, response};
+use super::{request, request_log, response};
 use cluster::forward::Patient;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
@@ -21,8 +21,8 @@ use mvcc::evaluate;
 use mvcc::fetch::Share;
 use mvcc::op::{Op, OpResult, TxnOp};
 use runtime::budget::Meter;
+use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::{Answer, Request as Command};
-use store::state::{CORRUPT, NOSPACE};
 
 mod physical;
 mod stream;
@@ -41,7 +41,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
 
     async fn range(&self, request: Request<pb::RangeRequest>) -> Result<Response<pb::RangeResponse>, Status> {
         let began = Instant::now();
-        let describe = || loggable::range(request.get_ref());
+        let describe = || request_log::range(request.get_ref());
         let applying = self.store.slow.begin("read-only range ", describe);
         let answer = self.range_here(&request, &meter(&request)).await;
         applying.end(answer.as_ref().map_err(Status::message), |answer| {
@@ -100,10 +100,10 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         let is_write = has_nested(request.get_ref()) && self.store.state.has_alarm(CORRUPT);
         if is_readonly(request.get_ref()) && !is_write {
             let op = request::txn(request.get_ref(), &self.store.limits)?;
-            let describe = || loggable::txn(request.get_ref());
+            let describe = || request_log::txn(request.get_ref());
             let applying = self.store.slow.begin("read-only txn ", describe);
             let answer = self.read_only(op, &request).await;
-            applying.end(answer.as_ref().map_err(Status::message), loggable::read_only);
+            applying.end(answer.as_ref().map_err(Status::message), request_log::read_only);
             return answer.map(Response::new);
         }
         if self.store.guard.is_enabled() {
@@ -162,7 +162,7 @@ impl<R: Rows> KvService<R> {
         let request = request.into_inner();
         let op = request::put(&request, &self.store.limits)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        let describe = || format!("put:<{}>", loggable::put(&request));
+        let describe = || format!("put:<{}>", request_log::put(&request));
         match self.write(caller, Op::Put(op), (size, meter), describe).await? {
             (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
             _ => Err(unexpected()),
@@ -177,7 +177,7 @@ impl<R: Rows> KvService<R> {
         let request = request.into_inner();
         let op = request::delete(&request)?;
         let size = self.store.limits.check_size(request.encoded_len())?;
-        let describe = || format!("delete_range:<{}> ", loggable::delete(&request));
+        let describe = || format!("delete_range:<{}> ", request_log::delete(&request));
         match self.write(caller, Op::Delete(op), (size, meter), describe).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
                 self.store.header(revision),
@@ -192,7 +192,7 @@ impl<R: Rows> KvService<R> {
         let (caller, meter) = (caller_of(&request), meter(&request));
         let request = request.into_inner();
         let (op, size) = request::write_txn(&request, &self.store.limits)?;
-        let describe = || format!("txn:<{}>", loggable::txn(&request));
+        let describe = || format!("txn:<{}>", request_log::txn(&request));
         match self.write(caller, Op::Txn(op), (size, meter), describe).await? {
             (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
             _ => Err(unexpected()),

@@ -24,8 +24,8 @@ use mvcc::lease::MAX_TTL;
 use net::require_leader::{is_required, lost};
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
+use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::Request as Command;
-use store::state::{CORRUPT, NOSPACE};
 use telemetry::metrics::Metrics;
 
 mod keep_alive;

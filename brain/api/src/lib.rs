@@ -2,20 +2,20 @@
 //!
 //! It must not know storage engines.
 
-pub mod about;
 pub mod auth;
 pub mod cluster;
 pub mod concurrency;
 pub mod context;
+pub mod corruption_check;
 pub mod election;
 pub mod header;
 pub mod health;
 pub mod kv;
 pub mod lease;
 pub mod lock;
-pub mod loggable;
 pub mod maintenance;
+pub mod member_page;
 pub mod request;
+pub mod request_log;
 pub mod response;
-pub mod scrub;
 pub mod watch;

@@ -17,8 +17,8 @@ use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::Auth;
 use mvcc::view::View;
+use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::Request as Command;
-use store::state::{CORRUPT, NOSPACE};
 
 pub use snapshot::Snapshots;
 

@@ -18,10 +18,10 @@ pub mod lock_latency;
 pub mod members;
 pub mod membership;
 pub mod node;
-pub mod owner;
 pub mod peer;
+pub mod peer_auth;
 pub mod peers;
-pub mod proof;
+pub mod prefix_owner;
 pub mod self_hosted_lease;
 pub mod term;
 

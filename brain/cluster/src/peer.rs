@@ -32,7 +32,7 @@ pub const MAX_MESSAGE: usize = 64 << 20;
 /// The bytes of a message that are reserved for the encoding around a batch and each of its parts.
 const MARGIN: usize = 1 << 20;
 
-/// The service of a member. Only members connect to it: see [`proof`](super::proof).
+/// The service of a member. Only members connect to it: see [`proof`](super::peer_auth).
 pub struct PeerService<R: Rows> {
     /// The cluster that followers must belong to.
     pub cluster_id: u64,

@@ -16,13 +16,12 @@ use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::discovery::{Discovery, Place};
+use super::peer_auth::{Proof, UNPROVED};
 use super::peer_io::{CertificateEnd, PeerIo};
-use super::proof::{Proof, UNPROVED};
 use crate::members::Members;
 use etcd_types::url::Url;
 use telemetry::metrics::{PeerBytes, PeerMetrics};
-use tls::Io;
-use tls::{TlsOptions, TlsPolicy};
+use tls::{Io, TlsOptions, TlsPolicy};
 
 /// The timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(1);

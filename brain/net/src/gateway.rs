@@ -8,14 +8,14 @@ pub(crate) use exchange::{Exchange, failure};
 pub(crate) use methods::{Found, find};
 
 mod body;
+mod error;
 mod exchange;
 mod json;
 mod metadata;
 mod methods;
 mod numbers;
 mod protojson;
-mod refused;
 mod syntax;
-mod turns;
+mod translation;
 mod values;
 pub(crate) mod websocket;

@@ -36,10 +36,10 @@ use telemetry::slow_requests::RpcLog;
 use tls::{self, RELOAD_INTERVAL, ServerTls, TlsOptions};
 
 mod admission;
+mod byte_stream;
 mod connection;
 mod connections;
-mod counted;
-mod decoded;
+mod decoded_size;
 mod frames;
 pub(crate) mod framing;
 mod gzip;
@@ -47,14 +47,14 @@ mod head;
 mod headers;
 mod http2;
 mod huffman;
-mod inbound;
-mod linger;
+mod lingering_close;
 mod options;
 mod path;
+mod request_body;
 mod route;
 mod rpc;
+mod rpc_timer;
 mod socket;
-mod timed;
 
 /// The timeout of a handshake, and of the first bytes of a client.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

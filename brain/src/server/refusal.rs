@@ -3,7 +3,7 @@
 use crate::data_dir::DataDirError;
 use cluster::membership;
 use cluster::membership::EnterError;
-use cluster::owner::OwnerError;
+use cluster::prefix_owner::OwnerError;
 use cluster::self_hosted_lease::SelfHosted;
 use engine::log::LogError;
 use engine::rows::RowsError;

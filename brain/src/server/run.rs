@@ -126,7 +126,7 @@ fn compact_by_itself<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut L
 /// Starts to check what is stored from time to time, if the flags ask for it.
 fn scrub<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
     if let Some(every) = config.corrupt_check_interval {
-        let check = api::scrub::run(api.clone(), every, life.stop.clone());
+        let check = api::corruption_check::run(api.clone(), every, life.stop.clone());
         life.tasks.spawn("check of what is stored", check);
     }
 }

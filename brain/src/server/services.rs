@@ -10,7 +10,6 @@ use tonic::service::Routes;
 use crate::flags;
 use crate::flags::{Config, Quota, Storage};
 use ::watch::{History, Hub};
-use api::about::AboutStore;
 use api::auth::AuthService;
 use api::cluster::ClusterService;
 use api::concurrency::{Cleanup, Concurrency};
@@ -20,8 +19,9 @@ use api::health::StoreHealth;
 use api::kv::KvService;
 use api::lease::LeaseService;
 use api::lock::LockService;
-use api::loggable;
 use api::maintenance::{Defragment, Hashes, MaintenanceService, MoveLeader, Snapshots};
+use api::member_page::AboutStore;
+use api::request_log;
 use api::watch::{Options as WatchServiceOptions, WatchService};
 use backup::snapshot::Spool;
 use cluster::followers::Followers;
@@ -45,8 +45,9 @@ use net::http::member::StorageInUse;
 use net::serve::Services;
 use runtime::log_once::LogOncePerMessage;
 use runtime::tasks::Tasks;
+use store::alarm::{CORRUPT, NOSPACE};
 use store::commit_feed::CommitFeed;
-use store::state::{CORRUPT, NOSPACE, State};
+use store::state::State;
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::RpcLog;
 
@@ -188,7 +189,7 @@ pub fn services<H: History, R: Rows>(
         })),
         metrics,
         has_leader: Some(has_leader),
-        slow: Some(RpcLog::new(config.slow_requests.unary, loggable::describe)),
+        slow: Some(RpcLog::new(config.slow_requests.unary, request_log::describe)),
         tracing,
         is_open: true,
     }

@@ -16,8 +16,8 @@ use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use backup::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
-use cluster::owner;
-use cluster::owner::{OWNER, OwnerError};
+use cluster::prefix_owner;
+use cluster::prefix_owner::{OWNER, OwnerError};
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, LogId};
@@ -307,7 +307,7 @@ async fn into_prefix(
         Ok(source) => fill_prefix(tikv, token, &source, found).await,
         Err(error) => {
             if found.is_none()
-                && let Err(left) = owner::abandon_restore(&tikv.register(OWNER), token).await
+                && let Err(left) = prefix_owner::abandon_restore(&tikv.register(OWNER), token).await
             {
                 warn!(
                     error = &left as &dyn std::error::Error,
@@ -365,7 +365,7 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
             false => "the restore is not complete: the same command goes on with it, `kubebrain wipe` deletes it",
         })
     })?;
-    owner::end_restore(&owner, token).await?;
+    prefix_owner::end_restore(&owner, token).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(error = format!("{error:#}"), "a register that means nothing is left");
@@ -378,21 +378,21 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
 async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
     if tikv.is_empty().await? {
-        owner::begin_restore(&owner, token).await?;
+        prefix_owner::begin_restore(&owner, token).await?;
     } else {
-        let occupied = owner::occupied(&owner).await?;
+        let occupied = prefix_owner::occupied(&owner).await?;
         let is_import = tikv.register(IMPORTING).get().await?.is_some();
         if is_import || !matches!(occupied, OwnerError::Restoring) {
             bail!(occupied);
         }
         // Fails if it is another cluster's.
-        owner::is_restoring(&owner, token).await?;
+        prefix_owner::is_restoring(&owner, token).await?;
         tikv.check_pin().await?;
     }
     claim.take().await?;
     // Another restore, an import or a wipe may have come first.
     ensure!(
-        owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING).get().await?.is_none(),
+        prefix_owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING).get().await?.is_none(),
         "something else has used the key prefix meanwhile: start again"
     );
     match register.get().await? {

@@ -10,10 +10,10 @@ use cluster::engine::Engine;
 use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
 use cluster::membership::{ConfiguredMember, JoinRequest, Removal};
-use cluster::owner::{OWNER, OwnerError};
+use cluster::peer_auth::{MembersOnly, Proof, SECRET};
 use cluster::peers::{PeerAddresses, Peers};
-use cluster::proof::{MembersOnly, Proof, SECRET};
-use cluster::{membership, owner};
+use cluster::prefix_owner::{OWNER, OwnerError};
+use cluster::{membership, prefix_owner};
 use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
 use engine::log::LogObserver;
@@ -233,7 +233,7 @@ async fn reach(
     // Before anything is written.
     check_first_start(config, &tikv).await?;
     tikv.pin().await?;
-    let cluster = owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
+    let cluster = prefix_owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
     let cluster = cluster.map_err(of_owner)?;
     let secret = secret(&tikv).await?;
     let table = membership::enter(&tikv.register(MEMBERS), request).await;
@@ -251,7 +251,7 @@ async fn reach(
 
 /// Refuses to begin a store where there must be one, and a member that never started by flags that do not fit.
 async fn check_first_start(config: &Config, tikv: &Tikv) -> anyhow::Result<()> {
-    if config.joins_existing && !owner::is_owned(&tikv.register(OWNER)).await.map_err(of_owner)? {
+    if config.joins_existing && !prefix_owner::is_owned(&tikv.register(OWNER)).await.map_err(of_owner)? {
         return Err(OwnerError::NoStore.into());
     }
     let members = tikv.register(MEMBERS);

@@ -6,8 +6,8 @@ use crate::flags::{Config, TikvOptions};
 use anyhow::Context as _;
 use bytes::Bytes;
 use cluster::lock::StorageLock;
-use cluster::owner;
-use cluster::owner::OWNER;
+use cluster::prefix_owner;
+use cluster::prefix_owner::OWNER;
 use election::Lock as _;
 use engine::cas_register::CasRegister as _;
 use engine_tikv::{Part, Reclaim, Tikv, TikvRegister};
@@ -54,7 +54,7 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
     }
     let (owner, leader) = (tikv.register(OWNER), tikv.register(LEADER));
     let seen = unused(&leader).await?;
-    owner::begin_wipe(&owner, token).await?;
+    prefix_owner::begin_wipe(&owner, token).await?;
     info!("wiping");
     let unchanged = async || {
         let now = leader.get().await.context("read the leader's record")?;

@@ -2,6 +2,7 @@
 //!
 //! It must not know other members, nor how requests arrive.
 
+pub mod alarm;
 pub mod auth;
 pub mod commit_feed;
 pub mod defragment;

@@ -21,36 +21,38 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::alarm::{CORRUPT, NOSPACE};
 use crate::commit_feed::{CommitEvent, CommittedBatch};
 use crate::replica::{FlushResult, ImmutableMemtable, Replica};
-use crate::state::{CORRUPT, NOSPACE, State};
+use crate::state::State;
 use batch::{Batch, BatchReply, Builder, Room};
 use command::{Answer, Command, Outcome, Reply, Request};
 use engine::log::frame::PART_HEADER;
 use engine::log::writer::{WriteError, Writer};
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
-use lease_ends::LeaseEnds;
-use lease_room::LeaseRoom;
+use lease::expire::LeaseEnds;
+use lease::limit::LeaseRoom;
+use lease::permission::PermittedLeases;
 use mvcc::auth::Auth;
 use mvcc::overlay::{Delta, Head};
 use mvcc::record::{Change, Record};
-use permitted_leases::PermittedLeases;
 use runtime::kill_points;
 use telemetry::metrics::Metrics;
 
 use options::MIN_BATCH;
 pub use options::Options;
+pub use quota::Space;
 
 pub mod command;
 
+mod alarm;
 pub mod auto_compact;
 mod batch;
 mod fetch;
-mod lease_ends;
-mod lease_room;
+mod lease;
 mod options;
-mod permitted_leases;
+mod quota;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.
@@ -66,13 +68,6 @@ const CHECK_SPACE_EVERY: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[error("the flush ended")]
 pub struct FlushEnded;
-
-/// The space quota.
-pub trait Space: Send + Sync + 'static {
-    /// Returns true if the quota is used up or the disk is nearly full. `size` returns the space that the store occupies, in bytes, with
-    /// what is not flushed yet.
-    fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool;
-}
 
 struct UnderWay {
     batch: Batch,
@@ -405,25 +400,12 @@ where
         }
         self.lease_ends.extend(&self.state, batch.again);
         if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
-            self.freeze();
-        }
-    }
-
-    /// An alarm that is published is not being raised any more, even if another record clears it at once.
-    fn note_alarms(&mut self, record: &Record) {
-        for entry in &record.entries {
-            if let Some(Change::Alarm(alarm)) = &entry.change {
-                match alarm.kind {
-                    NOSPACE => self.is_raising = false,
-                    CORRUPT => self.is_raising_corrupt = false,
-                    _ => {}
-                }
-            }
+            self.rotate();
         }
     }
 
     /// Passes the active memtable to the flush and begins a new one, as soon as the flush has room for it.
-    fn freeze(&mut self) {
+    fn rotate(&mut self) {
         match self.immutable.clone().try_reserve() {
             Ok(room) => self.freeze_into(room),
             Err(_) => self.is_freeze_due = true,

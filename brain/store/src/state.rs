@@ -20,11 +20,6 @@ use mvcc::lease::{Leases, StoredLease};
 use mvcc::sizes::Sizes;
 use mvcc::view::View;
 
-/// etcd's number of the alarm that is active while there is no space.
-pub const NOSPACE: i32 = 1;
-/// etcd's number of the alarm that is active when data is damaged.
-pub const CORRUPT: i32 = 2;
-
 /// Slots between two entries of the index from revisions to slots.
 const INDEX_STEP: u64 = 32;
 

@@ -10,8 +10,8 @@ use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;
+use store::alarm::CORRUPT;
 use store::sequencer::command::Request as Command;
-use store::state::CORRUPT;
 use tonic::{Code, Request as Ask};
 
 use crate::engine::Engine;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use cluster::owner;
+use cluster::prefix_owner;
 use etcd_types::pb::mvccpb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::auth_client::AuthClient;
@@ -321,8 +321,8 @@ async fn program_copies_into_a_key_prefix() {
     // As an interrupted restore leaves it.
     let options = engine_tikv::Options::new(vec![site.tikv.pd()], "copied");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
-    let register = tikv.register(owner::OWNER);
-    owner::begin_restore(&register, "etcd-cluster").await.unwrap();
+    let register = tikv.register(prefix_owner::OWNER);
+    prefix_owner::begin_restore(&register, "etcd-cluster").await.unwrap();
     let (code, said) = begin(&[]).ended().await;
     assert!(code == Some(1) && said.contains("--restart deletes it"), "{said}");
     drop(tikv);

@@ -11,8 +11,8 @@ use engine::rows::mem::MemRows;
 use engine::rows::{Change, Rows, RowsError, Step};
 use etcd_types::types::{Caller, Error};
 use mvcc::auth::{AuthRequest, Permission};
+use store::alarm::CORRUPT;
 use store::sequencer::command::Request as Command;
-use store::state::CORRUPT;
 use tokio::time::timeout;
 
 use crate::engine::Engine;

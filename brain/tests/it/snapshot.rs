@@ -11,7 +11,7 @@ use api::kv::KvService;
 use backup::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
 use bbolt::Reader;
 use bytes::Bytes;
-use cluster::owner;
+use cluster::prefix_owner;
 use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;

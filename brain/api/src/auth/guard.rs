@@ -9,9 +9,9 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::credentials::Credentials;
+use super::hashing::{Origin, Turns};
 use super::jwt::Jwt;
 use super::simple;
-use super::turns::{Origin, Turns};
 use crate::auth::{AuthOptions, TokenOptions};
 use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;

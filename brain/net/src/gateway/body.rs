@@ -12,9 +12,9 @@ use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::debug;
 
-use super::refused::Refused;
+use super::error::Refused;
 use super::values::Values;
-use super::{json, turns};
+use super::{json, translation};
 use crate::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge};
@@ -72,7 +72,7 @@ where
         Ok((frame, charge))
     };
     match is_large {
-        true => turns::on_a_turn(translate).await?,
+        true => translation::on_a_turn(translate).await?,
         false => translate(),
     }
 }
@@ -143,7 +143,7 @@ impl<B> Requests<B> {
         }
         let (kind, mut charge) = (self.kind.clone(), self.charge.split(2 * value.len()));
         let translate = move || json::to_frame(&value, &kind, &mut charge);
-        self.translating = Some(Box::pin(async { turns::on_a_turn(translate).await? }));
+        self.translating = Some(Box::pin(async { translation::on_a_turn(translate).await? }));
         None
     }
 

@@ -17,9 +17,9 @@ use tonic::{Code, Status};
 use tower::BoxError;
 
 use super::body::{self, Requests};
+use super::error::Refused;
 use super::methods::Method;
-use super::refused::Refused;
-use super::{json, metadata, turns};
+use super::{json, metadata, translation};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded};
 
@@ -249,7 +249,7 @@ impl Lines {
 /// Returns the JSON of a message, after `start`.
 async fn text(start: &'static [u8], message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
     match message.len() > LARGE {
-        true => turns::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
+        true => translation::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
         false => text_at_once(start, &message, &kind),
     }
 }

@@ -6,7 +6,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
 use tonic::Status;
 
-use super::refused::Refused;
+use super::error::Refused;
 use super::{protojson, syntax};
 use runtime::budget::Charge;
 

@@ -17,17 +17,16 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{Admission, PeerId};
+use super::byte_stream::Counted;
 use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST, Reason};
-use super::counted::Counted;
 use super::http2::{self, LEAVE, over};
-use super::linger::{LINGER, Left};
+use super::lingering_close::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::listen::{Accepted, Listener};
 use runtime::log_once::{Due, LogOncePerKey};
 use telemetry::metrics::NetworkMetrics;
-use tls::Io;
-use tls::{Found, ServerTls, observed, refusal};
+use tls::{Found, Io, ServerTls, observed, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 

@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, warn};
 
+use super::byte_stream::Counted;
 use super::connection::{PortConfig, report};
 use super::connections::{Connection, InFlight, Reason};
-use super::counted::Counted;
 use super::framing::Due;
 use super::headers::{FIELD_BYTES, LONGEST_LIST};
-use super::inbound::{self, Pump};
+use super::request_body::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
 use etcd_types::errors::Error;
 use runtime::budget::{Charge, Exceeded};
@@ -338,7 +338,7 @@ impl Stream {
         let charge = stream_charge.split(0);
         let reserve = stream_charge.split(ANSWER_RESERVE);
         let (head, recv) = request.into_parts();
-        let (body, pump) = inbound::open(recv, charge);
+        let (body, pump) = request_body::open(recv, charge);
         let is_head = head.method == Method::HEAD;
         let request = Request::from_parts(head, body);
         let answering = Answering {
@@ -416,7 +416,7 @@ impl From<h2::Error> for Cut {
 }
 
 impl Answering {
-    async fn answer(mut self, request: Request<inbound::Inbound>) {
+    async fn answer(mut self, request: Request<request_body::Inbound>) {
         let answering = self.serving.service.respond(request);
         let response = tokio::select! {
             biased;

@@ -19,12 +19,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status};
 use tower::{BoxError, Service as _};
 
-use super::decoded::decoded_bytes;
+use super::decoded_size::decoded_bytes;
 use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, Progress, announced};
 use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
 use super::head;
 use super::route::Refusals;
-use super::timed::Timed;
+use super::rpc_timer::Timed;
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded, Meter};
 use telemetry::metrics::{InFlight, has_one_request};

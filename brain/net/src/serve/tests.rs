@@ -653,7 +653,7 @@ async fn idle_connection_of_http_1_delays_no_stop() {
     assert_eq!(answer, *b"HTTP/1.1 200");
     let began = tokio::time::Instant::now();
     server.end().await;
-    assert!(began.elapsed() < 2 * linger::LINGER, "{:?}", began.elapsed());
+    assert!(began.elapsed() < 2 * lingering_close::LINGER, "{:?}", began.elapsed());
     drop(io);
 }
 

@@ -12,8 +12,8 @@ use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
 use backup::import::{Copied, Orders, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
-use cluster::owner;
-use cluster::owner::OWNER;
+use cluster::prefix_owner;
+use cluster::prefix_owner::OWNER;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
@@ -65,9 +65,9 @@ async fn copy_alone(
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
     let stored = register.get().await.context("read what is copied")?;
     let is_empty = tikv.is_empty().await?;
-    let is_copy = !is_empty && owner::is_restoring(&owner, token).await?;
+    let is_copy = !is_empty && prefix_owner::is_restoring(&owner, token).await?;
     // Data that was to go anyway, such as a copy that was begun again before.
-    let is_wiped = !is_empty && owner::is_wiping(&owner, token).await?;
+    let is_wiped = !is_empty && prefix_owner::is_wiping(&owner, token).await?;
     let spool = Spool::new(&std::env::temp_dir());
     let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
     let (importing, collected) = match &stored {
@@ -90,7 +90,7 @@ async fn copy_alone(
                 if is_copy {
                     unchanged(tikv, token, stored.as_ref()).await?;
                 } else {
-                    ensure!(owner::is_wiping(&owner, token).await?, ANOTHER);
+                    ensure!(prefix_owner::is_wiping(&owner, token).await?, ANOTHER);
                 }
                 info!("deleting a copy that is not complete");
                 claim.release();
@@ -105,7 +105,7 @@ async fn copy_alone(
     };
     let importer = Importer::open(engine.0, engine.1, &as_member(importing.member_id)).await?;
     let copied = copy(source, importer, (orders, collected), &spool).await?;
-    owner::end_restore(&owner, token).await?;
+    prefix_owner::end_restore(&owner, token).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
         warn!(error = format!("{error:#}"), "a register that means nothing is left");
@@ -120,7 +120,7 @@ const ANOTHER: &str = "another import finished or deleted the copy meanwhile: st
 async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::Result<()> {
     let now = tikv.register(IMPORTING).get().await.context("read what is copied")?;
     ensure!(
-        now.as_ref() == stored && owner::is_restoring(&tikv.register(OWNER), token).await?,
+        now.as_ref() == stored && prefix_owner::is_restoring(&tikv.register(OWNER), token).await?,
         ANOTHER
     );
     Ok(())
@@ -148,13 +148,13 @@ async fn begin(
 ) -> anyhow::Result<Importing> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
     if !tikv.is_empty().await? {
-        bail!(owner::occupied(&owner).await?);
+        bail!(prefix_owner::occupied(&owner).await?);
     }
     info!("copying the source");
     // Before anything is written: it may be too large for the disk.
     let file = source.snapshot(spool).await?;
     // From now on no member starts on the prefix.
-    owner::begin_restore(&owner, token).await?;
+    prefix_owner::begin_restore(&owner, token).await?;
     claim.take().await?;
     unchanged(tikv, token, None).await?;
     tikv.pin().await?;

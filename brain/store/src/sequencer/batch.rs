@@ -8,10 +8,11 @@ use prost::Message as _;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Begun, Command, Reply, Request, Reread};
-use super::lease_ends::PART;
-use super::lease_room::LeaseRoom;
-use super::permitted_leases::PermittedLeases;
-use crate::state::{CORRUPT, NOSPACE, State};
+use super::lease::expire::PART;
+use super::lease::limit::LeaseRoom;
+use super::lease::permission::PermittedLeases;
+use crate::alarm::{CORRUPT, NOSPACE};
+use crate::state::State;
 use engine::rows::Rows;
 use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
 use mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};

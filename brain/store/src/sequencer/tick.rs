@@ -1,10 +1,10 @@
 //! The periodic work of the writer: expires leases, checkpoints them, checks the free space, flushes old memtables.
 
 use super::command::{Command, QUEUE, Request};
-use super::lease_room::LeaseRoom;
+use super::lease::limit::LeaseRoom;
 use super::{Sequencer, Space};
+use crate::alarm::CORRUPT;
 use crate::commit_feed::CommitEvent;
-use crate::state::{CORRUPT, NOSPACE, State};
 use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::types::LeaseId;
@@ -33,39 +33,6 @@ where
     E: FnMut(CommitEvent) + Send + 'static,
     Q: Space,
 {
-    /// Returns true if space ran out; raises the alarm if it did.
-    pub(super) fn check_space(&mut self) -> bool {
-        self.unchecked = 0;
-        // An append that finds no space is repeated until there is some, and everything after it waits.
-        let is_stuck = self.writer.is_full();
-        let size = || occupied(&self.state, &self.rows, self.replica.memtable_bytes());
-        let full = is_stuck || self.space.exceeded(size, &self.rows);
-        if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
-            self.is_raising = true;
-            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
-            self.raise(NOSPACE);
-            if is_stuck {
-                // The log accepts the alarm once it accepts records again: until then the alarm is set only here.
-                self.state.alarms().insert((NOSPACE, self.options.member));
-            }
-        }
-        full
-    }
-
-    /// Raises the alarm while rows refuse a flush: acknowledged writes could never become rows. NOSPACE is not enough, because it allows
-    /// deletions and compactions; only CORRUPT stops all writes.
-    fn check_flush(&mut self) {
-        if self.state.is_flush_refused() && !self.is_raising_corrupt && !self.state.has_alarm(CORRUPT) {
-            self.is_raising_corrupt = true;
-            self.raise(CORRUPT);
-        }
-    }
-
-    fn raise(&mut self, alarm: i32) {
-        let request = Request::Alarm(self.options.member, alarm, true);
-        self.alarms.push(Command::internal(request, 64));
-    }
-
     /// While no commands are taken: removes those whose clients do not wait any more, so that others are not refused because of them.
     fn forget_abandoned(&mut self) {
         if self.may_take() {
@@ -147,17 +114,8 @@ where
         let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
         // While rows refuse a memtable, further ones would only queue after it.
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
-            self.freeze();
+            self.rotate();
         }
-    }
-}
-
-/// Bytes of the store, and of the memtables that become rows.
-fn occupied<R: Rows>(state: &State<R>, rows: &R, memtable_bytes: usize) -> u64 {
-    let size = state.total_size(rows);
-    match rows.size() {
-        Some(_) => size + memtable_bytes as u64,
-        None => size,
     }
 }
 

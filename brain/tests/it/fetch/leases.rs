@@ -6,8 +6,8 @@ use std::time::Duration;
 use engine::log::MemLog;
 use etcd_types::types::{Caller, LeaseId};
 use runtime::clock::since_boot;
+use store::alarm::CORRUPT;
 use store::sequencer::command::Request as Command;
-use store::state::CORRUPT;
 use tokio::time::timeout;
 
 use super::counted::Counted;

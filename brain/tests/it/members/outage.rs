@@ -370,7 +370,7 @@ async fn alarms(maintenance: &mut Maintenance) -> Vec<pb::AlarmMember> {
         .await
         .unwrap()
         .into_inner();
-    assert!(raised.alarms.iter().all(|alarm| alarm.alarm == store::state::NOSPACE));
+    assert!(raised.alarms.iter().all(|alarm| alarm.alarm == store::alarm::NOSPACE));
     raised.alarms
 }
 

@@ -12,8 +12,8 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
-use super::command::{Command, Request};
-use super::fetch::keys_of_lease;
+use crate::sequencer::command::{Command, Request};
+use crate::sequencer::fetch::keys_of_lease;
 use crate::state::State;
 use engine::rows::Rows;
 use etcd_types::types::{Error, LeaseId};
@@ -44,7 +44,7 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The most keys of an expired lease that one revision deletes. A lease with more or longer keys ends in several parts.
-pub(super) const PART: LeasePart = LeasePart {
+pub(in crate::sequencer) const PART: LeasePart = LeasePart {
     keys: 25_000,
     bytes: 4 << 20,
 };
@@ -60,7 +60,7 @@ const REVOKE_BYTES: usize = 64;
 
 /// A lease that ran out, and the result of reading its keys.
 #[derive(Debug)]
-pub(super) struct Expired {
+pub(in crate::sequencer) struct Expired {
     id: LeaseId,
     kind: Kind,
     /// Earlier failures.
@@ -70,7 +70,7 @@ pub(super) struct Expired {
 
 /// The leases that will be ended; see the module.
 #[derive(Default)]
-pub(super) struct LeaseEnds {
+pub(in crate::sequencer) struct LeaseEnds {
     /// Those whose keys will be read.
     small: VecDeque<LeaseId>,
     large: VecDeque<LeaseId>,
@@ -86,22 +86,26 @@ pub(super) struct LeaseEnds {
 
 impl LeaseEnds {
     /// Returns the number of leases that others wait for. Those with many keys wait by themselves.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::sequencer) fn waiting(&self) -> usize {
         self.small.len() + self.ready.len()
     }
 
     /// Returns true if some could not be read and are tried again.
-    pub(super) fn are_retried(&self) -> bool {
+    pub(in crate::sequencer) fn are_retried(&self) -> bool {
         !self.retries.due.is_empty()
     }
 
     /// Returns the number of ends that wait for a batch.
-    pub(super) fn ready(&self) -> usize {
+    pub(in crate::sequencer) fn ready(&self) -> usize {
         self.ready.len()
     }
 
     /// Ends leases as soon as their keys are read; also leases that are tried again.
-    pub(super) fn extend<R: Rows>(&mut self, state: &Arc<State<R>>, ids: impl IntoIterator<Item = LeaseId>) {
+    pub(in crate::sequencer) fn extend<R: Rows>(
+        &mut self,
+        state: &Arc<State<R>>,
+        ids: impl IntoIterator<Item = LeaseId>,
+    ) {
         for id in ids {
             match state.leases().attached_count(id) > FEW_KEYS {
                 true => self.large.push_back(id),
@@ -112,12 +116,12 @@ impl LeaseEnds {
     }
 
     /// Waits until the keys of a lease are read, or cannot be; `None` if none are being read.
-    pub(super) async fn next(&mut self) -> Option<Expired> {
+    pub(in crate::sequencer) async fn next(&mut self) -> Option<Expired> {
         self.reading.next().await
     }
 
     /// Has a lease whose keys are read wait for its batch, or tries it again later.
-    pub(super) fn end<R: Rows>(&mut self, state: &Arc<State<R>>, expired: Expired) {
+    pub(in crate::sequencer) fn end<R: Rows>(&mut self, state: &Arc<State<R>>, expired: Expired) {
         self.taken[expired.kind as usize] -= 1;
         let id = expired.id;
         match expired.fetched {
@@ -143,7 +147,7 @@ impl LeaseEnds {
     }
 
     /// Takes ends for a batch, at most `most`; none after a batch with ends if others wait.
-    pub(super) fn take(&mut self, most: usize, others_wait: bool) -> VecDeque<Command> {
+    pub(in crate::sequencer) fn take(&mut self, most: usize, others_wait: bool) -> VecDeque<Command> {
         if std::mem::take(&mut self.had_turn) && others_wait {
             return VecDeque::new();
         }
@@ -153,7 +157,7 @@ impl LeaseEnds {
     }
 
     /// Gives an end back that was not evaluated: it is the next.
-    pub(super) fn put_back(&mut self, end: Command) {
+    pub(in crate::sequencer) fn put_back(&mut self, end: Command) {
         self.ready.push_front(end);
     }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use super::connections::{Connection, FIRST_REQUEST, Reason};
 use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
 use super::headers::{Followed, HeaderBlocks};
-use super::linger::Left;
+use super::lingering_close::Left;
 use super::socket::{SharedSocket, Socket};
 use telemetry::metrics::NetworkMetrics;
 use tls::Io;

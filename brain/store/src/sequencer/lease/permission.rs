@@ -13,7 +13,7 @@ const MOST: usize = 16_384;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct PermittedLeases {
+pub(in crate::sequencer) struct PermittedLeases {
     noted: HashMap<LeaseId, Permitted>,
 }
 
@@ -26,7 +26,7 @@ struct Permitted {
 
 impl PermittedLeases {
     /// Returns true if the caller may write all keys of a lease, as of the revision of users and roles.
-    pub(super) fn contains(&self, id: LeaseId, caller: &Caller, revision: u64) -> bool {
+    pub(in crate::sequencer) fn contains(&self, id: LeaseId, caller: &Caller, revision: u64) -> bool {
         let Caller::User(user) = caller else { return false };
         user.revision >= revision
             && self
@@ -36,7 +36,7 @@ impl PermittedLeases {
     }
 
     /// Notes that the caller may write all keys of a lease.
-    pub(super) fn note(&mut self, id: LeaseId, caller: &Caller, revision: u64) {
+    pub(in crate::sequencer) fn note(&mut self, id: LeaseId, caller: &Caller, revision: u64) {
         let Caller::User(user) = caller else { return };
         if self.contains(id, caller, revision) {
             return;
@@ -49,12 +49,12 @@ impl PermittedLeases {
     }
 
     /// Forgets all.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::sequencer) fn clear(&mut self) {
         self.noted.clear();
     }
 
     /// Forgets the leases that a request names on behalf of others than who is noted for them.
-    pub(super) fn forget_of_others(&mut self, op: &Op, caller: &Caller) {
+    pub(in crate::sequencer) fn forget_of_others(&mut self, op: &Op, caller: &Caller) {
         if self.noted.is_empty() {
             return;
         }

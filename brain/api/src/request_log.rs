@@ -435,7 +435,7 @@ mod tests {
             "lease_grant:<ttl:100-second id:0000000000000123>"
         );
         let alarm = "alarm:<action:ACTIVATE memberID:7 alarm:NOSPACE > ";
-        assert_eq!(text(Request::Alarm(7, store::state::NOSPACE, true)), alarm);
+        assert_eq!(text(Request::Alarm(7, store::alarm::NOSPACE, true)), alarm);
     }
 
     #[test]

@@ -6,7 +6,7 @@ const SOON: i64 = 60;
 
 /// The leases that there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum LeaseRoom {
+pub(in crate::sequencer) enum LeaseRoom {
     /// All leases, and keys that are attached to them.
     Ample,
     /// Those of leases that soon end.
@@ -17,7 +17,7 @@ pub(super) enum LeaseRoom {
 
 impl LeaseRoom {
     /// Returns the room that is left when leases take `bytes` of `most`. Once the room is not enough, a sixteenth must become free.
-    pub(super) fn of(bytes: usize, most: usize, before: Self) -> Self {
+    pub(in crate::sequencer) fn of(bytes: usize, most: usize, before: Self) -> Self {
         let kept_free = most / 16;
         let reached = |room: Self, most: usize| bytes >= if before >= room { most - kept_free } else { most };
         if reached(Self::Nothing, most.saturating_add(most / 4)) {
@@ -30,7 +30,7 @@ impl LeaseRoom {
     }
 
     /// Returns true if there is room for a lease of this time to live, in seconds.
-    pub(super) fn takes(self, ttl: i64) -> bool {
+    pub(in crate::sequencer) fn takes(self, ttl: i64) -> bool {
         match self {
             Self::Ample => true,
             Self::Short => ttl <= SOON,
