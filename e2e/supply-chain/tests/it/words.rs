@@ -1,11 +1,10 @@
 //! Comments are in plain English: words that readers stumbled over do not come back.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-use crate::root;
+use crate::{files, root};
 
 /// A pattern that comments must not have, the phrases that it does not mean, and what to write instead.
 struct Rule {
@@ -51,19 +50,6 @@ impl Rule {
     }
 }
 
-/// Adds the sources below a folder; not those of the vendored client, nor what was built.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && !name.starts_with('.') && name != "target" && name != "tikv-client" {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 /// Returns the comment that a line is, without its slashes.
 fn comment(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("//")?;
@@ -79,10 +65,10 @@ fn comments_are_in_plain_words() {
             (Regex::new(rule.pattern).unwrap(), except, rule)
         })
         .collect();
-    let (mut files, mut found) = (Vec::new(), Vec::new());
-    sources(&root(), &mut files);
-    assert!(files.len() > 500, "{} sources", files.len());
-    for file in files {
+    let (mut sources, mut found) = (Vec::new(), Vec::new());
+    files(&root(), "rs", &mut sources);
+    assert!(sources.len() > 500, "{} sources", sources.len());
+    for file in sources {
         let text = fs::read_to_string(&file).unwrap();
         for (number, line) in text.lines().enumerate() {
             let Some(said) = comment(line) else { continue };
