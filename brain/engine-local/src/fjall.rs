@@ -40,7 +40,7 @@ use self::quota::Quota;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
 pub use self::stored::StoredRows;
-use engine::rows::{Change, Rows, RowsError, Step, check_lengths};
+use engine::rows::{Change, Rows, RowsError, Step, apply_in_turn, check_lengths};
 use runtime::kill_points;
 
 mod backpressure;
@@ -390,6 +390,10 @@ impl Rows for FjallRows {
 
     fn is_reclaiming(&self) -> bool {
         self.shared.merger.may_reclaim()
+    }
+
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+        apply_in_turn(self, fence, steps).await
     }
 }
 

@@ -21,7 +21,7 @@ use self::slot_index::SlotIndex;
 use crate::{Error, Range, Tikv, TikvRegister, Ts};
 use engine::cas_register::{Cas, CasRegister};
 use engine::log::frame::WINDOW;
-use engine::log::{AppendError, Log, LogError, LogObserver, LogWrite, Slot, check_len};
+use engine::log::{AppendError, Log, LogError, LogId, LogObserver, LogWrite, Slot, check_len};
 
 mod slot_index;
 #[cfg(test)]
@@ -196,6 +196,14 @@ impl Log for TikvLog {
 
     fn size(&self) -> u64 {
         self.inner.index().bytes()
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn id(&self) -> Option<LogId> {
+        None
     }
 }
 

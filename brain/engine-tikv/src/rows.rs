@@ -175,6 +175,34 @@ impl Rows for TikvRows {
     fn size(&self) -> Option<u64> {
         None // other members write them, too
     }
+
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    async fn compact(&self) -> Result<(), RowsError> {
+        Ok(())
+    }
+
+    async fn renewal_asked(&self) {
+        std::future::pending().await
+    }
+
+    fn is_reclaiming(&self) -> bool {
+        false
+    }
+
+    fn to_come(&self) -> u64 {
+        0
+    }
+
+    fn open_snapshots(&self) -> Option<u64> {
+        None
+    }
+
+    fn left_over(&self) -> u64 {
+        0
+    }
 }
 
 impl Shared {

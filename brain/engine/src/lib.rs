@@ -5,5 +5,7 @@
 //! It must not know a real engine, nor anything of etcd.
 
 pub mod cas_register;
+#[cfg(any(test, feature = "laws"))]
+pub mod hooked;
 pub mod log;
 pub mod rows;

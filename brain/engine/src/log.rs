@@ -90,14 +90,10 @@ pub trait Log: Clone + Send + Sync + 'static {
     fn destroy_below_watermark(&self) -> impl Future<Output = Result<bool, LogError>> + Send;
 
     /// Releases space that was allocated for future records.
-    fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send {
-        async { Ok(()) }
-    }
+    fn shrink(&self) -> impl Future<Output = Result<(), LogError>> + Send;
 
     /// Returns the log's id if it can be confused with another log, because it is not in one store with the rows.
-    fn id(&self) -> Option<LogId> {
-        None
-    }
+    fn id(&self) -> Option<LogId>;
 
     /// Returns the longest record that one slot accepts, in bytes.
     fn max_record_len(&self) -> usize;

@@ -49,40 +49,27 @@ pub trait Rows: Clone + Send + Sync + 'static {
         &self,
         fence: Bytes,
         steps: Vec<Vec<Change>>,
-    ) -> impl Future<Output = Result<(), RowsError>> + Send {
-        async move {
-            for step in steps {
-                self.apply(Some(fence.clone()), fence.clone(), step).await?;
-            }
-            Ok(())
-        }
-    }
+    ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
     fn take_over(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Returns true if no other process can write the rows, whatever the fence says: it need not be written before the first change.
-    fn is_exclusive(&self) -> bool {
-        false
-    }
+    fn is_exclusive(&self) -> bool;
 
     /// Returns when everything applied so far is durable.
     fn sync(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Reclaims space that overwritten or deleted rows occupy, if the engine can do more of that than it does by itself. Writes may
     /// wait in the meantime.
-    fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send {
-        async { Ok(()) }
-    }
+    fn compact(&self) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Returns the age at which a snapshot should be replaced; `None` if it stays valid for ever.
     fn renew_after(&self) -> Option<Duration>;
 
     /// Returns once views should be renewed even earlier, because work waits until older views release what they hold. Never returns if
     /// no such work exists.
-    fn renewal_asked(&self) -> impl Future<Output = ()> + Send {
-        std::future::pending()
-    }
+    fn renewal_asked(&self) -> impl Future<Output = ()> + Send;
 
     /// Returns the recommended upper limit of one `apply`. It accepts more, but no faster.
     fn step(&self) -> Step;
@@ -98,25 +85,25 @@ pub trait Rows: Clone + Send + Sync + 'static {
     fn size(&self) -> Option<u64>;
 
     /// Returns true while merges that are due may give back space that counts against the quota. If they cannot, it returns false.
-    fn is_reclaiming(&self) -> bool {
-        false
-    }
+    fn is_reclaiming(&self) -> bool;
 
     /// Returns the bytes of the medium that the engine will need in addition to those it occupies, even if nothing more is put;
     /// more than that must be free for it to continue.
-    fn to_come(&self) -> u64 {
-        0
-    }
+    fn to_come(&self) -> u64;
 
     /// Returns the snapshots that are open; `None` if they hold nothing.
-    fn open_snapshots(&self) -> Option<u64> {
-        None
-    }
+    fn open_snapshots(&self) -> Option<u64>;
 
     /// Returns the bytes that it occupies now and will release by itself within seconds.
-    fn left_over(&self) -> u64 {
-        0
+    fn left_over(&self) -> u64;
+}
+
+/// Writes steps one after the other: [`Rows::apply_parallel`] of an engine that gains nothing by more.
+pub async fn apply_in_turn<R: Rows>(rows: &R, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    for step in steps {
+        rows.apply(Some(fence.clone()), fence.clone(), step).await?;
     }
+    Ok(())
 }
 
 /// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]; values are not longer than

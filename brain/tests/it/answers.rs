@@ -43,8 +43,8 @@ fn charged<T>(message: T, account: &Account) -> Ask<T> {
 
 /// A store whose rows hold values of `size` bytes, and nothing is in memory.
 async fn stored(size: usize) -> (Small, Reads) {
-    let rows = Counted::new(MemRows::new());
-    let reads = rows.reads.clone();
+    let rows = Counted::new(MemRows::new(), Reads::default());
+    let reads = rows.hooks.clone();
     let mut engine = Engine::start(MemLog::default(), rows).await.unwrap();
     for n in 0..VALUES {
         let key = format!("part/{n:04}");

@@ -9,9 +9,9 @@ use engine::rows::mem::MemRows;
 use tokio::time::timeout;
 
 use crate::engine::Engine;
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Answer, Request, Response, Target as _, pb};
-use counted::Counted;
+use counted::{Counted, counted};
 
 mod counted;
 mod history;
@@ -19,7 +19,7 @@ mod leases;
 mod txns;
 
 async fn start() -> (Engine<MemLog, Counted>, Counted) {
-    let rows = Counted::default();
+    let rows = counted();
     (Engine::start(MemLog::new(), rows.clone()).await.unwrap(), rows)
 }
 
@@ -69,7 +69,7 @@ fn text(answer: Answer) -> String {
 #[tokio::test(start_paused = true)]
 async fn writes_do_not_wait_for_rows_that_others_need() {
     let (mut engine, rows) = start().await;
-    rows.reads.is_silent.store(true, Ordering::SeqCst);
+    rows.hooks.is_silent.store(true, Ordering::SeqCst);
     let kv = &engine.kv;
     let put = |key: &'static str| {
         let put = pb::PutRequest {
@@ -89,8 +89,8 @@ async fn writes_do_not_wait_for_rows_that_others_need() {
     // The caller has gone, and its read was cancelled.
     let gone = timeout(Duration::from_millis(10), put("silent/2")).await;
     assert!(gone.is_err());
-    assert_eq!(rows.reads.under_way.load(Ordering::SeqCst), 0);
-    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    assert_eq!(rows.hooks.under_way.load(Ordering::SeqCst), 0);
+    rows.hooks.is_silent.store(false, Ordering::SeqCst);
     put("silent/1").await.unwrap();
     engine.put(b"new", b"").await.unwrap();
     engine.stop().await.unwrap();
@@ -100,9 +100,9 @@ async fn writes_do_not_wait_for_rows_that_others_need() {
 async fn deletion_of_many_keys_reads_no_values() {
     let (mut engine, rows) = start().await;
     fill(&mut engine, 3_000, 0).await;
-    rows.reads.take();
+    rows.hooks.take();
     let answer = delete(&mut engine, false).await;
-    let (gets, _, objects) = rows.reads.take();
+    let (gets, _, objects) = rows.hooks.take();
     assert_eq!(
         (answer.deleted, gets, objects),
         (3_000, 0, 0),
@@ -125,15 +125,15 @@ async fn deletion_of_many_keys_reads_no_values() {
 
 #[tokio::test(start_paused = true)]
 async fn acknowledged_writes_are_answered_while_the_flush_is_stuck() {
-    let gates = PausableRows::new(MemRows::new());
+    let gates = PausableRows::new(MemRows::new(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gates.clone()).await.unwrap();
-    gates.change.hold();
+    gates.hooks.change.hold();
     // Each fills a memtable; all of them together are no more than may be in memory.
     for n in 0..12 {
         let answer = timeout(Duration::from_secs(1), engine.put(b"key", &[b'v'; 17 << 10])).await;
         answer.unwrap_or_else(|_| panic!("put {n} is not answered")).unwrap();
     }
-    gates.change.release();
+    gates.hooks.change.release();
     engine.stop().await.unwrap();
 }
 
@@ -141,7 +141,7 @@ async fn acknowledged_writes_are_answered_while_the_flush_is_stuck() {
 async fn slow_reads_do_not_keep_others_waiting() {
     let (mut engine, rows) = start().await;
     fill(&mut engine, 1, 0).await;
-    rows.reads.is_silent.store(true, Ordering::SeqCst);
+    rows.hooks.is_silent.store(true, Ordering::SeqCst);
     let kv = &engine.kv;
     let put = |key: String| {
         let put = pb::PutRequest {
@@ -158,6 +158,6 @@ async fn slow_reads_do_not_keep_others_waiting() {
         _ = &mut silent => panic!("silent rows answered"),
     }
     drop(silent);
-    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    rows.hooks.is_silent.store(false, Ordering::SeqCst);
     engine.stop().await.unwrap();
 }

@@ -35,7 +35,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use crate::engine::{self, Engine, Unbounded};
 use crate::key_index;
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::pb;
 
 mod hooked_log;
@@ -266,17 +266,17 @@ async fn log_tail_behind_a_compaction_gets_missed_commits() {
 async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
     let mut leading = Leading::start().await;
     let (_serving, channel) = leading.listen().await;
-    let rows = PausableRows::new(leading.rows.clone());
+    let rows = PausableRows::new(leading.rows.clone(), Gates::default());
     let mut other = Other::open(leading.log.clone(), rows.clone()).await;
     let state = other.store.state.clone();
-    let before = rows.snapshot.hold();
+    let before = rows.hooks.snapshot.hold();
     let heard = async {
         leading.engine.puts(PUTS.0).await;
         leading.engine.compact_at(COMPACTED).await;
-        rows.snapshot.reached(before).await;
+        rows.hooks.snapshot.reached(before).await;
         leading.engine.puts(PUTS.1).await;
         state.wait_applied(leading.engine.store.state.committed()).await;
-        rows.snapshot.release();
+        rows.hooks.snapshot.release();
         state
             .compaction_progress()
             .wait_for(|deletion| deletion.up_to == COMPACTED)

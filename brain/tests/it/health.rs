@@ -5,13 +5,13 @@ use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use net::http::Health as _;
 
-use crate::counted::Counted;
+use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
 
 #[tokio::test]
 async fn health_checks_read_one_row_at_most_however_many_there_are() {
-    let rows = Counted::new(MemRows::new());
-    let reads = rows.reads.clone();
+    let rows = Counted::new(MemRows::new(), Reads::default());
+    let reads = rows.hooks.clone();
     let mut engine = Engine::start(MemLog::new(), rows).await.unwrap();
     for key in 0..300 {
         engine.put(format!("key-{key}").as_bytes(), b"value").await.unwrap();

@@ -3,13 +3,13 @@
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 
-use crate::counted::Counted;
+use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
 
 #[tokio::test]
 async fn a_hot_key_is_read_from_rows_once_and_never_stale() {
-    let rows = Counted::new(MemRows::new());
-    let reads = rows.reads.clone();
+    let rows = Counted::new(MemRows::new(), Reads::default());
+    let reads = rows.hooks.clone();
     let mut engine = Engine::start(MemLog::new(), rows).await.unwrap();
     let mut last = 0;
     for _ in 0..3 {

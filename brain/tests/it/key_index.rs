@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use store::state::State;
 
-use crate::counted::Counted;
+use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
 use crate::script::Run;
 use crate::store::{requests, seed};
@@ -170,7 +170,7 @@ async fn range(engine: &mut Engine<MemLog, Counted<MemRows>>, range: pb::RangeRe
 
 #[tokio::test(start_paused = true)]
 async fn counts_read_no_rows_and_pages_no_more_than_they_show() {
-    let rows = Counted::new(MemRows::new());
+    let rows = Counted::new(MemRows::new(), Reads::default());
     let mut engine = Engine::start(MemLog::new(), rows.clone()).await.unwrap();
     for n in 0..3_000 {
         engine.put(format!("many/{n:05}").as_bytes(), b"a value").await.unwrap();
@@ -181,7 +181,7 @@ async fn counts_read_no_rows_and_pages_no_more_than_they_show() {
     while engine.store.state.view().memtables.bytes() > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    rows.reads.take();
+    rows.hooks.take();
     let all = pb::RangeRequest {
         key: "many/".into(),
         range_end: "many0".into(),
@@ -198,7 +198,7 @@ async fn counts_read_no_rows_and_pages_no_more_than_they_show() {
         ..all.clone()
     };
     assert_eq!(range(&mut engine, none).await.count, 0);
-    assert_eq!(rows.reads.take(), (0, 0));
+    assert_eq!(rows.hooks.take(), (0, 0));
     let page = pb::RangeRequest {
         key: "many/01000".into(),
         limit: 10,
@@ -206,7 +206,7 @@ async fn counts_read_no_rows_and_pages_no_more_than_they_show() {
     };
     let page = range(&mut engine, page).await;
     assert_eq!((page.kvs.len(), page.count, page.more), (10, 2_000, true));
-    let (_, read) = rows.reads.take();
+    let (_, read) = rows.hooks.take();
     assert!(read <= 2 * 11, "{read} rows were read for 10 pairs");
     engine.stop().await.unwrap();
 }

@@ -19,7 +19,7 @@ use tonic_prost::ProstCodec;
 
 use crate::engine::Engine;
 use crate::locks::{self, LockView};
-use crate::stalled::Way;
+use crate::stalled::way_to;
 use crate::wire::{Request, Response, Target, pb};
 
 const ID: i64 = 7;
@@ -127,13 +127,13 @@ async fn client_that_reads_no_answers_delays_no_keep_alive_of_others() {
 #[tokio::test(start_paused = true)]
 async fn renewal_that_has_to_be_noted_delays_no_other() {
     const OTHER: i64 = 8;
-    let log = Way::to(&MemLog::new());
+    let log = way_to(&MemLog::new());
     let mut member = start(&log, &MemRows::new()).await;
     grant(&mut member).await;
     let other = Request::Grant(pb::LeaseGrantRequest { id: OTHER, ttl: TTL });
     member.call(other).await.unwrap();
     member.store.state.leases().checkpoint(LeaseId(ID), 100, since_boot());
-    log.cut_appends();
+    log.hooks.cut_appends();
     let stream = member.lease.lease_keep_alive(keep_alives(&[ID])).await;
     let mut stream = stream.unwrap().into_inner();
     assert!(futures::poll!(stream.next()).is_pending());
@@ -148,7 +148,7 @@ async fn renewal_that_has_to_be_noted_delays_no_other() {
     // The second and the third share a request which is slow, too.
     let mend = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        log.mend();
+        log.hooks.mend();
     };
     let share = || member.lease.keep_alive(pb::LeaseKeepAliveRequest { id: ID });
     let (first, second, third, ()) = tokio::join!(share(), share(), share(), mend);
@@ -162,17 +162,17 @@ async fn renewal_that_has_to_be_noted_delays_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_that_runs_out_while_its_renewal_is_noted_is_not_renewed() {
-    let log = Way::to(&MemLog::new());
+    let log = way_to(&MemLog::new());
     let mut member = start(&log, &MemRows::new()).await;
     grant(&mut member).await;
     let leases = || member.store.state.leases();
     leases().checkpoint(LeaseId(ID), 100, since_boot());
-    log.cut_appends();
+    log.hooks.cut_appends();
     let run_out = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let later = since_boot() + Duration::from_secs(2 * TTL.unsigned_abs());
         assert_eq!(leases().expired(later, 9), [LeaseId(ID)]);
-        log.mend();
+        log.hooks.mend();
     };
     let renewed = member.lease.keep_alive(pb::LeaseKeepAliveRequest { id: ID });
     let (renewed, ()) = tokio::join!(renewed, run_out);

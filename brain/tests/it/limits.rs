@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use api::request::{self, Limits};
 use bytes::Bytes;
-use engine::log::{AppendError, Log, LogError, MemLog, Slot};
+use engine::hooked::{HookedLog, HookedRows, LogHooks, RowsHooks};
+use engine::log::{Log, MemLog, Slot};
 use engine::rows::mem::MemRows;
 use engine::rows::{Change, Rows, RowsError, Step};
 use etcd_types::types::{Caller, Error};
@@ -16,8 +17,8 @@ use store::sequencer::command::Request as Command;
 use tokio::time::timeout;
 
 use crate::engine::Engine;
-use crate::failing_rows::FailingRows;
-use crate::pausable_rows::PausableRows;
+use crate::failing_rows::failing_after;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Request, Response, Target, pb};
 
 /// Limits of one step of the rows, as on TiKV.
@@ -30,115 +31,57 @@ const STEP: Step = Step {
 /// Maximum age of a snapshot of the rows.
 const RENEW: Duration = Duration::from_secs(60);
 
-/// Rows that refuse long values, and count the rows of their largest step. Clones share them.
+/// Rows that refuse long values, and count the rows of their largest step.
 #[derive(Clone)]
-struct Limited {
-    rows: MemRows,
+struct ValueLimit {
     longest: Arc<AtomicUsize>,
     largest: Arc<AtomicUsize>,
 }
 
-impl Limited {
-    fn new() -> Self {
-        Self {
-            rows: MemRows::new(),
-            longest: Arc::new(AtomicUsize::new(usize::MAX)),
-            largest: Arc::default(),
-        }
-    }
+type Limited = HookedRows<MemRows, ValueLimit>;
 
+fn limited() -> Limited {
+    let hooks = ValueLimit {
+        longest: Arc::new(AtomicUsize::new(usize::MAX)),
+        largest: Arc::default(),
+    };
+    HookedRows::new(MemRows::new(), hooks)
+}
+
+impl ValueLimit {
     fn refuse_longer_than(&self, bytes: usize) {
         self.longest.store(bytes, Ordering::SeqCst);
     }
 }
 
-impl Rows for Limited {
-    type Snapshot = <MemRows as Rows>::Snapshot;
-
-    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
-        self.rows.snapshot().await
-    }
-
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.rows.fence().await
-    }
-
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+impl RowsHooks for ValueLimit {
+    async fn before_apply(&self, changes: &[Change]) -> Result<(), RowsError> {
         let longest = self.longest.load(Ordering::SeqCst);
         let is_long = |change: &Change| matches!(change, Change::Put(_, value) if value.len() > longest);
         if changes.iter().any(is_long) {
             return Err(RowsError::Refused(format!("a value of more than {longest} bytes")));
         }
         self.largest.fetch_max(changes.len(), Ordering::SeqCst);
-        self.rows.apply(expected, fence, changes).await
+        Ok(())
     }
 
-    async fn take_over(&self) -> Result<(), RowsError> {
-        self.rows.take_over().await
-    }
-
-    async fn sync(&self) -> Result<(), RowsError> {
-        self.rows.sync().await
-    }
-
-    fn renew_after(&self) -> Option<Duration> {
+    fn renew_after(&self, _: Option<Duration>) -> Option<Duration> {
         Some(RENEW)
     }
 
-    fn step(&self) -> Step {
+    fn step(&self, _: Step) -> Step {
         STEP
     }
-
-    fn max_key_len(&self) -> usize {
-        self.rows.max_key_len()
-    }
-
-    fn max_value_len(&self) -> usize {
-        self.rows.max_value_len()
-    }
-
-    fn size(&self) -> Option<u64> {
-        self.rows.size()
-    }
 }
 
-/// A log that counts the bytes which are read from it. Clones share it.
-#[derive(Clone)]
-struct Counted {
-    log: MemLog,
-    read: Arc<AtomicUsize>,
-}
+/// The bytes that are read from a log.
+#[derive(Clone, Default)]
+struct BytesRead(Arc<AtomicUsize>);
 
-impl Log for Counted {
-    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
-        self.log.append(slot, record).await
-    }
-
-    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
-        let slots = self.log.read(from, max_bytes).await?;
+impl LogHooks for BytesRead {
+    fn after_read(&self, slots: &[(Slot, Bytes)]) {
         let bytes = slots.iter().map(|(_, record)| record.len()).sum();
-        self.read.fetch_add(bytes, Ordering::SeqCst);
-        Ok(slots)
-    }
-
-    async fn watermark(&self) -> Result<Slot, LogError> {
-        self.log.watermark().await
-    }
-
-    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
-        self.log.raise_watermark(to).await
-    }
-
-    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
-        self.log.destroy_below_watermark().await
-    }
-
-    fn max_record_len(&self) -> usize {
-        self.log.max_record_len()
-    }
-
-    fn size(&self) -> u64 {
-        self.log.size()
+        self.0.fetch_add(bytes, Ordering::SeqCst);
     }
 }
 
@@ -153,10 +96,10 @@ async fn is_alarmed<L: Log, R: Rows>(engine: &Engine<L, R>) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn refused_flush_stops_writes_and_serves_reads() {
-    let (log, rows) = (MemLog::new(), Limited::new());
+    let (log, rows) = (MemLog::new(), limited());
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     engine.put(b"a", b"short").await.unwrap();
-    rows.refuse_longer_than(100);
+    rows.hooks.refuse_longer_than(100);
     let last = engine.put(b"b", &[7; 200]).await.unwrap();
     assert!(is_alarmed(&engine).await, "no alarm was raised");
     let refused = engine.put(b"c", b"short").await.unwrap_err();
@@ -177,7 +120,7 @@ async fn refused_flush_stops_writes_and_serves_reads() {
         .result
         .unwrap();
     assert!(is_alarmed(&again).await, "the alarm did not come back");
-    rows.refuse_longer_than(usize::MAX);
+    rows.hooks.refuse_longer_than(usize::MAX);
     tokio::time::sleep(Duration::from_secs(61)).await;
     let disarm = Command::Alarm(1, CORRUPT, false);
     again
@@ -194,16 +137,16 @@ async fn refused_flush_stops_writes_and_serves_reads() {
 
 #[tokio::test(start_paused = true)]
 async fn refusal_that_passes_raises_no_alarm() {
-    let rows = Limited::new();
-    let gated = PausableRows::new(rows.clone());
+    let rows = limited();
+    let gated = PausableRows::new(rows.clone(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
-    rows.refuse_longer_than(100);
+    rows.hooks.refuse_longer_than(100);
     let last = engine.put(b"a", &[7; 200]).await.unwrap();
     for _ in 0..3 {
-        let before = gated.change.passed();
-        gated.change.reached(before).await;
+        let before = gated.hooks.change.passed();
+        gated.hooks.change.reached(before).await;
     }
-    rows.refuse_longer_than(usize::MAX);
+    rows.hooks.refuse_longer_than(usize::MAX);
     while engine.store.state.view().memtables.get(b"a", last).is_some() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -214,21 +157,21 @@ async fn refusal_that_passes_raises_no_alarm() {
 
 #[tokio::test(start_paused = true)]
 async fn views_stay_young_while_a_flush_waits() {
-    let rows = Limited::new();
-    let gated = PausableRows::new(rows.clone());
+    let rows = limited();
+    let gated = PausableRows::new(rows.clone(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
-    let before = gated.change.hold();
+    let before = gated.hooks.change.hold();
     let mut last = 0;
     for n in 0..2 * STEP.rows {
         last = engine.put(format!("key-{n:03}").as_bytes(), b"").await.unwrap();
     }
     // Some of the flush is written, the next step waits.
-    gated.change.reached(before).await;
-    gated.change.step().await;
+    gated.hooks.change.reached(before).await;
+    gated.hooks.change.step().await;
     let young = async {
         for _ in 0..3 {
-            let before = gated.snapshot.passed();
-            gated.snapshot.reached(before).await;
+            let before = gated.hooks.snapshot.passed();
+            gated.hooks.snapshot.reached(before).await;
         }
     };
     timeout(10 * RENEW, young).await.expect("younger snapshots");
@@ -238,22 +181,22 @@ async fn views_stay_young_while_a_flush_waits() {
         .await;
     assert_eq!((absent, newest), (None, Some(last)));
     assert_eq!(engine.mod_revision(b"key-000").await, Some(2));
-    gated.change.release();
+    gated.hooks.change.release();
     engine.stop().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn views_stay_young_while_rows_refuse_a_flush() {
-    let rows = Limited::new();
-    let gated = PausableRows::new(rows.clone());
+    let rows = limited();
+    let gated = PausableRows::new(rows.clone(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
-    rows.refuse_longer_than(100);
+    rows.hooks.refuse_longer_than(100);
     engine.put(b"a", &[7; 200]).await.unwrap();
     assert!(is_alarmed(&engine).await, "no alarm was raised");
     let young = async {
         for _ in 0..3 {
-            let before = gated.snapshot.passed();
-            gated.snapshot.reached(before).await;
+            let before = gated.hooks.snapshot.passed();
+            gated.hooks.snapshot.reached(before).await;
         }
     };
     timeout(10 * RENEW, young).await.expect("younger snapshots");
@@ -263,8 +206,8 @@ async fn views_stay_young_while_rows_refuse_a_flush() {
 #[tokio::test(start_paused = true)]
 async fn flushes_go_before_the_deletion_of_a_large_revision() {
     const KEYS: usize = 40 * STEP.rows;
-    let rows = Limited::new();
-    let gated = PausableRows::new(rows.clone());
+    let rows = limited();
+    let gated = PausableRows::new(rows.clone(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     for n in 0..KEYS {
         engine.put(format!("key-{n:05}").as_bytes(), b"v").await.unwrap();
@@ -283,25 +226,25 @@ async fn flushes_go_before_the_deletion_of_a_large_revision() {
     };
     timeout(10 * RENEW, flushed).await.expect("the delete is flushed");
     // Nothing is written any more but what passes step by step.
-    let before = gated.change.hold();
+    let before = gated.hooks.change.hold();
     let compact = pb::CompactionRequest {
         revision: deleted,
         physical: false,
     };
     engine.call(Request::Compact(compact)).await.unwrap();
-    gated.change.reached(before).await;
+    gated.hooks.change.reached(before).await;
     for _ in 0..4 {
-        gated.change.step().await;
+        gated.hooks.change.step().await;
     }
     let later = engine.put(b"later", b"v").await.unwrap();
     let mut steps = 0;
     while engine.store.state.view().rows_revision < later {
-        gated.change.step().await;
+        gated.hooks.change.step().await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         steps += 1;
         assert!(steps < 20, "the flush waits for {} rows", 2 * KEYS);
     }
-    gated.change.release();
+    gated.hooks.change.release();
     engine.compact().await;
     assert_eq!(engine.mod_revision(b"later").await, Some(later));
     engine.stop().await.unwrap();
@@ -354,13 +297,13 @@ async fn lease_changes<L: Log, R: Rows>(engine: &mut Engine<L, R>) {
 
 #[tokio::test(start_paused = true)]
 async fn lease_rows_are_flushed_in_bounded_steps() {
-    let (log, rows) = (MemLog::new(), Limited::new());
+    let (log, rows) = (MemLog::new(), limited());
     let mut engine = Engine::start(log, rows.clone()).await.unwrap();
     for id in 1..=LEASES {
         grant(&mut engine, id).await;
     }
     engine.stop().await.unwrap();
-    let largest = rows.largest.load(Ordering::SeqCst);
+    let largest = rows.hooks.largest.load(Ordering::SeqCst);
     assert!(
         largest <= STEP.rows,
         "{largest} rows in one step of at most {}",
@@ -372,16 +315,16 @@ async fn lease_rows_are_flushed_in_bounded_steps() {
 async fn flush_of_leases_that_was_cut_short_is_done_again() {
     let mut cuts = 0;
     for writes in 1.. {
-        let (log, rows) = (MemLog::new(), Limited::new());
+        let (log, rows) = (MemLog::new(), limited());
         let mut first = Engine::start(log.clone(), rows.clone()).await.unwrap();
         for id in 1..=LEASES {
             grant(&mut first, id).await;
         }
         first.stop().await.unwrap();
         // All of it is in the log, and nothing in rows.
-        let gated = PausableRows::new(rows.clone());
+        let gated = PausableRows::new(rows.clone(), Gates::default());
         let mut second = Engine::start(log.clone(), gated.clone()).await.unwrap();
-        gated.change.hold();
+        gated.hooks.change.hold();
         lease_changes(&mut second).await;
         let mut expected = Vec::new();
         for id in 1..=LEASES {
@@ -389,7 +332,7 @@ async fn flush_of_leases_that_was_cut_short_is_done_again() {
         }
         let sizes = second.store.state.sizes();
         second.kill().await;
-        let cut = FailingRows::after(writes, rows.clone());
+        let cut = failing_after(writes, rows.clone());
         let is_cut = match Engine::start(log.clone(), cut).await {
             Ok(third) => third.stop().await.is_err(),
             Err(_) => true,
@@ -414,11 +357,8 @@ async fn flush_of_leases_that_was_cut_short_is_done_again() {
 
 #[tokio::test(start_paused = true)]
 async fn compaction_reads_the_log_about_once() {
-    let (log, rows) = (MemLog::new(), Limited::new());
-    let log = Counted {
-        log,
-        read: Arc::default(),
-    };
+    let (log, rows) = (MemLog::new(), limited());
+    let log = HookedLog::new(log.clone(), BytesRead::default());
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     for n in 0..4_000 {
         engine
@@ -427,9 +367,9 @@ async fn compaction_reads_the_log_about_once() {
             .unwrap();
     }
     let written = usize::try_from(log.size()).unwrap();
-    let before = log.read.load(Ordering::SeqCst);
+    let before = log.hooks.0.load(Ordering::SeqCst);
     engine.compact().await;
-    let read = log.read.load(Ordering::SeqCst) - before;
+    let read = log.hooks.0.load(Ordering::SeqCst) - before;
     assert!(read < 2 * written, "{read} bytes were read of a log of {written} bytes");
     assert!(read > written / 2);
     engine.stop().await.unwrap();
@@ -437,7 +377,7 @@ async fn compaction_reads_the_log_about_once() {
 
 #[tokio::test(start_paused = true)]
 async fn sizes_are_those_of_the_rows() {
-    let (log, rows) = (MemLog::new(), Limited::new());
+    let (log, rows) = (MemLog::new(), limited());
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     let everything = pb::DeleteRangeRequest {
         key: "key-3".into(),

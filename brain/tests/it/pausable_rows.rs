@@ -1,10 +1,9 @@
 //! Rows that a test pauses and resumes: before a change, a sync, a snapshot or a scan, or after a read of the fence.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
+use engine::hooked::{HookedRows, RowsHooks};
+use engine::rows::{Change, RowsError, Scan};
 use tokio::sync::{Semaphore, watch};
 
 /// More than ever pass.
@@ -60,10 +59,9 @@ impl Gate {
     }
 }
 
-/// Rows with gates. Clones share them.
+/// The gates of rows. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct PausableRows<R> {
-    rows: R,
+pub(crate) struct Gates {
     pub(crate) change: Gate,
     /// After a read of the fence.
     pub(crate) fence: Gate,
@@ -72,17 +70,9 @@ pub(crate) struct PausableRows<R> {
     pub(crate) scan: Gate,
 }
 
-/// A snapshot with the gate of scans.
-#[derive(Clone, Debug)]
-pub(crate) struct PausableSnapshot<S> {
-    snapshot: S,
-    scan: Gate,
-}
-
-impl<R> PausableRows<R> {
-    pub(crate) fn new(rows: R) -> Self {
+impl Default for Gates {
+    fn default() -> Self {
         Self {
-            rows,
             change: Gate::open(),
             fence: Gate::open(),
             sync: Gate::open(),
@@ -92,81 +82,28 @@ impl<R> PausableRows<R> {
     }
 }
 
-impl<R: Rows> Rows for PausableRows<R> {
-    type Snapshot = PausableSnapshot<R::Snapshot>;
-
-    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
+impl RowsHooks for Gates {
+    async fn before_snapshot(&self) {
         self.snapshot.pass().await;
-        Ok(PausableSnapshot {
-            snapshot: self.rows.snapshot().await?,
-            scan: self.scan.clone(),
-        })
     }
 
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        let fence = self.rows.fence().await;
+    async fn after_fence(&self) {
         self.fence.pass().await;
-        fence
     }
 
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
         self.change.pass().await;
-        self.rows.apply(expected, fence, changes).await
+        Ok(())
     }
 
-    async fn sync(&self) -> Result<(), RowsError> {
+    async fn before_sync(&self) {
         self.sync.pass().await;
-        self.rows.sync().await
     }
 
-    async fn take_over(&self) -> Result<(), RowsError> {
-        self.rows.take_over().await
-    }
-
-    fn renew_after(&self) -> Option<Duration> {
-        self.rows.renew_after()
-    }
-
-    fn step(&self) -> Step {
-        self.rows.step()
-    }
-
-    fn max_key_len(&self) -> usize {
-        self.rows.max_key_len()
-    }
-
-    fn max_value_len(&self) -> usize {
-        self.rows.max_value_len()
-    }
-
-    fn size(&self) -> Option<u64> {
-        self.rows.size()
-    }
-}
-
-impl<S: Snapshot> Snapshot for PausableSnapshot<S> {
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.snapshot.fence().await
-    }
-
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
-        self.snapshot.get(key).await
-    }
-
-    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
-        self.snapshot.multi_get(keys).await
-    }
-
-    async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
+    async fn before_scan(&self, _: &Scan) {
         self.scan.pass().await;
-        self.snapshot.scan(scan).await
-    }
-
-    fn scans_values(&self) -> bool {
-        self.snapshot.scans_values()
-    }
-
-    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
-        self.snapshot.split_points(from, to, parts).await
     }
 }
+
+/// Rows with gates.
+pub(crate) type PausableRows<R> = HookedRows<R, Gates>;

@@ -15,7 +15,7 @@ use runtime::tasks::Owned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::counted::Counted;
+use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
 
 /// Returns a kubeconfig for an API server.
@@ -133,8 +133,8 @@ async fn a_silent_server_is_waited_for_only_if_the_name_is_stored_here() {
 
 #[tokio::test]
 async fn looking_for_the_lease_reads_few_keys_however_many_there_are() {
-    let rows = Counted::new(MemRows::new());
-    let reads = rows.reads.clone();
+    let rows = Counted::new(MemRows::new(), Reads::default());
+    let reads = rows.hooks.clone();
     let mut engine = Engine::start(MemLog::new(), rows).await.unwrap();
     for n in 0..1_000 {
         let kind = ["pods", "leases", "events"][n % 3];

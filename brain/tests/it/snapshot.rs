@@ -33,7 +33,7 @@ use crate::auth::Services;
 use crate::engine::Engine;
 use crate::members::Site;
 use crate::model::Model;
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::program::{Kubebrain, Process, STEP_TIMEOUT, command, refusal};
 use crate::script::run;
 use crate::store::{requests, seed};
@@ -242,10 +242,10 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_go_on_while_a_snapshot_is_read() {
     let temp = TempDir::new().unwrap();
-    let rows = PausableRows::new(MemRows::new());
+    let rows = PausableRows::new(MemRows::new(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), rows.clone()).await.unwrap();
     let before = engine.puts(40).await;
-    let earlier = rows.scan.hold();
+    let earlier = rows.hooks.scan.hold();
     let reading = async {
         let saved = saved(&engine, temp.path()).await;
         let last = versions(&content(&saved)).last().map(|(revision, ..)| *revision);
@@ -256,7 +256,7 @@ async fn writers_go_on_while_a_snapshot_is_read() {
         stop: CancellationToken::new(),
     };
     let writing = async {
-        rows.scan.reached(earlier).await;
+        rows.hooks.scan.reached(earlier).await;
         for n in 0..200 {
             let put = pb::PutRequest {
                 key: format!("key-{}", n % 50).into(),
@@ -266,7 +266,7 @@ async fn writers_go_on_while_a_snapshot_is_read() {
             };
             kv.put(tonic::Request::new(put)).await.unwrap();
         }
-        rows.scan.release();
+        rows.hooks.scan.release();
     };
     let both = async { tokio::join!(reading, writing) };
     timeout(STEP_TIMEOUT, both)

@@ -16,7 +16,7 @@ use store::sequencer::command::{Answer, Request as Command};
 use tokio::task::JoinSet;
 
 use crate::engine::Engine;
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Request, Response, Target, pb};
 
 mod points;
@@ -63,7 +63,7 @@ impl World {
     /// A leader that wrote something. Copies of all its messages are still under way.
     async fn leader(&self) -> (Old, PausableRows<MemRows>) {
         (0..=PUTS).for_each(|_| self.log.fail_next(Fault::Twice));
-        let gates = PausableRows::new(self.rows.clone());
+        let gates = PausableRows::new(self.rows.clone(), Gates::default());
         let mut old = Engine::start(self.log.clone(), gates.clone()).await.unwrap();
         old.puts(PUTS).await;
         assert_eq!(
@@ -152,7 +152,7 @@ impl World {
             landed.iter().filter(|(_, answer)| answer.is_ok()).count() > PUTS / 2,
             "few copies landed in destroyed slots: {landed:?}"
         );
-        gates.change.release();
+        gates.hooks.change.release();
         let error = format!("{:#}", old.stop().await.unwrap_err());
         assert!(error.contains("the term ended: Deposed"), "{error}");
         assert!(self.stored().await == stored, "a deposed leader changed what is stored");

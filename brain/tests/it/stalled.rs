@@ -8,8 +8,9 @@ use bytes::Bytes;
 use cluster::forward::Role;
 use cluster::lock::StorageLock;
 use engine::cas_register::mem::MemRegister;
+use engine::hooked::{HookedLog, LogHooks};
 use engine::log::frame::is_barrier;
-use engine::log::{AppendError, Log, LogError, MemLog, Slot};
+use engine::log::{LogError, MemLog, Slot};
 use engine::rows::mem::MemRows;
 use net::http::Health as _;
 use tokio::sync::watch;
@@ -28,23 +29,44 @@ const STOP: Duration = Duration::from_secs(10);
 /// Interval between flushes.
 const FLUSH: Duration = Duration::from_millis(50);
 
-/// A member's connection to a log that others reach by connections of their own. Requests on it hang while it is cut.
+/// Which requests of a connection to a log get through; the others hang until they do.
 #[derive(Clone)]
-pub(crate) struct Way {
-    log: MemLog,
+pub(crate) struct Open {
     appends: watch::Sender<bool>,
     reads: watch::Sender<bool>,
 }
 
-impl Way {
-    pub(crate) fn to(log: &MemLog) -> Self {
-        Self {
-            log: log.clone(),
-            appends: watch::Sender::new(true),
-            reads: watch::Sender::new(true),
-        }
+async fn pass(open: &watch::Sender<bool>) {
+    open.subscribe().wait_for(|open| *open).await.map(drop).unwrap();
+}
+
+impl LogHooks for Open {
+    async fn before_append(&self, _: Slot) {
+        pass(&self.appends).await;
     }
 
+    async fn before_read(&self, _: Slot) -> Result<(), LogError> {
+        pass(&self.reads).await;
+        Ok(())
+    }
+
+    async fn before_watermark(&self) {
+        pass(&self.reads).await;
+    }
+}
+
+/// A member's connection to a log that others reach by connections of their own.
+pub(crate) type Way = HookedLog<MemLog, Open>;
+
+pub(crate) fn way_to(log: &MemLog) -> Way {
+    let hooks = Open {
+        appends: watch::Sender::new(true),
+        reads: watch::Sender::new(true),
+    };
+    HookedLog::new(log.clone(), hooks)
+}
+
+impl Open {
     fn cut(&self) {
         self.appends.send_replace(false);
         self.reads.send_replace(false);
@@ -60,43 +82,6 @@ impl Way {
     }
 }
 
-async fn pass(way: &watch::Sender<bool>) {
-    way.subscribe().wait_for(|open| *open).await.map(drop).unwrap();
-}
-
-impl Log for Way {
-    async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
-        pass(&self.appends).await;
-        self.log.append(slot, record).await
-    }
-
-    async fn read(&self, from: Slot, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
-        pass(&self.reads).await;
-        self.log.read(from, max_bytes).await
-    }
-
-    async fn watermark(&self) -> Result<Slot, LogError> {
-        pass(&self.reads).await;
-        self.log.watermark().await
-    }
-
-    async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
-        self.log.raise_watermark(to).await
-    }
-
-    async fn destroy_below_watermark(&self) -> Result<bool, LogError> {
-        self.log.destroy_below_watermark().await
-    }
-
-    fn max_record_len(&self) -> usize {
-        self.log.max_record_len()
-    }
-
-    fn size(&self) -> u64 {
-        self.log.size()
-    }
-}
-
 /// Two members of one store, which compete for one lock.
 struct Pair {
     ways: [Way; 2],
@@ -108,7 +93,7 @@ impl Pair {
     fn new() -> Self {
         let log = MemLog::keeping(is_barrier);
         Self {
-            ways: [Way::to(&log), Way::to(&log)],
+            ways: [way_to(&log), way_to(&log)],
             rows: MemRows::new(),
             view: LockView::Shared(StorageLock::new(MemRegister::new(), "the lock")),
         }
@@ -144,7 +129,7 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
     leads(&first).await;
     assert_eq!(first.add((0, 0)).await.unwrap(), Some(2));
     let second = pair.start(1).await;
-    pair.ways[0].cut();
+    pair.ways[0].hooks.cut();
     let unknown = first.add((1, 2)).await.unwrap_err();
     assert_eq!(unknown.message(), "etcdserver: request timed out");
     leads(&second).await;
@@ -156,7 +141,7 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
     let mut roles = first.roles.clone();
     let leads_again = roles.wait_for(|role| matches!(role, Role::Leading(_)));
     assert!(timeout(STOP, leads_again).await.is_err(), "it leads without a log");
-    pair.ways[0].mend();
+    pair.ways[0].hooks.mend();
     leads(&first).await;
     assert_eq!(first.read().await, Some((2, 3)));
     StoreHealth(first.kv.store.clone()).linearizable_read().await.unwrap();
@@ -166,7 +151,7 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_cannot_begin_its_term_leaves_the_lock_to_another() {
     let pair = Pair::new();
-    pair.ways[0].appends.send_replace(false);
+    pair.ways[0].hooks.appends.send_replace(false);
     let first = pair.start(0).await;
     cannot_lead(&first).await;
     let second = pair.start(1).await;
@@ -183,8 +168,8 @@ async fn a_leader_with_a_stuck_append_ends_when_it_is_to_stop() {
     let first = pair.start(0).await;
     leads(&first).await;
     let second = pair.start(1).await;
-    pair.ways[0].cut();
-    let stuck = pair.ways[0].appends.clone();
+    pair.ways[0].hooks.cut();
+    let stuck = pair.ways[0].hooks.appends.clone();
     let kv = KvService {
         store: first.kv.store.clone(),
         stop: first.kv.stop.clone(),

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::watch::{History as _, PrevKv};
-use bytes::Bytes;
+use engine::hooked::{HookedRows, RowsHooks};
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
-use engine::rows::{Change, Rows, RowsError, Step};
+use engine::rows::{Change, Rows, RowsError};
 use engine_local::files::{FileLog, Options as LogOptions};
 use engine_local::fjall::{FjallRows, Options as RowsOptions};
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use crate::engine::Engine;
-use crate::failing_rows::FailingRows;
+use crate::failing_rows::failing_after;
 use crate::script::run;
 use crate::wire::{Request, Target, pb};
 
@@ -195,63 +195,25 @@ async fn a_compaction_behind_a_deletion_of_any_size_ends() {
     engine.stop().await.unwrap();
 }
 
-/// Rows whose medium is full whenever a test says so.
-#[derive(Clone)]
-struct Crowded(MemRows, Arc<AtomicBool>);
+/// A medium that is full whenever a test says so.
+#[derive(Clone, Default)]
+struct Full(Arc<AtomicBool>);
 
-impl Rows for Crowded {
-    type Snapshot = <MemRows as Rows>::Snapshot;
-
-    async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
-        self.0.snapshot().await
-    }
-
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.0.fence().await
-    }
-
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        if self.1.load(Ordering::SeqCst) {
-            return Err(RowsError::Full(anyhow::anyhow!("on command")));
+impl RowsHooks for Full {
+    async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
+        match self.0.load(Ordering::SeqCst) {
+            true => Err(RowsError::Full(anyhow::anyhow!("on command"))),
+            false => Ok(()),
         }
-        self.0.apply(expected, fence, changes).await
-    }
-
-    async fn take_over(&self) -> Result<(), RowsError> {
-        self.0.take_over().await
-    }
-
-    async fn sync(&self) -> Result<(), RowsError> {
-        self.0.sync().await
-    }
-
-    fn renew_after(&self) -> Option<Duration> {
-        self.0.renew_after()
-    }
-
-    fn step(&self) -> Step {
-        self.0.step()
-    }
-
-    fn max_key_len(&self) -> usize {
-        self.0.max_key_len()
-    }
-
-    fn max_value_len(&self) -> usize {
-        self.0.max_value_len()
-    }
-
-    fn size(&self) -> Option<u64> {
-        self.0.size()
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
-    let (log, rows) = (MemLog::new(), Crowded(MemRows::new(), Arc::default()));
+    let (log, rows) = (MemLog::new(), HookedRows::new(MemRows::new(), Full::default()));
     let mut engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
     engine.puts(20).await;
-    rows.1.store(true, Ordering::SeqCst);
+    rows.hooks.0.store(true, Ordering::SeqCst);
     let mut acknowledged = 0;
     // Writes until no more memtables can be handed to the flush.
     while let Ok(revision) = engine.put(b"a", b"value").await {
@@ -259,7 +221,7 @@ async fn a_store_without_space_for_rows_stops_and_loses_nothing() {
     }
     assert!(acknowledged > 200, "only {acknowledged} writes");
     timeout(Duration::from_secs(5), engine.stop()).await.unwrap().unwrap();
-    rows.1.store(false, Ordering::SeqCst);
+    rows.hooks.0.store(false, Ordering::SeqCst);
     let mut again = Engine::start(log, rows).await.unwrap();
     // A write that was not acknowledged may be found, too.
     let found = again.mod_revision(b"a").await;
@@ -319,7 +281,7 @@ async fn old_revisions_are_read_right_after_a_flush_that_was_cut_short() {
     first.stop().await.unwrap();
 
     // The fence of the new epoch and the first step of the flush, which the large value fills.
-    let cut = FailingRows::after(2, rows.clone());
+    let cut = failing_after(2, rows.clone());
     let mut second = Engine::start(log.clone(), cut).await.unwrap();
     let new = second.put(b"a", &vec![7; 1 << 20]).await.unwrap();
     second.put(b"b", &vec![7; 1 << 20]).await.unwrap();

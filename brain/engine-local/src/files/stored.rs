@@ -78,4 +78,8 @@ impl Log for StoredLog {
     fn size(&self) -> u64 {
         self.index.bytes()
     }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        Ok(())
+    }
 }

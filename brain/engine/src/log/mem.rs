@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::{AppendError, Log, LogError, Slot, check_len};
+use super::{AppendError, Log, LogError, LogId, Slot, check_len};
 
 /// A log in memory, for tests of everything above the seam.
 #[derive(Debug, Clone)]
@@ -109,6 +109,14 @@ impl Log for MemLog {
 
     fn size(&self) -> u64 {
         self.state().slots.values().map(|record| record.len() as u64).sum()
+    }
+
+    async fn shrink(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn id(&self) -> Option<LogId> {
+        None
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, check_lengths};
+use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, apply_in_turn, check_lengths};
 
 /// As of rows in a directory.
 const MAX_KEY_LEN: usize = 65_534;
@@ -115,6 +115,38 @@ impl Rows for MemRows {
 
     fn size(&self) -> Option<u64> {
         self.with(|state| Some(state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum()))
+    }
+
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+        apply_in_turn(self, fence, steps).await
+    }
+
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    async fn compact(&self) -> Result<(), RowsError> {
+        Ok(())
+    }
+
+    async fn renewal_asked(&self) {
+        std::future::pending().await
+    }
+
+    fn is_reclaiming(&self) -> bool {
+        false
+    }
+
+    fn to_come(&self) -> u64 {
+        0
+    }
+
+    fn open_snapshots(&self) -> Option<u64> {
+        None
+    }
+
+    fn left_over(&self) -> u64 {
+        0
     }
 }
 

@@ -225,63 +225,26 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use engine::hooked::{HookedRows, RowsHooks};
     use engine::log::MemLog;
     use engine::log::frame::is_barrier;
+    use engine::rows::Change;
     use engine::rows::mem::MemRows;
-    use engine::rows::{Change, Step};
     use engine_local::files::{FileLog, Options as LogOptions};
     use engine_local::fjall::{FjallRows, Options as RowsOptions};
     use testkit::small_disk;
 
-    /// Rows without space, which no other process can write.
+    /// No space, and no other process that can write the rows.
     #[derive(Clone)]
-    struct FullRows(MemRows);
+    struct Full;
 
-    impl Rows for FullRows {
-        type Snapshot = <MemRows as Rows>::Snapshot;
-
-        async fn snapshot(&self) -> Result<Self::Snapshot, RowsError> {
-            self.0.snapshot().await
-        }
-
-        async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-            self.0.fence().await
-        }
-
-        async fn apply(&self, _: Option<Bytes>, _: Bytes, _: Vec<Change>) -> Result<(), RowsError> {
+    impl RowsHooks for Full {
+        async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
             Err(RowsError::Full(anyhow::anyhow!("there is none")))
         }
 
-        async fn take_over(&self) -> Result<(), RowsError> {
-            Ok(())
-        }
-
-        async fn sync(&self) -> Result<(), RowsError> {
-            Ok(())
-        }
-
-        fn is_exclusive(&self) -> bool {
+        fn is_exclusive(&self, _: bool) -> bool {
             true
-        }
-
-        fn renew_after(&self) -> Option<Duration> {
-            None
-        }
-
-        fn step(&self) -> Step {
-            self.0.step()
-        }
-
-        fn max_key_len(&self) -> usize {
-            self.0.max_key_len()
-        }
-
-        fn max_value_len(&self) -> usize {
-            self.0.max_value_len()
-        }
-
-        fn size(&self) -> Option<u64> {
-            self.0.size()
         }
     }
 
@@ -297,7 +260,7 @@ mod tests {
             .encode_to_vec(),
         );
         rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
-        let full = FullRows(rows.clone());
+        let full = HookedRows::new(rows.clone(), Full);
         let mut replica = Replica::load(&log, &full).await.unwrap();
         let leadership = replica.lead(&log, &full, (Candidate::default(), true)).await.unwrap();
         assert_eq!((leadership.stored.clone(), replica.revision()), (stored, 4));

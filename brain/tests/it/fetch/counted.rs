@@ -2,35 +2,29 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use engine::rows::mem::{MemRows, MemSnapshot};
-use engine::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
+use engine::hooked::{HookedRows, RowsHooks};
+use engine::rows::Scan;
+use engine::rows::mem::MemRows;
 
 /// Keys with this in them cannot be read while rows are silent.
 const SILENT: &[u8] = b"silent";
 
-/// Rows whose reads are counted. Some of them never answer while a test says so.
+/// Reads of rows. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Counted {
-    rows: MemRows,
-    pub(super) reads: Arc<Reads>,
-}
-
-#[derive(Default)]
 pub(super) struct Reads {
-    pub(super) is_silent: AtomicBool,
+    pub(super) is_silent: Arc<AtomicBool>,
     /// Single rows.
-    gets: AtomicUsize,
+    gets: Arc<AtomicUsize>,
     /// Many rows at once.
-    multi_gets: AtomicUsize,
+    multi_gets: Arc<AtomicUsize>,
     /// Rows with values that were asked for by name.
-    objects: AtomicUsize,
+    objects: Arc<AtomicUsize>,
     /// Pages of rows in their order.
-    pub(super) scans: AtomicUsize,
+    pub(super) scans: Arc<AtomicUsize>,
     /// Reads that began and did not end.
-    pub(super) under_way: AtomicUsize,
+    pub(super) under_way: Arc<AtomicUsize>,
 }
 
 struct UnderWay<'a>(&'a AtomicUsize);
@@ -61,86 +55,31 @@ impl Reads {
     }
 }
 
-#[derive(Clone)]
-pub(super) struct CountedSnapshot(MemSnapshot, Arc<Reads>);
-
-impl Snapshot for CountedSnapshot {
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.0.fence().await
+impl RowsHooks for Reads {
+    async fn before_get(&self, key: &[u8]) {
+        self.gets.fetch_add(1, Ordering::SeqCst);
+        self.pass(key).await;
     }
 
-    async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, RowsError> {
-        self.1.gets.fetch_add(1, Ordering::SeqCst);
-        self.1.pass(key).await;
-        self.0.get(key).await
-    }
-
-    async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
-        self.1
-            .multi_gets
+    async fn before_multi_get(&self, keys: &[Bytes]) {
+        self.multi_gets
             .fetch_add(usize::from(!keys.is_empty()), Ordering::SeqCst);
         for key in keys {
-            self.1.pass(key).await;
+            self.pass(key).await;
         }
-        self.0.multi_get(keys).await
     }
 
-    async fn scan(&self, scan: Scan) -> Result<Page, RowsError> {
-        self.1.scans.fetch_add(1, Ordering::SeqCst);
+    async fn before_scan(&self, scan: &Scan) {
+        self.scans.fetch_add(1, Ordering::SeqCst);
         // A scan is no read by name.
-        self.1.pass(&[b"i", &scan.from[..]].concat()).await;
-        self.0.scan(scan).await
-    }
-
-    fn scans_values(&self) -> bool {
-        self.0.scans_values()
-    }
-
-    async fn split_points(&self, from: &[u8], to: Option<&[u8]>, parts: usize) -> Result<Vec<Bytes>, RowsError> {
-        self.0.split_points(from, to, parts).await
+        self.pass(&[b"i", &scan.from[..]].concat()).await;
     }
 }
 
-impl Rows for Counted {
-    type Snapshot = CountedSnapshot;
+/// Rows whose reads are counted. Some of them never answer while a test says so.
+pub(super) type Counted = HookedRows<MemRows, Reads>;
 
-    async fn snapshot(&self) -> Result<CountedSnapshot, RowsError> {
-        Ok(CountedSnapshot(self.rows.snapshot().await?, self.reads.clone()))
-    }
-
-    async fn fence(&self) -> Result<Option<Bytes>, RowsError> {
-        self.rows.fence().await
-    }
-
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
-        self.rows.apply(expected, fence, changes).await
-    }
-
-    async fn take_over(&self) -> Result<(), RowsError> {
-        self.rows.take_over().await
-    }
-
-    async fn sync(&self) -> Result<(), RowsError> {
-        self.rows.sync().await
-    }
-
-    fn renew_after(&self) -> Option<Duration> {
-        self.rows.renew_after()
-    }
-
-    fn step(&self) -> Step {
-        self.rows.step()
-    }
-
-    fn max_key_len(&self) -> usize {
-        self.rows.max_key_len()
-    }
-
-    fn max_value_len(&self) -> usize {
-        self.rows.max_value_len()
-    }
-
-    fn size(&self) -> Option<u64> {
-        self.rows.size()
-    }
+/// Returns empty rows.
+pub(super) fn counted() -> Counted {
+    HookedRows::new(MemRows::new(), Reads::default())
 }

@@ -10,7 +10,7 @@ use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
 use super::{delete, flushed};
 use crate::engine::Engine;
-use crate::fetch::counted::Counted;
+use crate::fetch::counted::counted;
 
 /// A history of one large revision that counts how often it is read.
 struct Large(Arc<AtomicUsize>);
@@ -69,7 +69,7 @@ async fn large_history_is_read_once_for_all_who_wait() {
 #[tokio::test(start_paused = true)]
 async fn previous_versions_that_exceed_memory_are_not_read() {
     const SMALL_MEMORY: u64 = 256 << 20; // history takes 16 MiB of it for one revision
-    let rows = Counted::default();
+    let rows = counted();
     let mut engine = Engine::start_within(MemLog::new(), rows.clone(), SMALL_MEMORY)
         .await
         .unwrap();
@@ -83,10 +83,10 @@ async fn previous_versions_that_exceed_memory_are_not_read() {
         deleted.push(delete(&mut engine, false).await.header.unwrap().revision);
     }
     let after = engine.put(b"other", b"").await.unwrap();
-    rows.reads.take();
+    rows.hooks.take();
     let from = deleted[1];
     let history = engine.history(from).await;
-    let (gets, multi_gets, objects) = rows.reads.take();
+    let (gets, multi_gets, objects) = rows.hooks.take();
     assert_eq!((gets, multi_gets, objects), (0, 0, 0), "values were read");
     let revisions: Vec<_> = history.iter().map(|committed| committed.revision).collect();
     assert_eq!(revisions, [from, after]);
@@ -111,7 +111,7 @@ async fn previous_versions_that_exceed_memory_are_not_read() {
     assert!(all.iter().all(|committed| committed.revision < from));
     // Compaction takes them away, sooner or later.
     engine.compact_soon(from).await;
-    rows.reads.take();
+    rows.hooks.take();
     let compacted = engine.history(from).await;
     assert!(
         compacted[0]
@@ -119,7 +119,7 @@ async fn previous_versions_that_exceed_memory_are_not_read() {
             .iter()
             .all(|event| !event.is_prev_unread && event.prev_kv.is_none())
     );
-    assert_eq!(rows.reads.take().2, 0, "values were read");
+    assert_eq!(rows.hooks.take().2, 0, "values were read");
     let plain = engine
         .store
         .history

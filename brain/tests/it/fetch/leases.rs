@@ -24,12 +24,12 @@ async fn lease_that_ends_reads_its_keys_at_once() {
     let grant = Request::Grant(pb::LeaseGrantRequest { id: 7, ttl: 3_600 });
     engine.call(grant).await.unwrap();
     fill(&mut engine, 1_000, 7).await;
-    rows.reads.take();
+    rows.hooks.take();
     engine
         .call(Request::Revoke(pb::LeaseRevokeRequest { id: 7 }))
         .await
         .unwrap();
-    let (gets, multi_gets, _) = rows.reads.take();
+    let (gets, multi_gets, _) = rows.hooks.take();
     assert!(
         (gets, multi_gets) <= (0, 2),
         "{gets} single reads, {multi_gets} of many rows"
@@ -51,8 +51,8 @@ async fn lease_that_expires_reads_its_keys_at_once_and_nobody_waits() {
     };
     engine.call(Request::Put(silent)).await.unwrap();
     fill(&mut engine, 0, 0).await;
-    rows.reads.is_silent.store(true, Ordering::SeqCst);
-    rows.reads.take();
+    rows.hooks.is_silent.store(true, Ordering::SeqCst);
+    rows.hooks.take();
     run_out(&engine);
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -60,7 +60,7 @@ async fn lease_that_expires_reads_its_keys_at_once_and_nobody_waits() {
         put.expect("waits for the keys of a lease").unwrap();
     }
     assert!(engine.store.state.leases().contains(LeaseId(7)));
-    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    rows.hooks.is_silent.store(false, Ordering::SeqCst);
     let ended = async {
         while engine.store.state.leases().contains(LeaseId(7)) {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -121,10 +121,10 @@ async fn large_values_that_nobody_needs_are_not_read() {
         engine.call(Request::Put(put)).await.unwrap();
     }
     fill(&mut engine, 0, 0).await;
-    rows.reads.take();
+    rows.hooks.take();
     let revoke = Request::Revoke(pb::LeaseRevokeRequest { id: 7 });
     assert_eq!(text(engine.call(revoke).await), "accepted");
-    let (_, _, objects) = rows.reads.take();
+    let (_, _, objects) = rows.hooks.take();
     assert_eq!(objects, 0, "values");
     engine.stop().await.unwrap();
 }
@@ -144,7 +144,7 @@ async fn lease_ends_while_the_keys_of_others_cannot_be_read() {
         engine.call(Request::Put(put)).await.unwrap();
     }
     fill(&mut engine, 0, 0).await;
-    rows.reads.is_silent.store(true, Ordering::SeqCst);
+    rows.hooks.is_silent.store(true, Ordering::SeqCst);
     for n in 1..=300 {
         let mut leases = engine.store.state.leases();
         let attached: Vec<_> = leases.attached(LeaseId(n)).cloned().collect();
@@ -161,7 +161,7 @@ async fn lease_ends_while_the_keys_of_others_cannot_be_read() {
     timeout(Duration::from_secs(10), ended)
         .await
         .expect("a lease waits for others");
-    rows.reads.is_silent.store(false, Ordering::SeqCst);
+    rows.hooks.is_silent.store(false, Ordering::SeqCst);
     let all = async {
         while engine.store.state.leases().ids().count() > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;

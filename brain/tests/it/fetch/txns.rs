@@ -11,7 +11,7 @@ use crate::wire::{Request, Response, Target as _, pb};
 async fn txn_reads_spans_in_any_order_of_its_operations() {
     let (mut engine, rows) = start().await;
     fill(&mut engine, 600, 0).await;
-    rows.reads.take();
+    rows.hooks.take();
     let span = || (Bytes::from("many/"), Bytes::from("many0"));
     let range = |limit, count_only, revision| {
         let (key, range_end) = span();
@@ -95,7 +95,7 @@ fn lock_or_list() -> pb::TxnRequest {
 async fn branch_that_is_not_taken_is_not_read() {
     let (mut engine, rows) = start().await;
     fill(&mut engine, 600, 0).await;
-    rows.reads.scans.store(0, Ordering::SeqCst);
+    rows.hooks.scans.store(0, Ordering::SeqCst);
     let nested = op(pb::request_op::Request::RequestTxn(lock_or_list()));
     let txn = pb::TxnRequest {
         success: vec![nested],
@@ -105,7 +105,7 @@ async fn branch_that_is_not_taken_is_not_read() {
         panic!("not a txn");
     };
     assert_eq!(brief(&answer.responses[0]), "txn");
-    assert_eq!(rows.reads.scans.load(Ordering::SeqCst), 0, "keys were looked at");
+    assert_eq!(rows.hooks.scans.load(Ordering::SeqCst), 0, "keys were looked at");
     let Response::Txn(answer) = engine.call(Request::Txn(lock_or_list())).await.unwrap() else {
         panic!("not a txn");
     };
@@ -133,7 +133,7 @@ async fn branch_that_was_not_expected_is_read_then() {
 async fn values_behind_the_limit_of_a_range_are_not_read() {
     let (mut engine, rows) = start().await;
     fill(&mut engine, 600, 0).await;
-    rows.reads.take();
+    rows.hooks.take();
     let range = pb::RangeRequest {
         key: "many/".into(),
         range_end: "many0".into(),
@@ -155,7 +155,7 @@ async fn values_behind_the_limit_of_a_range_are_not_read() {
         panic!("not a txn");
     };
     assert_eq!(brief(&answer.responses[0]), "600 many/00000=a value many/00001=a value");
-    let (_, _, objects) = rows.reads.take();
+    let (_, _, objects) = rows.hooks.take();
     assert!((2..=4).contains(&objects), "{objects} values were read");
     engine.stop().await.unwrap();
 }

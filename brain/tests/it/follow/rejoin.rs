@@ -7,7 +7,7 @@ use ::watch::{History as _, HistoryError, PrevKv};
 use engine::log::{Log as _, LogError, MemLog, Slot};
 use store::history::LogHistory;
 
-use super::hooked_log::HookedLog;
+use super::hooked_log::{HookedLog, hooked_log};
 use super::{COMPACTED, Leading, Other, PUTS};
 
 /// The fault of a read that looks back in a log, that is, one from a slot before that of an earlier read.
@@ -27,7 +27,7 @@ const CUT: Slot = Slot(36);
 /// Returns a log with this fault.
 fn looks_back(log: &MemLog, back: Back) -> HookedLog {
     let (cut, highest) = (log.clone(), Arc::new(AtomicU64::new(0)));
-    HookedLog::new(log, move |from| {
+    hooked_log(log, move |from| {
         let highest = highest.fetch_max(from.0, Ordering::SeqCst);
         meddle(cut.clone(), back, from.0 < highest)
     })

@@ -10,14 +10,14 @@ use engine::log::LogError;
 use store::replica::{RefreshedRows, RowsRefresher};
 use tokio::time::{Instant, timeout};
 
-use super::hooked_log::HookedLog;
+use super::hooked_log::{HookedLog, hooked_log};
 use super::{Leading, Other, PUTS, STEP_TIMEOUT};
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 
 /// A log whose reads take so long that another record is committed in the meantime.
 fn slow(leading: &Leading) -> HookedLog {
     let leader = leading.engine.store.state.clone();
-    HookedLog::new(&leading.log, move |_| {
+    hooked_log(&leading.log, move |_| {
         let leader = leader.clone();
         async move {
             leader.wait_applied(leader.committed().next()).await;
@@ -86,11 +86,11 @@ async fn log_tail_makes_progress_on_large_records() {
 async fn a_follower_that_cannot_read_rows_keeps_little_in_memory_and_catches_up_later() {
     let mut leading = Leading::start().await;
     let (_serving, channel) = leading.listen().await;
-    let rows = PausableRows::new(leading.rows.clone());
+    let rows = PausableRows::new(leading.rows.clone(), Gates::default());
     let mut other = Other::open(leading.log.clone(), rows.clone()).await;
     let (state, mut role) = (other.store.state.clone(), other.roles.subscribe());
     let bound = 2 * other.node.options.memtable_bytes;
-    rows.snapshot.hold();
+    rows.hooks.snapshot.hold();
     let value = vec![b'v'; 16 << 10];
     let goes_on = async {
         let follows = role.wait_for(|role| matches!(role, Role::Following(_)));
@@ -110,7 +110,7 @@ async fn a_follower_that_cannot_read_rows_keeps_little_in_memory_and_catches_up_
             "{most} bytes are in memory, the bound is {bound}"
         );
         assert!(state.lag() > 0, "it shows what it has no room for");
-        rows.snapshot.release();
+        rows.hooks.snapshot.release();
         state.wait_applied(committed).await;
     };
     other.follow(channel, goes_on).await;
@@ -124,7 +124,7 @@ async fn a_follower_that_cannot_reset_from_rows_now_does_so_later() {
     let mut leading = Leading::start().await;
     let is_cut = Arc::new(AtomicBool::new(false));
     let cut = is_cut.clone();
-    let log = HookedLog::new(&leading.log, move |_| {
+    let log = hooked_log(&leading.log, move |_| {
         let is_cut = cut.load(Ordering::SeqCst);
         async move {
             match is_cut {

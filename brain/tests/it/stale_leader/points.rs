@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use super::{Old, PUTS, World, revision_of, shown};
 use crate::engine::Engine;
-use crate::pausable_rows::PausableRows;
+use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Request, Target, pb};
 
 #[tokio::test(start_paused = true)]
 async fn before_the_append() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    gates.change.hold(); // the log alone must stop it
+    gates.hooks.change.hold(); // the log alone must stop it
     let shown = world.successor().await;
     let stored = world.stored().await;
     world.old_is_powerless((old, gates), stored, shown).await;
@@ -29,7 +29,7 @@ async fn before_the_append() {
 async fn with_an_append_that_does_not_arrive_until_its_slot_is_a_barriers() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    gates.change.hold(); // the log alone must stop it
+    gates.hooks.change.hold(); // the log alone must stop it
     world.fail(&[Some(Fault::Lost)]);
     let asked = world.put(&old, b"late").await;
     let shown = world.successor().await;
@@ -43,7 +43,7 @@ async fn with_an_append_that_does_not_arrive_until_its_slot_is_a_barriers() {
 async fn with_an_append_in_flight() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    gates.change.hold(); // the log alone must stop it
+    gates.hooks.change.hold(); // the log alone must stop it
     let before = old.store.state.view().revision;
     world.fail(&[Some(Fault::Late)]);
     let asked = world.put(&old, b"late").await;
@@ -65,7 +65,7 @@ async fn with_an_append_in_flight() {
 async fn with_a_durable_append_behind_one_that_is_lost() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    gates.change.hold(); // the log alone must stop it
+    gates.hooks.change.hold(); // the log alone must stop it
     let before = old.store.state.view().revision;
     world.fail(&[Some(Fault::Lost), None]);
     let first = world.put(&old, b"first").await;
@@ -92,7 +92,7 @@ async fn with_a_durable_append_behind_one_that_is_lost() {
 async fn committed_but_not_published() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    gates.change.hold(); // the log alone must stop it
+    gates.hooks.change.hold(); // the log alone must stop it
     let revision = old.store.state.view().revision + 1;
     world.fail(&[Some(Fault::Unanswered)]);
     let asked = world.put(&old, b"late").await;
@@ -108,12 +108,12 @@ async fn committed_but_not_published() {
 async fn before_a_flush() {
     let world = World::new();
     let (mut old, gates) = world.leader().await;
-    let before = gates.change.hold();
+    let before = gates.hooks.change.hold();
     old.puts(10).await;
-    gates.change.reached(before).await;
+    gates.hooks.change.reached(before).await;
     let shown = world.successor().await;
     let stored = world.stored().await;
-    gates.change.release();
+    gates.hooks.change.release();
     world.old_is_powerless((old, gates), stored, shown).await;
 }
 
@@ -121,30 +121,30 @@ async fn before_a_flush() {
 async fn in_the_middle_of_a_flush() {
     let world = World::new();
     let (mut old, gates) = world.leader().await;
-    let before = gates.change.hold();
+    let before = gates.hooks.change.hold();
     // More than one step: the first one writes rows, and only the last one moves the applied slot.
     old.put(b"large", &vec![7; (1 << 20) + 1]).await.unwrap();
-    gates.change.reached(before).await;
-    gates.change.step().await;
+    gates.hooks.change.reached(before).await;
+    gates.hooks.change.step().await;
     let shown = world.successor().await;
     let stored = world.stored().await;
-    gates.change.release();
+    gates.hooks.change.release();
     assert!(revision_of(&shown, b"large").is_some());
     world.old_is_powerless((old, gates), stored, shown).await;
 }
 
 /// Compacts, and stops at the change that follows `steps` others.
 async fn compacts(old: &mut Old, gates: &PausableRows<MemRows>, steps: usize) {
-    let before = gates.change.hold();
+    let before = gates.hooks.change.hold();
     let revision = old.store.state.view().revision;
     let request = pb::CompactionRequest {
         revision,
         physical: false,
     };
     old.call(Request::Compact(request)).await.unwrap();
-    gates.change.reached(before).await;
+    gates.hooks.change.reached(before).await;
     for _ in 0..steps {
-        gates.change.step().await;
+        gates.hooks.change.step().await;
     }
 }
 
@@ -155,7 +155,7 @@ async fn before_a_compaction_deletes() {
     compacts(&mut old, &gates, 1).await; // the flush goes first
     let shown = world.successor().await;
     let stored = world.stored().await;
-    gates.change.release();
+    gates.hooks.change.release();
     world.old_is_powerless((old, gates), stored, shown).await;
 }
 
@@ -169,7 +169,7 @@ async fn in_the_middle_of_a_compaction() {
     assert_ne!(world.stored().await.1.len(), rows);
     let shown = world.successor().await;
     let stored = world.stored().await;
-    gates.change.release();
+    gates.hooks.change.release();
     world.old_is_powerless((old, gates), stored, shown).await;
 }
 
@@ -177,18 +177,18 @@ async fn in_the_middle_of_a_compaction() {
 async fn before_it_moves_the_watermark_and_destroys() {
     let world = World::new();
     let (mut old, gates) = world.leader().await;
-    let before = gates.sync.hold();
+    let before = gates.hooks.sync.hold();
     let revision = old.store.state.view().revision;
     let request = pb::CompactionRequest {
         revision,
         physical: false,
     };
     old.call(Request::Compact(request)).await.unwrap();
-    gates.sync.reached(before).await;
+    gates.hooks.sync.reached(before).await;
     let shown = world.successor().await;
     let watermark = world.log.inner().watermark().await.unwrap();
     let stored = world.stored().await;
-    gates.sync.release();
+    gates.hooks.sync.release();
     world.old_is_powerless((old, gates), stored, shown).await;
     assert!(
         world.log.inner().watermark().await.unwrap() >= watermark,
@@ -202,13 +202,13 @@ async fn an_opener_that_was_overtaken_after_it_read_the_fence_begins_again() {
     let (old, gates) = world.leader().await;
     drop(gates);
     old.stop().await.unwrap();
-    let slow = PausableRows::new(world.rows.clone());
-    let before = slow.fence.hold();
+    let slow = PausableRows::new(world.rows.clone(), Gates::default());
+    let before = slow.hooks.fence.hold();
     let mut opening = JoinSet::new();
     opening.spawn(Engine::start(world.log.inner().clone(), slow.clone()));
-    slow.fence.reached(before).await;
+    slow.hooks.fence.reached(before).await;
     let before = world.successor().await;
-    slow.fence.release();
+    slow.hooks.fence.release();
     let mut opened = opening.join_next().await.unwrap().unwrap().unwrap();
     assert!(
         shown(&mut opened).await == before,
@@ -220,20 +220,20 @@ async fn an_opener_that_was_overtaken_after_it_read_the_fence_begins_again() {
 async fn an_opener_whose_predecessor_flushes_meanwhile_begins_again() {
     let world = World::new();
     let (old, gates) = world.leader().await;
-    let flush = gates.change.hold();
-    gates.change.reached(flush).await;
-    let slow = PausableRows::new(world.rows.clone());
-    let before = slow.change.hold();
+    let flush = gates.hooks.change.hold();
+    gates.hooks.change.reached(flush).await;
+    let slow = PausableRows::new(world.rows.clone(), Gates::default());
+    let before = slow.hooks.change.hold();
     let mut opening = JoinSet::new();
     opening.spawn(Engine::start(world.log.inner().clone(), slow.clone()));
-    slow.change.reached(before).await;
+    slow.hooks.change.reached(before).await;
     // Its barrier is placed; it has not read what the older leader flushes now.
     let stored = world.rows.fence().await.unwrap();
-    gates.change.release();
+    gates.hooks.change.release();
     while world.rows.fence().await.unwrap() == stored {
         tokio::task::yield_now().await;
     }
-    slow.change.release();
+    slow.hooks.change.release();
     let mut opened = opening.join_next().await.unwrap().unwrap().unwrap();
     let revision = opened.puts(1).await;
     assert_eq!(revision, 1 + PUTS as Revision + 1);
@@ -250,14 +250,14 @@ async fn an_opener_that_stops_behind_its_barrier_begins_again_in_a_later_epoch()
         lease: Duration::ZERO,
         lock: 0,
     };
-    let gates = PausableRows::new(world.rows.clone());
+    let gates = PausableRows::new(world.rows.clone(), Gates::default());
     let mut replica = Replica::load(log, &gates).await.unwrap();
-    let before = gates.change.hold();
+    let before = gates.hooks.change.hold();
     tokio::select! {
         led = replica.lead(log, &gates, (candidate, true)) => panic!("{led:?}"),
-        () = gates.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
+        () = gates.hooks.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
     }
-    gates.change.release();
+    gates.hooks.change.release();
     let again = replica.lead(log, &gates, (candidate, true)).await.unwrap();
     assert_eq!(again.writer.epoch(), 2);
     let mut other = Replica::load(log, &world.rows).await.unwrap();
