@@ -17,6 +17,7 @@ mod import;
 pub mod node;
 mod ports;
 pub mod process;
+mod quota;
 mod refusal;
 mod retry;
 mod run;

@@ -4,15 +4,15 @@
 //! applied, and all of them are compared from time to time.
 
 pub use backlog::{Collected, collecting};
-pub use copy::{Copied, Orders, copy};
+pub use follow::{Copied, Orders, copy};
 pub use source::{Compacted, Source};
 pub use source::{Password, SourceOptions};
 
 pub mod backlog;
 pub mod bounded;
-pub mod copy;
 mod dial;
 mod events;
+pub mod follow;
 mod leases;
 mod source;
 mod verify;

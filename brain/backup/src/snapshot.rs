@@ -10,14 +10,14 @@ use std::io;
 
 use engine::rows::RowsError;
 
-pub(crate) use checksum::{Checksum, Summed};
 pub use file::{SnapshotFile, Status};
 pub use import::{Importer, LeaseTime, Newest, Revised};
 pub use restore::{RestoreOptions, Restored, Unfit, restore, resume};
 pub use save::{Contents, Saved, save};
 pub use spool::{Spool, SpoolFile};
+pub(crate) use version_sum::{Checksum, Summed};
 
-pub mod checksum;
+mod compare;
 mod file;
 mod import;
 mod restore;
@@ -26,7 +26,7 @@ mod schema;
 mod sort;
 mod spool;
 mod users;
-mod verify;
+pub mod version_sum;
 
 /// The reason why no snapshot could be written.
 #[derive(Debug, thiserror::Error)]

@@ -143,7 +143,7 @@ impl<E: Engine> Node<E> {
                     continue;
                 }
                 _ = seals.tick() => {
-                    self.seal_when_full();
+                    self.rotate_when_full();
                     if self.is_overfull() {
                         refresher.want_after(ROWS);
                     }
@@ -231,7 +231,7 @@ impl<E: Engine> Node<E> {
         );
         let events = self.replica.apply(record, superseded, (first, next));
         self.hub.publish(events.into_iter().map(std::sync::Arc::new));
-        self.seal_when_full();
+        self.rotate_when_full();
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl<E: Engine> Node<E> {
             }
             outcome => outcome?,
         };
-        self.seal_when_full();
+        self.rotate_when_full();
         self.show_missed().await;
         Ok(is_all)
     }
@@ -322,8 +322,8 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    fn seal_when_full(&mut self) {
-        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+    fn rotate_when_full(&mut self) {
+        let is_old = self.replica.last_rotation().elapsed() >= self.options.flush_interval;
         if self.replica.active_bytes() >= self.options.flush_bytes || (is_old && self.replica.is_dirty()) {
             self.replica.rotate();
         }

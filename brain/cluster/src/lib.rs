@@ -15,6 +15,7 @@ pub mod leadership;
 pub mod liveness;
 pub mod lock;
 pub mod lock_latency;
+pub mod member_id;
 pub mod members;
 pub mod membership;
 pub mod node;

@@ -2,6 +2,7 @@
 //!
 //! A member is dialled at the URLs in its row and at those of the configuration: it may have moved, or be new.
 
+use crate::member_id::member_id;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -122,14 +122,7 @@ impl Peers {
     /// Returns the id of a member: the same in every run of it.
     #[must_use]
     pub fn id(&self, name: &str) -> u64 {
-        let mut hash = Sha256::new();
-        for part in [self.token.as_str(), name] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        let digest = hash.finalize();
-        let first: [u8; 8] = std::array::from_fn(|at| digest[at]);
-        u64::from_be_bytes(first).max(1)
+        member_id(&self.token, name)
     }
 
     /// Connects to a member. Certificates are reloaded for each connection. Fails if the member is unknown or unreachable, if a

@@ -14,8 +14,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 pub use cas_register::TikvRegister;
 pub use log::TikvLog;
 pub use metrics::Metrics;
@@ -40,6 +38,7 @@ mod log;
 mod metrics;
 mod options;
 mod pd;
+mod pin;
 mod pool;
 mod read;
 mod reconnect;
@@ -51,8 +50,6 @@ pub(crate) mod testing;
 mod tests;
 mod wipe;
 mod write;
-
-use engine::cas_register::{Cas, CasRegister as _};
 
 /// The register with the id of the TiKV cluster on which the store was begun.
 const CLUSTER: &str = "cluster";
@@ -182,36 +179,6 @@ impl Tikv {
     /// Returns the age up to which a snapshot is used.
     pub(crate) fn snapshot_age(&self) -> Duration {
         self.shared.options.gc_window / 2
-    }
-
-    /// Stores the cluster's id in the store, or compares it with the stored one. Fails as [`Tikv::check_pin`].
-    pub async fn pin(&self) -> Result<(), ConnectError> {
-        while !self.check_pin().await? {
-            let id = Bytes::copy_from_slice(&self.cluster_id().to_be_bytes());
-            match self.pinned().compare_and_set(None, Some(id)).await {
-                Cas::Swapped | Cas::Mismatch => {} // read it
-                Cas::Unknown(error) => return Err(ConnectError::Unreachable(error)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns true if the store exists and belongs to this TiKV cluster. Fails with [`ConnectError::OtherCluster`] if it belongs
-    /// to another one, or if the register cannot be read.
-    pub async fn check_pin(&self) -> Result<bool, ConnectError> {
-        let Some(bytes) = self.pinned().get().await.map_err(ConnectError::Unreachable)? else {
-            return Ok(false);
-        };
-        let found = self.cluster_id();
-        match bytes.as_ref().try_into().map(u64::from_be_bytes) {
-            Ok(pinned) if pinned == found => Ok(true),
-            Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
-            Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
-        }
-    }
-
-    fn pinned(&self) -> TikvRegister {
-        self.register(CLUSTER)
     }
 }
 

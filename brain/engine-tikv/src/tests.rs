@@ -7,6 +7,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::testing::{Connected, on_mock, prefix};
+use bytes::Bytes;
+use engine::cas_register::{Cas, CasRegister as _};
+
 use super::*;
 use crate::Metrics;
 use testkit::certificates::{Ca, Leaf};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::log::{AppendError, Log, LogError, LogId, Slot};
 use crate::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
 
-/// What happens around requests to rows.
+/// Hooks around requests to rows.
 pub trait RowsHooks: Clone + Send + Sync + 'static {
     /// Before a snapshot is taken.
     fn before_snapshot(&self) -> impl Future<Output = ()> + Send {
@@ -206,7 +206,7 @@ impl<S: Snapshot, H: RowsHooks> Snapshot for HookedSnapshot<S, H> {
     }
 }
 
-/// What happens around requests to a log.
+/// Hooks around requests to a log.
 pub trait LogHooks: Clone + Send + Sync + 'static {
     /// Before a record is appended.
     fn before_append(&self, _slot: Slot) -> impl Future<Output = ()> + Send {

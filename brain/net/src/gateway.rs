@@ -4,18 +4,18 @@
 //! messages are known by their descriptors.
 
 pub(crate) use body::longest;
-pub(crate) use exchange::{Exchange, failure};
+pub(crate) use json_to_grpc::{Exchange, failure};
 pub(crate) use methods::{Found, find};
 
 mod body;
 mod error;
-mod exchange;
 mod json;
+mod json_to_grpc;
 mod metadata;
 mod methods;
 mod numbers;
 mod protojson;
 mod syntax;
-mod translation;
+mod translation_limit;
 mod values;
 pub(crate) mod websocket;

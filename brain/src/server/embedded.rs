@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
 use crate::flags::Config;
 use crate::server::disk_space;
-use crate::server::disk_space::DiskSpace;
+use crate::server::quota::DiskSpace;
 use crate::server::services as member;
 use anyhow::Context as _;
 use cluster::engine::Engine;

@@ -1,5 +1,6 @@
 //! The engine on a TiKV cluster.
 
+use crate::server::quota::QuotaSpace;
 use std::sync::Arc;
 
 use crate::flags::{Config, ElectionLockKind, LeaseOptions, TikvOptions};
@@ -23,7 +24,6 @@ use net::http::member::StorageInUse;
 use net::not_ready::NotReady;
 use net::refusal::{Code, Refusal};
 use runtime::own_thread::OwnThread;
-use store::sequencer::Space;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
@@ -306,15 +306,5 @@ async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
         if let Cas::Unknown(error) = register.compare_and_set(None, Some(secret.to_vec().into())).await {
             return Err(ConnectError::Unreachable(error.context("store the secret of the cluster")).into());
         }
-    }
-}
-
-/// A space check by the quota alone: the medium belongs to TiKV.
-#[derive(Debug, Clone)]
-struct QuotaSpace(Option<u64>);
-
-impl Space for QuotaSpace {
-    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl engine::rows::Rows) -> bool {
-        self.0.is_some_and(|quota| size() > quota)
     }
 }

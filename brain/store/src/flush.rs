@@ -32,6 +32,7 @@ use runtime::kill_points;
 use telemetry::metrics::Metrics;
 
 mod compaction;
+mod destroy_slots;
 mod write_batch;
 
 use compaction::CompactionScan;

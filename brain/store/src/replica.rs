@@ -73,7 +73,7 @@ pub struct Replica<R: Rows> {
     memtables: MemtableSet,
     /// Immutable memtables that are not known to be rows, oldest first.
     immutables: VecDeque<Arc<ImmutableMemtable>>,
-    last_seal: Instant,
+    last_rotation: Instant,
     /// All slots before it are in the rows of the view.
     applied_slot: Slot,
     next: Slot,
@@ -126,8 +126,8 @@ impl<R: Rows> Replica<R> {
 
     /// When the active memtable was last rotated.
     #[must_use]
-    pub fn last_seal(&self) -> Instant {
-        self.last_seal
+    pub fn last_rotation(&self) -> Instant {
+        self.last_rotation
     }
 
     /// Something was applied since.
@@ -174,7 +174,7 @@ impl<R: Rows> Replica<R> {
 
     /// Ends the active memtable and begins a new one. Answers with it, if there is something in it.
     pub fn rotate(&mut self) -> Option<Arc<ImmutableMemtable>> {
-        self.last_seal = Instant::now();
+        self.last_rotation = Instant::now();
         if !std::mem::take(&mut self.applier.dirty) {
             return None;
         }

@@ -53,6 +53,7 @@ mod fetch;
 mod lease;
 mod options;
 mod quota;
+mod rotate;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.
@@ -93,7 +94,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
     /// True if the flush had no room for the active memtable when it was due.
-    is_freeze_due: bool,
+    is_rotation_due: bool,
     publish: E,
     space: Q,
     metrics: Arc<Metrics>,
@@ -158,7 +159,7 @@ where
             lease_ends: LeaseEnds::default(),
             immutable: channels.immutable,
             flushed: channels.flushed,
-            is_freeze_due: false,
+            is_rotation_due: false,
             publish,
             space,
             metrics,
@@ -199,7 +200,7 @@ where
         loop {
             if stopping && collected && !self.has_work() && self.under_way.is_empty() {
                 if over.is_some() {
-                    return self.freeze_last().await;
+                    return self.rotate_last().await;
                 }
                 over = Some(Instant::now() + FINAL_CHECKPOINT_TIMEOUT);
                 self.checkpoint_leases();
@@ -210,8 +211,8 @@ where
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 // The flush ends before this task only on failure. Otherwise a wait for it to make room would last for ever.
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
-                () = passed(over) => return self.freeze_last().await,
-                Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
+                () = passed(over) => return self.rotate_last().await,
+                Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
                 Some(expired) = self.lease_ends.next() => self.lease_ends.end(&self.state, expired),
                 _ = tick.tick() => self.tick(),
                 () = stop.cancelled(), if !stopping => {
@@ -303,7 +304,7 @@ where
                 biased;
                 batch = &mut evaluating => break batch,
                 _ = tick.tick() => self.tick(),
-                Ok(room) = immutable.reserve(), if self.is_freeze_due => self.freeze_into(room),
+                Ok(room) = immutable.reserve(), if self.is_rotation_due => self.rotate_into(room),
                 Some(committed) = self.under_way.next() => self.publish_batch(committed?),
                 flushed = self.flushed.recv() => self.swap_rows(flushed.ok_or(FlushEnded)?),
             }
@@ -401,39 +402,6 @@ where
         self.lease_ends.extend(&self.state, batch.again);
         if self.replica.active_bytes() >= self.options.flush_bytes || self.replica.compacted() > compacted {
             self.rotate();
-        }
-    }
-
-    /// Passes the active memtable to the flush and begins a new one, as soon as the flush has room for it.
-    fn rotate(&mut self) {
-        match self.immutable.clone().try_reserve() {
-            Ok(room) => self.freeze_into(room),
-            Err(_) => self.is_freeze_due = true,
-        }
-    }
-
-    fn freeze_into(&mut self, room: mpsc::Permit<'_, Arc<ImmutableMemtable>>) {
-        self.is_freeze_due = false;
-        if let Some(immutables) = self.replica.rotate() {
-            room.send(immutables);
-        }
-    }
-
-    /// Passes the last memtable to the flush.
-    async fn freeze_last(&mut self) -> anyhow::Result<()> {
-        let Some(immutable) = self.replica.rotate() else {
-            return Ok(());
-        };
-        // Waits for room, but keeps receiving flushed memtables: the flush may be waiting for that.
-        let sender = self.immutable.clone();
-        loop {
-            tokio::select! {
-                permit = sender.reserve() => {
-                    permit.map_err(|_| FlushEnded)?.send(immutable);
-                    return Ok(());
-                }
-                Some(flushed) = self.flushed.recv() => self.swap_rows(flushed),
-            }
         }
     }
 

@@ -26,13 +26,13 @@ pub(super) struct Certificate<'a> {
 
 /// The seconds since 1970 between which a certificate is valid, both included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Validity {
+pub(crate) struct Validity {
     pub(super) not_before: i64,
     pub(super) not_after: i64,
 }
 
 /// Returns a time in seconds since 1970, to be read by people.
-pub fn time(seconds: i64) -> String {
+pub(crate) fn time(seconds: i64) -> String {
     let time = jiff::Timestamp::from_second(seconds);
     time.map_or_else(|_| format!("{seconds} s after 1970"), |time| time.to_string())
 }

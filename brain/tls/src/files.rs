@@ -19,7 +19,7 @@ use crate::TlsOptions;
 
 /// The contents of the files. Equal contents mean equal TLS.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Files {
+pub(crate) struct Files {
     cert: Vec<u8>,
     key: Vec<u8>,
     ca: Option<Vec<u8>>,

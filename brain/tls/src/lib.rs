@@ -8,23 +8,20 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
-use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 pub use certificate::key_algorithm;
-pub use certificate::{Validity, time};
+use certificate::{Validity, time};
 pub use dial::{dial, refusal};
-pub use files::Files;
+use files::Files;
 pub use io::Io;
 pub use keys::signing_key;
 pub use options::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
-pub use telemetry::metrics::TlsMetrics;
+pub use reload::RELOAD_INTERVAL;
 pub use verifier::{Found, observed};
 
 pub mod algorithms;
@@ -39,12 +36,10 @@ mod keys;
 mod names;
 mod options;
 mod pem;
+mod reload;
 mod revoked;
 mod self_signed;
 mod verifier;
-
-/// The interval at which files are checked.
-pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An error of certificates, in one line that names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -131,71 +126,6 @@ impl ServerTls {
     #[must_use]
     pub fn skipped_suites(&self) -> Vec<String> {
         config::skipped_suites(&self.policy)
-    }
-
-    /// Checks the files, and loads them if they changed. Returns true if they did. Fails as [`ServerTls::load`], or if their
-    /// certificate is not valid now while the one in use is; the configuration served before stays.
-    pub fn reload(&self) -> Result<bool, TlsError> {
-        let files = Files::read(&self.options)?;
-        if files == self.current.load().files {
-            return Ok(false);
-        }
-        let loaded = Loaded::from(files, &self.options, &self.policy)?;
-        let dates = check_dates(&self.options, loaded.in_use.validity());
-        if check_dates(&self.options, self.in_use().validity()).is_ok() {
-            dates?;
-        }
-        self.current.store(Arc::new(loaded));
-        Ok(true)
-    }
-
-    fn set_dates(&self, metrics: &TlsMetrics) {
-        let Validity { not_before, not_after } = self.in_use().validity();
-        metrics.expiry.set(not_after);
-        metrics.not_before.set(not_before);
-    }
-
-    /// Reloads until `stop`. Each new failure is logged once. Fails if the check of the files panicked.
-    pub async fn follow(
-        self: Arc<Self>,
-        every: Duration,
-        metrics: TlsMetrics,
-        stop: CancellationToken,
-    ) -> anyhow::Result<()> {
-        self.set_dates(&metrics);
-        let mut ticks = tokio::time::interval(every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing: Option<TlsError> = None;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                _ = ticks.tick() => {}
-            }
-            let this = Arc::clone(&self);
-            // A file system may block; the runtime must not.
-            let outcome = tokio::task::spawn_blocking(move || this.reload())
-                .await
-                .context("look at certificates")?;
-            let failed = match outcome {
-                Ok(false) => None,
-                Ok(true) => {
-                    metrics.reloads.with_label_values(&["success"]).inc();
-                    self.set_dates(&metrics);
-                    info!(expires = self.not_after(), "certificates were replaced and are in use");
-                    None
-                }
-                Err(error) => {
-                    if failing.as_ref() != Some(&error) {
-                        metrics.reloads.with_label_values(&["failure"]).inc();
-                        warn!(%error, "changed certificates do not load: the old ones stay in use");
-                    }
-                    Some(error)
-                }
-            };
-            let change = i64::from(failed.is_some()) - i64::from(failing.is_some());
-            metrics.reloads_failing.add(change);
-            failing = failed;
-        }
     }
 }
 

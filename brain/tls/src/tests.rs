@@ -6,6 +6,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use tempfile::TempDir;
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use testkit::certificates::{Ca, Leaf};
 

@@ -7,7 +7,7 @@ use std::pin::pin;
 use anyhow::Context as _;
 use prost::Message;
 
-use super::copy::{BATCH, OpenWatch, next};
+use super::follow::{BATCH, OpenWatch, next};
 use super::source::Source;
 use crate::snapshot::{Revised, Spool, SpoolFile};
 use etcd_types::pb::mvccpb;

@@ -13,8 +13,7 @@ use tonic::transport::Endpoint;
 use super::bounded::BoundedChannel;
 use crate::import::SourceOptions;
 use etcd_types::url::Url;
-use tls::Io;
-use tls::{TlsOptions, TlsPolicy};
+use tls::{Io, TlsOptions, TlsPolicy};
 
 /// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five
 /// seconds.

@@ -11,7 +11,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::copy::{OpenWatch, next};
+use super::follow::{OpenWatch, next};
 use super::*;
 use crate::import::SourceOptions;
 use crate::snapshot::{Importer, RestoreOptions, Revised};

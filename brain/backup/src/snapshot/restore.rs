@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::checksum::{Checksum, Summed};
+use super::compare::{verify, verify_users};
 use super::schema::{self, LeaseValue, VersionKey, content};
-use super::verify::{verify, verify_users};
+use super::version_sum::{Checksum, Summed};
 use super::{SnapshotFile, Spool, users};
 use bbolt::Reader;
 use engine::log::Log;

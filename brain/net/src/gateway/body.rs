@@ -14,7 +14,7 @@ use tracing::debug;
 
 use super::error::Refused;
 use super::values::Values;
-use super::{json, translation};
+use super::{json, translation_limit};
 use crate::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge};
@@ -72,7 +72,7 @@ where
         Ok((frame, charge))
     };
     match is_large {
-        true => translation::on_a_turn(translate).await?,
+        true => translation_limit::on_a_turn(translate).await?,
         false => translate(),
     }
 }
@@ -143,7 +143,7 @@ impl<B> Requests<B> {
         }
         let (kind, mut charge) = (self.kind.clone(), self.charge.split(2 * value.len()));
         let translate = move || json::to_frame(&value, &kind, &mut charge);
-        self.translating = Some(Box::pin(async { translation::on_a_turn(translate).await? }));
+        self.translating = Some(Box::pin(async { translation_limit::on_a_turn(translate).await? }));
         None
     }
 

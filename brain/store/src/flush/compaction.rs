@@ -8,7 +8,7 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use super::write_batch::WriteBatch;
-use super::{Flusher, Transient, own_snapshot, retry};
+use super::{Flusher, own_snapshot, retry};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
 use engine::rows::{Change, Rows};
@@ -21,9 +21,6 @@ use runtime::kill_points;
 
 /// Bytes of the log that compaction reads at once.
 const READ_AHEAD: usize = 4 << 20;
-
-/// The log after the compacted revision is given up once it has more bytes than this, none of them of keys.
-const UNNEEDED_LOG: i64 = 256 << 10;
 
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
 const DESTROY_EVERY: i64 = 16 << 20;
@@ -144,28 +141,6 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         Ok(())
     }
 
-    /// Gives up the log up to its last record in rows, once everything is compacted: without key writes there is no later revision to
-    /// compact, but leases continue to write. A watch from exactly the compacted revision is then refused as compacted.
-    async fn drop_idle_log(&mut self) -> anyhow::Result<()> {
-        let manifest = &mut self.manifest;
-        let is_compacted = manifest.compacted == manifest.revision && manifest.deleted_up_to == manifest.revision;
-        // The last record in rows stays: by it rows and log are known to fit.
-        let last = manifest.log_last.min(manifest.applied_slot);
-        if !is_compacted
-            || last <= manifest.deleted_slot
-            || manifest.sizes.logged - manifest.sizes.dropped <= UNNEEDED_LOG
-        {
-            return Ok(());
-        }
-        manifest.deleted_slot = last;
-        manifest.sizes.dropped = manifest.sizes.logged;
-        manifest.sizes.unversioned_dropped = manifest.sizes.unversioned;
-        let deleted_up_to = manifest.deleted_up_to;
-        let batch = self.batch();
-        self.apply(batch).await?;
-        self.destroy(deleted_up_to).await
-    }
-
     /// Adds to a batch, until it is full, the versions that one record superseded up to `target`; returns true if that is all of them. A
     /// revision counts as done when all of it is in batches.
     fn delete_superseded(
@@ -210,38 +185,6 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             entries.pop_front();
         }
         true
-    }
-
-    /// Gives up slots that neither rows nor history need any more.
-    async fn destroy(&mut self, deleted_up_to: Revision) -> anyhow::Result<()> {
-        retry!(&self.stop, self.rows.sync())?;
-        kill_points::reach("rows-synced");
-        // The slot that holds the compacted revision stays: a watch may begin at it.
-        let watermark = Slot(self.manifest.deleted_slot.min(self.manifest.applied_slot));
-        retry!(&self.stop, self.log.raise_watermark(watermark))?;
-        kill_points::reach("watermark-raised");
-        self.state.forget_below(watermark);
-        self.destroy_slots().await?;
-        kill_points::reach("slots-destroyed");
-        self.state.set_deleted_up_to(deleted_up_to);
-        self.destroyed = self.manifest.sizes.dropped;
-        self.show(None).await
-    }
-
-    /// Destroys some of the slots below the watermark, and records whether there are more.
-    async fn destroy_slots(&mut self) -> anyhow::Result<()> {
-        self.has_undestroyed = match self.log.destroy_below_watermark().await {
-            // A flush does not wait for a server that is gone: a later compaction destroys these slots.
-            Err(error) if error.is_transient() => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "could not delete compacted log slots; will retry"
-                );
-                false
-            }
-            outcome => outcome?,
-        };
-        Ok(())
     }
 }
 
@@ -304,6 +247,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::flush::destroy_slots::UNNEEDED_LOG;
     use crate::replica::{ImmutableMemtable, Replica};
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;

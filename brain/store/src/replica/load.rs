@@ -77,7 +77,7 @@ impl<R: Rows> Replica<R> {
             applier,
             memtables,
             immutables: VecDeque::new(),
-            last_seal: Instant::now(),
+            last_rotation: Instant::now(),
             applied_slot,
             next: applied_slot,
             last: Slot(manifest.log_last),

@@ -111,7 +111,7 @@ where
         self.forget_abandoned();
         self.check_space();
         self.check_flush();
-        let is_old = self.replica.last_seal().elapsed() >= self.options.flush_interval;
+        let is_old = self.replica.last_rotation().elapsed() >= self.options.flush_interval;
         // While rows refuse a memtable, further ones would only queue after it.
         if self.replica.is_dirty() && is_old && !self.state.is_flush_refused() {
             self.rotate();

@@ -8,7 +8,7 @@ use engine::log::{LogError, MemLog, Slot};
 
 type Done = Pin<Box<dyn Future<Output = Result<(), LogError>> + Send>>;
 
-/// What happens before each read; it receives the slot at which the read begins.
+/// A hook before each read: it receives the slot at which the read begins.
 #[derive(Clone)]
 pub(super) struct BeforeRead(Arc<dyn Fn(Slot) -> Done + Send + Sync>);
 

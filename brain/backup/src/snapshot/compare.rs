@@ -4,8 +4,8 @@ use anyhow::{Context as _, ensure};
 use prost::Message as _;
 
 use super::Unfit;
-use super::checksum::{Checksum, Summed};
 use super::schema::LeaseValue;
+use super::version_sum::{Checksum, Summed};
 use engine::rows::{Order, Rows, Scan, Snapshot as _};
 use etcd_types::types::LeaseId;
 use mvcc::auth::{Auth, AuthChange};

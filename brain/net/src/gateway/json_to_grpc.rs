@@ -19,7 +19,7 @@ use tower::BoxError;
 use super::body::{self, Requests};
 use super::error::Refused;
 use super::methods::Method;
-use super::{json, metadata, translation};
+use super::{json, metadata, translation_limit};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge, Exceeded};
 
@@ -249,7 +249,7 @@ impl Lines {
 /// Returns the JSON of a message, after `start`.
 async fn text(start: &'static [u8], message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
     match message.len() > LARGE {
-        true => translation::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
+        true => translation_limit::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
         false => text_at_once(start, &message, &kind),
     }
 }

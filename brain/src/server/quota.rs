@@ -1,0 +1,66 @@
+//! The quota: when a store is full, in a data directory and on TiKV.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use engine::rows::Rows;
+use store::sequencer::Space;
+
+/// The space available to a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct DiskSpace {
+    path: PathBuf,
+    quota: Option<u64>,
+    reserve: u64,
+}
+
+/// The free bytes of the medium that only deletions and compaction may use: the minimum, the maximum, and the divisor of its size.
+/// This is more than log and rows keep free for themselves; the space that rows need for their next merge is added.
+const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
+
+impl DiskSpace {
+    /// Returns the space of the file system that holds `path`, limited to `quota` bytes. Fails if the file system cannot be
+    /// queried.
+    pub(crate) fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
+        let stat =
+            rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
+        let reserve = (stat.f_blocks.saturating_mul(stat.f_frsize) / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        Ok(Self {
+            path: path.to_owned(),
+            quota,
+            reserve,
+        })
+    }
+}
+
+impl Space for DiskSpace {
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool {
+        // Asked before the size: a merge that ends in between has made that smaller.
+        let is_reclaiming = rows.is_reclaiming();
+        let full = match rustix::fs::statvfs(&self.path) {
+            Ok(stat) => {
+                let (free, wanted) = (
+                    stat.f_bavail.saturating_mul(stat.f_frsize),
+                    self.reserve + rows.to_come(),
+                );
+                free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
+            }
+            Err(error) => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot ask for the free space");
+                false
+            }
+        };
+        full || self.quota.is_some_and(|quota| !is_reclaiming && size() > quota)
+    }
+}
+
+/// A space check by the quota alone: the medium belongs to TiKV.
+#[derive(Debug, Clone)]
+pub(crate) struct QuotaSpace(pub(crate) Option<u64>);
+
+impl Space for QuotaSpace {
+    fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl engine::rows::Rows) -> bool {
+        self.0.is_some_and(|quota| size() > quota)
+    }
+}
