@@ -91,6 +91,12 @@ impl TikvRegister {
         }
     }
 
+    /// Prepares every connection for requests to this register, each of which takes a round trip to PD longer otherwise. A connection that
+    /// fails is prepared by its first request.
+    pub async fn warm_up(&self) {
+        self.tikv.warm_up(&self.key, self.limits().total).await;
+    }
+
     /// The same register, with another limit on how long a request may take.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> TikvRegister {

@@ -229,6 +229,27 @@ impl Pool {
         outcome
     }
 
+    /// Calls once by each client, all at the same time. What fails is only logged: the next call by that client finds out.
+    pub(super) async fn call_each<T, F>(&self, op: &'static str, limit: Duration, call: impl Fn(TransactionClient) -> F)
+    where
+        F: Future<Output = tikv_client::Result<T>>,
+    {
+        let calls = self.members.iter().filter_map(|member| {
+            let client = member.client.load_full()?;
+            Some(PooledClient { member, client })
+        });
+        let calls = calls.map(async |picked| self.attempt_by(&picked, op, Limits::once(limit), &call).await);
+        for outcome in futures::future::join_all(calls).await {
+            if let Err(error) = outcome {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    op,
+                    "one client of many failed"
+                );
+            }
+        }
+    }
+
     /// Calls once. The outcome does not count against the client: other calls detect a stuck client.
     pub(super) async fn call_untracked<T, F>(
         &self,

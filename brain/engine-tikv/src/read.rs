@@ -1,5 +1,7 @@
 //! Reads, each at a timestamp.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tikv_client::{
     Backoff, Key, KvPair, RetryOptions, Snapshot, Timestamp, TimestampExt, TransactionClient, TransactionOptions,
@@ -92,15 +94,15 @@ impl Tikv {
     /// The newest value of one key, and when it was read.
     pub(crate) async fn read_now(&self, key: &Bytes, limits: Limits) -> Result<ReadAt, Error> {
         let begun = Instant::now();
-        let get = |client: TransactionClient| {
-            let key = key.to_vec();
-            async move {
-                let at = Ts::of(&client.current_timestamp().await?);
-                let value = snapshot(&client, at).get(key).await?.map(Bytes::from);
-                Ok(ReadAt { at, value, begun })
-            }
-        };
+        let get = |client| get_now(client, key.to_vec(), begun);
         self.shared.pool.call(("get_now", Message::Short), limits, get).await
+    }
+
+    /// Reads a key by each client of the pool, so that each knows the key's region: the first request of a client to a region waits for PD,
+    /// too.
+    pub(crate) async fn warm_up(&self, key: &Bytes, limit: Duration) {
+        let get = |client| get_now(client, key.to_vec(), Instant::now());
+        self.shared.pool.call_each("get_now", limit, get).await;
     }
 
     /// Returns the values of those keys that exist, in no particular order.
@@ -144,4 +146,11 @@ impl Tikv {
 fn pair(pair: KvPair) -> (Bytes, Bytes) {
     let (key, value) = pair.into();
     (Bytes::from(Vec::from(key)), Bytes::from(value))
+}
+
+/// Reads a key at a fresh timestamp.
+async fn get_now(client: TransactionClient, key: Vec<u8>, begun: Instant) -> tikv_client::Result<ReadAt> {
+    let at = Ts::of(&client.current_timestamp().await?);
+    let value = snapshot(&client, at).get(key).await?.map(Bytes::from);
+    Ok(ReadAt { at, value, begun })
 }

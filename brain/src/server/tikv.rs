@@ -171,7 +171,10 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
         },
         ..defaults
     };
-    let record = StorageLock::new(tikv.election_register(LEADER, options.renew_deadline), "TiKV");
+    let register = tikv.election_register(LEADER, options.renew_deadline);
+    // The first renewals, too, must be one request to TiKV each.
+    register.warm_up().await;
+    let record = StorageLock::new(register, "TiKV");
     let LeaseOptions {
         kubeconfig,
         namespace,
@@ -227,9 +230,10 @@ async fn reach(
     connection.metrics = metrics.clone();
     // Two renewals fit into the renew deadline if each is answered in half of it.
     connection.slowest_answer = config.election.renew_deadline / 2;
-    let (tikv, supervisor) = Tikv::attach(connection.clone()).await?;
-    let attaching = election_thread.clone().run(Tikv::attach(connection));
-    let (election_tikv, election_supervisor) = attaching.await??;
+    let attaching = election_thread.clone().run(Tikv::attach(connection.clone()));
+    let (attached, election_attached) = tokio::join!(Tikv::attach(connection), attaching);
+    let (tikv, supervisor) = attached?;
+    let (election_tikv, election_supervisor) = election_attached??;
     // Before anything is written.
     check_first_start(config, &tikv).await?;
     tikv.pin().await?;
