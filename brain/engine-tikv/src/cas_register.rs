@@ -91,7 +91,7 @@ impl TikvRegister {
         }
     }
 
-    /// Prepares every connection for requests to this register, each of which takes a round trip to PD longer otherwise. A connection that
+    /// Prepares every connection for requests to this register: otherwise the first request of each also waits for PD. A connection that
     /// fails is prepared by its first request.
     pub async fn warm_up(&self) {
         self.tikv.warm_up(&self.key, self.limits().total).await;

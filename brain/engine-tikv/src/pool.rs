@@ -229,7 +229,7 @@ impl Pool {
         outcome
     }
 
-    /// Calls once by each client, all at the same time. What fails is only logged: the next call by that client finds out.
+    /// Calls once by each client, all at the same time. A failure is only logged: the next call by that client meets it.
     pub(super) async fn call_each<T, F>(&self, op: &'static str, limit: Duration, call: impl Fn(TransactionClient) -> F)
     where
         F: Future<Output = tikv_client::Result<T>>,
