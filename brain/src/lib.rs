@@ -1,11 +1,9 @@
-//! `kubebrain`: a server that every etcd v3 client takes for etcd.
-//!
-//! Modules in reading order: the two traits below which bytes are durable, the versions between them, the only writer, and the API
-//! for clients. Dependencies point downwards only: see ARCHITECTURE.md.
-
-pub mod server;
+//! The program `kubebrain`, an etcd-v3-compatible server built for Kubernetes: it reads the flags, opens a store on the configured engine,
+//! and serves it. ARCHITECTURE.md has the map of the crates that it is made of.
 
 pub mod data_dir;
 pub mod flags;
+pub mod server;
+
 #[cfg(test)]
 mod fuzzing;
