@@ -44,4 +44,3 @@ pub mod tikv;
 pub mod tools;
 pub mod volumes;
 pub mod watchdog;
-pub mod wire;

@@ -8,9 +8,9 @@ use anyhow::{Context as _, anyhow, bail};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::Endpoint;
+use wire::etcdserverpb as pb;
 
 use crate::server::{self, Program, Server};
-use crate::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 
 /// Time until a member leads, on a busy machine too.

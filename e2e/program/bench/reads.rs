@@ -3,9 +3,9 @@
 use anyhow::ensure;
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::bench::disk::Place;
 use crate::bench::load::Load;

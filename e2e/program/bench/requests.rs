@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use e2e::wire::etcdserverpb as pb;
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as Op;
 use prost::Message;
+use wire::etcdserverpb as pb;
 
 /// The key that all updates meet at.
 pub(crate) const HOT: &[u8] = b"/registry/bench/hot";

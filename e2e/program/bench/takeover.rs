@@ -7,13 +7,13 @@ use anyhow::Context as _;
 use e2e::members::Members;
 use e2e::progress::Progress;
 use e2e::server::Program;
-use e2e::wire::etcdserverpb as pb;
 use futures::{StreamExt as _, TryStreamExt as _};
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::request_op::Request as Op;
 use tokio::time::Instant;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use e2e::goal::Goal;
 

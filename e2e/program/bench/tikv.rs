@@ -12,9 +12,9 @@ use e2e::members::Members;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
 use e2e::tikv::{MockTikv, REAL};
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::bench::disk::Place;
 use usages::Usages;

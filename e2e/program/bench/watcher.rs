@@ -5,12 +5,12 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use tokio::sync::oneshot;
 use tokio_stream::StreamExt as _;
 use tonic::transport::Endpoint;
+use wire::etcdserverpb as pb;
 
 /// A running watcher of one key, with prev_kv.
 #[derive(Debug)]

@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::bail;
-use e2e::wire::etcdserverpb as pb;
 use mock_tikv::FaultId;
 use pb::lease_client::LeaseClient;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, seq::IndexedRandom as _};
 use rustix::process::Signal;
 use tokio::time::timeout;
+use wire::etcdserverpb as pb;
 
 use crate::chaos::history::Absence;
 use crate::chaos::load::{REQUEST_TIMEOUT, Round};

@@ -2,8 +2,8 @@
 
 pub(super) mod client;
 pub(super) mod leases;
+mod messages;
 pub(super) mod watcher;
-mod wire;
 pub(super) mod worker;
 
 use std::sync::Arc;

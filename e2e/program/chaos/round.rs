@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use e2e::wire::etcdserverpb as pb;
 use mock_tikv::{Action, Fault as Broken, FaultId, MockTikv, Rpc};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -12,6 +11,7 @@ use rand::rngs::StdRng;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use wire::etcdserverpb as pb;
 
 use crate::chaos::check::{self, Verdict};
 use crate::chaos::faults::{ActiveFault, Fault, Nemesis, Target};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
@@ -19,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use super::latency::Latencies;
 use super::{MINUTE, paced};

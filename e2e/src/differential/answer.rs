@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use prost::Message as _;
+use wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 
 use super::request::{Request, with_unary_methods};
-use crate::wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 use pb::response_op::Response;
 
 pub mod snapshot;

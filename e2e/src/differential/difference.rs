@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use wire::mvccpb::Event;
+
 use super::answer::{Answer, Received};
 use super::request::Request;
-use crate::wire::mvccpb::Event;
 
 const KEPT: usize = 40;
 const EXAMPLES: usize = 2;
@@ -211,7 +212,7 @@ fn without_runs(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::etcdserverpb as pb;
+    use wire::etcdserverpb as pb;
 
     fn put(revision: i64) -> Answer {
         let header = Some(pb::ResponseHeader {

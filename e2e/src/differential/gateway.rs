@@ -13,12 +13,12 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use prost::Message as _;
 use serde_json::Value;
+use wire::etcdserverpb::SnapshotResponse;
 
 use super::answer::{Answer, snapshot};
 use super::client::Credentials;
 use super::json::{self, Rpc};
 use super::request::Request;
-use crate::wire::etcdserverpb::SnapshotResponse;
 
 /// Connections for HTTP to one server.
 #[derive(Debug)]

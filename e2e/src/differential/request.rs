@@ -3,7 +3,6 @@
 use prost::Message as _;
 
 use super::json::{self, Rpc};
-use crate::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 
 /// Lease ids from here on are names: each server's own choice of an id is kept in a table.
 pub const NAMED_LEASES: i64 = 0x7a00_0000_0000_0000;
@@ -65,6 +64,7 @@ macro_rules! with_unary_methods {
         }
     };
 }
+use wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 pub(super) use with_unary_methods;
 
 /// The user of a request, by the token that the server gave last.

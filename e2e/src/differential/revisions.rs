@@ -1,7 +1,8 @@
 //! Revisions in the requests of a script from which steps were left out: the same moments have other numbers then.
 
+use wire::etcdserverpb as pb;
+
 use super::request::{Request, Step};
-use crate::wire::etcdserverpb as pb;
 use pb::compare::TargetUnion;
 use pb::request_op::Request as Op;
 

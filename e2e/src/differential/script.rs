@@ -11,10 +11,10 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
+use wire::etcdserverpb as pb;
 
 use super::answer::{Answer, Received};
 use super::request::{NAMED_LEASES, Request, Step};
-use crate::wire::etcdserverpb as pb;
 
 mod auth;
 mod keys;

@@ -12,11 +12,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
+use wire::mvccpb::Event;
 
 use super::answer::Received;
 use super::client::{Credentials, with};
-use crate::wire::etcdserverpb as pb;
-use crate::wire::mvccpb::Event;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 

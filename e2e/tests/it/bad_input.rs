@@ -10,12 +10,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use e2e::server::{self, Program, Server};
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

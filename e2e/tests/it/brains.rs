@@ -10,7 +10,6 @@ use e2e::progress::Progress;
 use e2e::store::MEMBERS;
 use e2e::tools::own::Programs;
 use e2e::watchdog::Watchdog;
-use e2e::wire::etcdserverpb as pb;
 use e2e::{apiserver, kubelet, members};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
@@ -20,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Endpoint;
+use wire::etcdserverpb as pb;
 
 use crate::crash::until;
 use crate::harness::calm;

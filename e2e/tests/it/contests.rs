@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
-use e2e::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
+use wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 
 use crate::harness::deadline;
 use actor::{Actor, Apart, bytes, revision, text, within};

@@ -7,9 +7,6 @@ use bytes::Bytes;
 use e2e::members::{self, Members};
 use e2e::server::Program;
 use e2e::tikv::{MockTikv, Tikv};
-use e2e::wire::v3electionpb::election_client::ElectionClient;
-use e2e::wire::v3lockpb::lock_client::LockClient;
-use e2e::wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
@@ -18,6 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Streaming};
+use wire::v3electionpb::election_client::ElectionClient;
+use wire::v3lockpb::lock_client::LockClient;
+use wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 
 use crate::harness::deadline;
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use e2e::probe;
 use e2e::server::{Program, Server, Usage, free_ports};
-use e2e::wire::etcdserverpb as pb;
 use futures::future::join_all;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use prost::Message as _;
 use tokio::time::timeout;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 use http2::Http2;

@@ -9,7 +9,6 @@ use e2e::progress::Progress;
 use e2e::server::{Program, Server, spawn};
 use e2e::tikv::Tikv;
 use e2e::watchdog;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use rand::rngs::StdRng;
@@ -19,6 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 use crate::snapshot::{assert_same, first_readable, read};

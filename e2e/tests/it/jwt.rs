@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
-use e2e::wire::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use rcgen::KeyPair;
 use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

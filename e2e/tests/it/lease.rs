@@ -15,7 +15,6 @@ use e2e::server::{Program, Server, command, free_ports, spawn};
 use e2e::tikv::MockTikv;
 use e2e::tools::cache::Cache;
 use e2e::tools::go;
-use e2e::wire::etcdserverpb as pb;
 use e2e::{apiserver, credentials};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -23,6 +22,7 @@ use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use tempfile::TempDir;
 use tokio::time::timeout;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

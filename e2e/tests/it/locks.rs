@@ -5,12 +5,12 @@ use std::time::Duration;
 use e2e::members::{self, Members};
 use e2e::server::Program;
 use e2e::tikv::MockTikv;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

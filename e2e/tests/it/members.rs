@@ -5,7 +5,6 @@ use std::time::Duration;
 use e2e::members::{self, Members};
 use e2e::server::{Program, Server};
 use e2e::tikv::Tikv;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

@@ -2,8 +2,6 @@
 
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
-use e2e::wire::authpb::{Permission, UserAddOptions};
-use e2e::wire::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -13,6 +11,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
+use wire::authpb::{Permission, UserAddOptions};
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

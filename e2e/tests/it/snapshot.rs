@@ -12,7 +12,6 @@ use e2e::server::{Program, Server};
 use e2e::tikv::Tikv;
 use e2e::tools::cache::Cache;
 use e2e::tools::go;
-use e2e::wire::{etcdserverpb as pb, mvccpb};
 use e2e::{command, watchdog};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -21,6 +20,7 @@ use pb::watch_client::WatchClient;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tonic::transport::Channel;
+use wire::{etcdserverpb as pb, mvccpb};
 
 use crate::harness::deadline;
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
-use e2e::wire::etcdserverpb as pb;
 use futures::StreamExt as _;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
@@ -13,6 +12,7 @@ use pb::watch_request::RequestUnion;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use wire::etcdserverpb as pb;
 
 use crate::harness::deadline;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Connections, PUT, Windows};
 use crate::bench::disk::Place;

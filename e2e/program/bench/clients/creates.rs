@@ -5,10 +5,10 @@ use std::cell::Cell;
 use anyhow::ensure;
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as Op;
 use pb::response_op::Response;
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Connections, TXN, Windows};
 use super::{CONNECTIONS, IN_FLIGHT, closed_loop};

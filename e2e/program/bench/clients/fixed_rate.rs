@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use tokio::time::{Instant, sleep};
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Connections, PUT, TXN, Windows};
 use super::open_loop::{self, Schedule};

@@ -5,7 +5,6 @@
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -13,6 +12,7 @@ use http::{HeaderMap, Method, Request, Uri};
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use wire::etcdserverpb as pb;
 
 use crate::bench::requests;
 

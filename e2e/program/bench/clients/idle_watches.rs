@@ -3,9 +3,9 @@
 use anyhow::ensure;
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use futures::future::try_join_all;
 use tokio::task::JoinSet;
+use wire::etcdserverpb as pb;
 
 use super::arrivals;
 use super::grpc::{Connections, PUT, Windows};

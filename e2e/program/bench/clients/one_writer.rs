@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use tokio::time::Instant;
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connections, PUT, Windows};
 use super::say_percentiles;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use wire::etcdserverpb as pb;
 
 use super::arrivals::{self, Arrivals};
 use super::grpc::{Connection, Connections, PUT, Windows};

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use e2e::wire::etcdserverpb as pb;
 use h2::SendStream;
 use pb::watch_request::RequestUnion;
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Messages, WATCH};
 use crate::bench::requests;

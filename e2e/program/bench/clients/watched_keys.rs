@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Connections, PUT, Windows};
 use super::open_loop::{self, Schedule};

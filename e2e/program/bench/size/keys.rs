@@ -2,11 +2,11 @@
 
 use anyhow::Context as _;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use futures::future::try_join_all;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 /// Bytes of each value.
 pub(super) const VALUE: usize = 1_024;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use futures::future::try_join_all;
 use pb::kv_client::KvClient;
 use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use super::keys::{STEP, VALUE, client, key, put};
 use crate::bench::{requests, updates};

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use tokio::time::{Instant, interval};
 use tonic::Streaming;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use super::Cluster;
 use crate::bench::requests;

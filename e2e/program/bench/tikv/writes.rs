@@ -3,13 +3,13 @@
 use e2e::server::{Program, Server};
 use pb::kv_client::KvClient;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use super::Cluster;
 use crate::bench::disk::Place;
 use crate::bench::load::{Load, Outcome};
 use crate::bench::{requests, updates};
 use e2e::goal::Goal;
-use e2e::wire::etcdserverpb as pb;
 
 /// Updates that measure the rate, to calculate the number of updates that takes a given time.
 const PROBE: u64 = 20_000;

@@ -1,15 +1,15 @@
 //! A connection to one member, for requests of a round.
 
 use anyhow::Context as _;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as AnyRequest;
 use pb::response_op::Response as AnyResponse;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
+use wire::etcdserverpb as pb;
 
-use super::{REQUEST_TIMEOUT, Round, wire};
+use super::{REQUEST_TIMEOUT, Round, messages};
 use crate::chaos::history::{Answer, Method, Op, Operation, Outcome, Request};
 
 /// etcd's message for a revision that is gone.
@@ -65,7 +65,7 @@ impl Client {
 
     async fn send(&self, round: &Round, request: &Request) -> Result<pb::TxnResponse, Status> {
         let mut kv = KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        let op = |op: &Op| wire::any(op, round.padding, request.method == Method::Serializable);
+        let op = |op: &Op| messages::any(op, round.padding, request.method == Method::Serializable);
         if request.method == Method::Txn {
             let ops = |ops: &[Op]| {
                 let request = |it: &Op| pb::RequestOp { request: Some(op(it)) };
@@ -75,7 +75,7 @@ impl Client {
                 compare: request
                     .compares
                     .iter()
-                    .map(|it| wire::compare(it, round.padding))
+                    .map(|it| messages::compare(it, round.padding))
                     .collect(),
                 success: ops(&request.then),
                 failure: ops(&request.otherwise),
@@ -119,7 +119,7 @@ pub(super) fn is_trouble(status: &Status) -> bool {
 fn answer(response: &pb::TxnResponse) -> anyhow::Result<Answer> {
     let done = response.responses.iter().map(|response| {
         let response = response.response.as_ref().context("an operation without an answer")?;
-        wire::done(response)
+        messages::done(response)
     });
     Ok(Answer {
         revision: response.header.as_ref().context("an answer without a header")?.revision,

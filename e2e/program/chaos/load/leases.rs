@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use e2e::wire::etcdserverpb as pb;
 use pb::lease_client::LeaseClient;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
+use wire::etcdserverpb as pb;
 
 use super::client::{Client, is_trouble};
 use super::{REQUEST_TIMEOUT, Round};

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::wire::etcdserverpb as pb;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 use tokio::sync::mpsc::{self, Sender};
@@ -11,8 +10,9 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, interval, timeout};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
+use wire::etcdserverpb as pb;
 
-use super::{REQUEST_TIMEOUT, Round, wire};
+use super::{REQUEST_TIMEOUT, Round, messages};
 use crate::chaos::history::{Attempt, Keys, Message, Told, Watcher};
 
 /// Between two attempts.
@@ -97,7 +97,7 @@ impl Stream {
     async fn open(&self) -> Result<(Sender<pb::WatchRequest>, Streaming<pb::WatchResponse>), Status> {
         let (requests, queue) = mpsc::channel(16);
         for (number, (keys, from)) in self.plan.watches.iter().zip(&self.next).enumerate() {
-            let (key, range_end) = wire::range(keys);
+            let (key, range_end) = messages::range(keys);
             let create = pb::WatchCreateRequest {
                 key,
                 range_end,
@@ -186,7 +186,13 @@ impl Stream {
         } else if message.events.is_empty() {
             Told::Progress
         } else {
-            Told::Events(message.events.iter().map(wire::event).collect::<anyhow::Result<_>>()?)
+            Told::Events(
+                message
+                    .events
+                    .iter()
+                    .map(messages::event)
+                    .collect::<anyhow::Result<_>>()?,
+            )
         };
         let upto = match &told {
             Told::Events(events) => events.last().map_or(0, |event| event.revision() + 1),

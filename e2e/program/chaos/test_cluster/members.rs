@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use e2e::server::{Program, spawn};
 use e2e::tools::debian::FAKETIME;
-use e2e::wire::etcdserverpb as pb;
 use pb::maintenance_client::MaintenanceClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
+use wire::etcdserverpb as pb;
 
 use super::network::{Network, address};
 

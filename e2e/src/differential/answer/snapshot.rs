@@ -1,8 +1,7 @@
 //! A snapshot of a store, which comes in many messages: what is true of each, and what those of two servers have in common.
 
 use sha2::{Digest as _, Sha256};
-
-use crate::wire::etcdserverpb as pb;
+use wire::etcdserverpb as pb;
 
 /// Bytes of all blobs but the last two.
 const BLOB: usize = 32 << 10;

@@ -1,5 +1,6 @@
+use wire::mvccpb::KeyValue;
+
 use super::*;
-use crate::wire::mvccpb::KeyValue;
 
 fn kv(key: &'static str, version: i64) -> KeyValue {
     KeyValue {

@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use crate::wire::etcdserverpb as pb;
-use crate::wire::mvccpb::KeyValue;
 use pb::range_request::{SortOrder, SortTarget};
 use pb::request_op::Request as Op;
 use pb::response_op::Response;
+use wire::etcdserverpb as pb;
+use wire::mvccpb::KeyValue;
 
 use super::Answer;
 use crate::differential::request::Request;

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use rand::RngExt as _;
+use wire::{authpb, etcdserverpb as pb};
 
 use super::{Script, keys};
 use crate::differential::answer::Answer;
 use crate::differential::request::{By, Request, Step};
-use crate::wire::{authpb, etcdserverpb as pb};
 
 const ROOT: &str = "root";
 const USERS: &[&str] = &["alice", "alice", "bob", "bob", "carol", "dave", "nobody", "", "root"];

@@ -3,12 +3,12 @@
 //! Invariant: nothing comes between the steps of a contest, so that no candidate waits for ever.
 
 use bytes::Bytes;
+use wire::etcdserverpb as pb;
+use wire::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, ProclaimRequest, ResignRequest};
+use wire::v3lockpb::{LockRequest, UnlockRequest};
 
 use super::Script;
 use crate::differential::request::Request;
-use crate::wire::etcdserverpb as pb;
-use crate::wire::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, ProclaimRequest, ResignRequest};
-use crate::wire::v3lockpb::{LockRequest, UnlockRequest};
 
 /// Leases of the candidates. The keys that contests make end with them, so the servers cannot choose.
 const CANDIDATES: [i64; 2] = [0x0a11, 0x0b0b];

@@ -2,10 +2,10 @@
 //! that ends etcd itself.
 
 use rand::RngExt as _;
+use wire::etcdserverpb as pb;
 
 use super::Script;
 use crate::differential::request::{OWN_MEMBER, OWN_PEER_URLS, Request};
-use crate::wire::etcdserverpb as pb;
 
 const NOBODY: u64 = 12_345;
 /// Peer URLs that no new member may have.

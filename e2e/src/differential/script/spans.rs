@@ -1,9 +1,9 @@
 //! The ranges of keys in a request.
 
 use pb::request_op::Request as Op;
+use wire::etcdserverpb as pb;
 
 use crate::differential::request::Request;
-use crate::wire::etcdserverpb as pb;
 
 /// Returns true if a range ends where it begins, or before.
 pub(super) fn any_inverted(request: &Request) -> bool {

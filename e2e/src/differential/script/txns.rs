@@ -4,9 +4,9 @@ use bytes::Bytes;
 use pb::compare::TargetUnion;
 use pb::request_op::Request as Op;
 use rand::RngExt as _;
+use wire::etcdserverpb as pb;
 
 use super::{Script, keys};
-use crate::wire::etcdserverpb as pb;
 
 const DEEPEST: u32 = 3;
 const MANY: usize = 130;

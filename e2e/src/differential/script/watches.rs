@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use rand::RngExt as _;
 use rand::seq::IteratorRandom as _;
+use wire::etcdserverpb as pb;
 
 use super::Script;
 use crate::differential::request::Request;
-use crate::wire::etcdserverpb as pb;
 
 const STREAMS: usize = 4;
 const MOST: usize = 12;

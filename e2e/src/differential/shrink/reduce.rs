@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::differential::request::Step;
     use crate::differential::script::Script;
-    use crate::wire::etcdserverpb as pb;
+    use wire::etcdserverpb as pb;
 
     fn put(key: &str, value: &str) -> Ran {
         let put = pb::PutRequest {

@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use e2e::server::Server;
-use e2e::wire::v3electionpb::election_client::ElectionClient;
-use e2e::wire::v3lockpb::lock_client::LockClient;
-use e2e::wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
@@ -18,6 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
+use wire::v3electionpb::election_client::ElectionClient;
+use wire::v3lockpb::lock_client::LockClient;
+use wire::{etcdserverpb as pb, mvccpb, v3electionpb as election, v3lockpb as lock};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,6 +1,6 @@
 //! Requests about users and roles before there are any.
 
-use e2e::wire::{authpb, etcdserverpb as pb};
+use wire::{authpb, etcdserverpb as pb};
 
 use super::actor::{Actor, bytes, revision};
 

@@ -1,8 +1,8 @@
 //! Users, roles and permissions: who may do what, and what changes of users do to their tokens.
 
-use e2e::wire::{authpb, etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 use pb::request_op::Request as Op;
 use tonic::Request;
+use wire::{authpb, etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 
 use super::actor::{Actor, bytes, revision, within};
 

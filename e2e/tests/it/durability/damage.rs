@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::server::{Program, Server};
-use e2e::wire::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -13,6 +12,7 @@ use pb::maintenance_client::MaintenanceClient;
 use rand::RngExt as _;
 use tempfile::TempDir;
 use tonic::Status;
+use wire::etcdserverpb as pb;
 
 use super::seeded;
 use crate::harness::deadline;
@@ -31,10 +31,10 @@ const LAST: &[u8] = b"last";
 #[derive(PartialEq)]
 struct Content {
     /// All keys at some revisions.
-    kvs: Vec<Vec<e2e::wire::mvccpb::KeyValue>>,
+    kvs: Vec<Vec<wire::mvccpb::KeyValue>>,
     leases: Vec<i64>,
     users: Vec<String>,
-    roles: Vec<Vec<e2e::wire::authpb::Permission>>,
+    roles: Vec<Vec<wire::authpb::Permission>>,
 }
 
 async fn build(program: &Program, dir: &Path) -> i64 {
@@ -67,9 +67,9 @@ async fn build(program: &Program, dir: &Path) -> i64 {
         auth.role_add(pb::AuthRoleAddRequest { name: role.clone() })
             .await
             .unwrap();
-        let perm = e2e::wire::authpb::Permission {
+        let perm = wire::authpb::Permission {
             key: "key".into(),
-            ..e2e::wire::authpb::Permission::default()
+            ..wire::authpb::Permission::default()
         };
         let grant = pb::AuthRoleGrantPermissionRequest {
             name: role,

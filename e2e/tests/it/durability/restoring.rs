@@ -8,7 +8,6 @@ use e2e::differential::FLAGS;
 use e2e::progress::Progress;
 use e2e::server::{Program, Server};
 use e2e::tikv::Tikv;
-use e2e::wire::etcdserverpb as pb;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -16,6 +15,7 @@ use pb::watch_client::WatchClient;
 use tempfile::TempDir;
 use tokio_stream::StreamExt as _;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 use super::{KILL_AT, KILLED};
 use crate::harness::deadline;

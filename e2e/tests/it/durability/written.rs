@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use e2e::server::Server;
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
@@ -16,6 +15,7 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic::transport::Channel;
+use wire::etcdserverpb as pb;
 
 const WRITERS: u64 = 6;
 const KEYS_OF_ONE: u64 = 8;

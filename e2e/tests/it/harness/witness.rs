@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use e2e::wire::etcdserverpb::kv_client::KvClient;
-use e2e::wire::etcdserverpb::watch_client::WatchClient;
-use e2e::wire::etcdserverpb::{RangeRequest, WatchCreateRequest, WatchRequest, watch_request::RequestUnion};
-use e2e::wire::mvccpb::{KeyValue, event::EventType};
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint};
+use wire::etcdserverpb::kv_client::KvClient;
+use wire::etcdserverpb::watch_client::WatchClient;
+use wire::etcdserverpb::{RangeRequest, WatchCreateRequest, WatchRequest, watch_request::RequestUnion};
+use wire::mvccpb::{KeyValue, event::EventType};
 
 /// For the watch to catch up with a list.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! The peer port: it is for members alone.
 
 use e2e::tikv::Tikv;
-use e2e::wire::etcdserverpb::cluster_client::ClusterClient;
 use tonic::transport::Endpoint;
+use wire::etcdserverpb::cluster_client::ClusterClient;
 
 use super::tls::Pki;
 use super::*;

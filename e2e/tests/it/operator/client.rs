@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use e2e::wire::etcdserverpb as pb;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use wire::etcdserverpb as pb;
 
 use super::brains::{Brains, Credentials};
 use super::pods::address;

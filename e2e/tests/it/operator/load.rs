@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use e2e::wire::etcdserverpb as pb;
 use pb::kv_client::KvClient;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::transport::Channel;
 use tonic::{ConnectError, Status};
+use wire::etcdserverpb as pb;
 
 use super::brains::{Brains, Credentials};
 use super::client;
@@ -268,7 +268,7 @@ impl Target {
             };
             match listed {
                 Ok(listed) => {
-                    let key = |kv: &e2e::wire::mvccpb::KeyValue| {
+                    let key = |kv: &wire::mvccpb::KeyValue| {
                         let key = String::from_utf8(kv.key.to_vec()).unwrap();
                         key[prefix.len()..].parse().unwrap()
                     };

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use e2e::goal::Goal;
-use e2e::wire::etcdserverpb as pb;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pb::maintenance_client::MaintenanceClient;
 use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use wire::etcdserverpb as pb;
 
 use crate::operator::brains::Brains;
 use crate::operator::kit::LIMIT;

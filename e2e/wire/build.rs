@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use prost::Message as _;
 
 fn main() -> anyhow::Result<()> {
-    const PROTO: &str = "../brain/etcd-types/proto";
+    const PROTO: &str = "../../brain/etcd-types/proto";
     println!("cargo:rerun-if-changed={PROTO}");
     let files = protox::compile(
         ["rpc", "auth", "lock", "election"].map(|name| format!("{PROTO}/{name}.proto")),
         [PROTO],
     )?;
-    // Scripts of the differential test are written and sent as JSON by these.
+    // Requests and answers are written and read as JSON by these.
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     tonic_prost_build::configure()

@@ -1,4 +1,9 @@
 //! The client side of the etcd v3 API, generated from the brain's wire files.
+//!
+//! It must not depend on a crate of the brain: tests see a server as its clients do.
+
+/// Descriptors of all messages, for reading and writing them as JSON.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Keys, values and events.
 #[allow(missing_docs, clippy::all, reason = "generated")]

@@ -1,10 +1,10 @@
 //! Requests and answers of a round, as etcd's messages.
 
 use anyhow::{Context as _, ensure};
-use e2e::wire::{etcdserverpb as pb, mvccpb};
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as AnyRequest;
 use pb::response_op::Response as AnyResponse;
+use wire::{etcdserverpb as pb, mvccpb};
 
 use super::Padding;
 use crate::chaos::history::{Compare, Done, Event, Keys, Kv, Op, Value};
