@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use e2e::progress::Progress;
-use e2e::server::Program;
-use e2e::tools::debian;
+use programs::progress::Progress;
+use programs::server::Program;
+use programs::tools::debian;
 
 mod apiserver;
 mod clients;

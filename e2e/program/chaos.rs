@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use e2e::progress::Progress;
-use e2e::server::Program;
-use e2e::tikv::REAL;
-use e2e::tikv::real::Addresses;
-use e2e::tools::debian;
+use programs::progress::Progress;
+use programs::server::Program;
+use programs::tikv::REAL;
+use programs::tikv::real::Addresses;
+use programs::tools::debian;
 use rand::RngExt as _;
 
 mod check;

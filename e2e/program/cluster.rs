@@ -7,10 +7,11 @@ use e2e::cluster::{self, Cluster};
 use e2e::cluster_dir::{ClusterDir, Name};
 use e2e::config::{Config, Store};
 use e2e::log_check::ClusterLogs;
-use e2e::progress::Progress;
-use e2e::tools;
-use e2e::tools::own::Programs;
-use e2e::{cleanup, cluster_process, conformance, demo};
+use e2e::{cleanup, cluster_process, demo};
+use programs::conformance;
+use programs::progress::Progress;
+use programs::tools;
+use programs::tools::own::Programs;
 use tracing_subscriber::EnvFilter;
 
 /// Calls about clusters.

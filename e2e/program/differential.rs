@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use e2e::differential::shrink::Programs;
 use e2e::differential::{Report, compare, replay, text};
-use e2e::progress::Progress;
-use e2e::server::Program;
+use programs::progress::Progress;
+use programs::server::Program;
 
 /// Sends the same random requests to a brain and to etcd, and compares all answers.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use e2e::progress::Progress;
+use programs::progress::Progress;
 
 mod bench;
 mod chaos;

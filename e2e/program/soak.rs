@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use e2e::progress::Progress;
-use e2e::server::{Program, Server, bytes_below};
+use programs::progress::Progress;
+use programs::server::{Program, Server, bytes_below};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_util::sync::CancellationToken;
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use programs::progress::Progress;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::cluster_dir::ClusterDir;
 use crate::lock::Lock;
-use crate::progress::Progress;
 use crate::state::{ProcessId, State};
 use crate::{cgroups, mounts, namespace};
 

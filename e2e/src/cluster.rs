@@ -6,6 +6,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, anyhow, bail};
+use programs::progress::Progress;
+use programs::tools::cache::Cache;
+use programs::tools::go;
+use programs::watchdog::Running;
 use rustix::process::Signal;
 
 use crate::apiserver;
@@ -16,12 +20,8 @@ use crate::config::Config;
 use crate::kubectl::Kubectl;
 use crate::lock::Lock;
 use crate::log_check::ClusterLogs;
-use crate::progress::Progress;
 use crate::state::State;
 use crate::store;
-use crate::tools::cache::Cache;
-use crate::tools::go;
-use crate::watchdog::Running;
 
 /// A cluster that is up. It ends when this is dropped, or the process that holds it ends in whatever way.
 #[derive(Debug)]

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use programs::tools::Tools;
+
 use crate::cluster_dir::ClusterDir;
 use crate::kubectl::Kubectl;
 use crate::namespace::Namespace;
 use crate::supervisor::Program;
-use crate::tools::Tools;
 
 /// The place where one cluster's programs run.
 #[derive(Clone, Debug)]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
+use programs::tools::cache::Key;
 use serde::{Deserialize, Serialize};
 
 use crate::marker;
-use crate::tools::cache::Key;
 
 /// Apart from where a brain keeps its own data, which no test may touch.
 const HOMES: &str = "/var/lib/kubebrain-clusters";

@@ -6,6 +6,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use programs::progress::Progress;
+use programs::tools::Tools;
+use programs::tools::cache::Cache;
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
@@ -14,9 +17,6 @@ use crate::cluster_dir::{self, ClusterDir};
 use crate::config::Config;
 use crate::images::Image;
 use crate::lock::Lock;
-use crate::progress::Progress;
-use crate::tools::Tools;
-use crate::tools::cache::Cache;
 
 mod bring_up;
 mod parent_pipe;

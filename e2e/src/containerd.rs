@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use programs::command::run;
+use programs::tools::debian;
 use serde_json::json;
 
 use crate::cluster_context::ClusterContext;
 use crate::cluster_dir::ClusterDir;
-use crate::command::run;
 use crate::images;
 use crate::namespace::NODE_PODS;
 use crate::supervisor::Program;
-use crate::tools::debian;
 
 /// The program's name in state and logs.
 pub const NAME: &str = "containerd";

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use programs::progress::Progress;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::images;
 use crate::kubectl::Kubectl;
 use crate::namespace::TENANT_SERVICE;
-use crate::progress::Progress;
 use crate::tenant::Tenant;
 
 /// The namespace of the sample.

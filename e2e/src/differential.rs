@@ -13,10 +13,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-
-use crate::members::status;
-use crate::progress::Progress;
-use crate::server::Server;
+use programs::members::status;
+use programs::progress::Progress;
+use programs::server::Server;
 
 pub mod answer;
 pub mod client;

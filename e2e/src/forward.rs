@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use programs::tools::debian;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
@@ -15,7 +16,6 @@ use tracing::debug;
 
 use crate::cluster_context::ClusterContext;
 use crate::supervisor::Program;
-use crate::tools::debian;
 
 /// Connections of one port; more of them wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;

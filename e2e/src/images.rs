@@ -9,12 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
+use programs::command::output;
+use programs::progress::Progress;
+use programs::tools::cache::{Cache, Key};
+use programs::tools::{Tools, debian};
 use supply_chain::{Graph, notices};
-
-use crate::command::output;
-use crate::progress::Progress;
-use crate::tools::cache::{Cache, Key};
-use crate::tools::{Tools, debian};
 
 /// Holds the sandboxes of pods, and the workload of tests.
 pub const POD: &str = "kubebrain.io/pod:e2e";

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{feed, output};
+use programs::command::{feed, output};
 
 /// kubectl with one kubeconfig.
 #[derive(Clone, Debug)]

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-
-use crate::command::run;
+use programs::command::run;
 
 /// Mounts memory on a directory: cAdvisor finds no device for a directory that is no mount, and eviction then fails.
 ///

@@ -7,10 +7,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use programs::command::run;
+use programs::tools::debian;
 
 use crate::cluster_dir::ClusterDir;
-use crate::command::run;
-use crate::tools::debian;
 
 /// The node's address.
 pub const NODE: &str = "10.99.0.1";

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use programs::members;
+use programs::probe;
+use programs::tikv::real::Addresses;
 
 use crate::cluster_context::ClusterContext;
 use crate::config::Store;
 use crate::forward;
-use crate::members;
-use crate::probe;
 use crate::supervisor::Program;
-use crate::tikv::real::Addresses;
 
 /// One process of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

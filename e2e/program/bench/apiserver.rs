@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use e2e::apiserver::ready;
-use e2e::progress::Progress;
-use e2e::server::{self, Program, Server};
-use e2e::tools::cache::Cache;
-use e2e::tools::go;
+use programs::progress::Progress;
+use programs::server::{self, Program, Server};
+use programs::tools::cache::Cache;
+use programs::tools::go;
 use tokio::time::{Instant, sleep};
 
 use crate::bench::disk::Place;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 
 use crate::bench::disk::Place;
 use crate::bench::report::{Report, Unit};

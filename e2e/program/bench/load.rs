@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail, ensure};
-use e2e::server::Server;
+use programs::server::Server;
 
 /// Number of requests in flight at once, as connections times streams.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::Server;
 use pb::kv_client::KvClient;
+use programs::server::Server;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 

@@ -1,7 +1,7 @@
 //! Stores of many keys, right after a start, when nothing is in memory but what the kernel has cached.
 
-use e2e::members::ELECTED;
-use e2e::server::{Program, Server};
+use programs::members::ELECTED;
+use programs::server::{Program, Server};
 use tokio::time::Instant;
 
 mod footprint;
@@ -25,7 +25,7 @@ pub(crate) async fn measure(
     (keys, requests): (u64, u64),
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let metrics = format!("127.0.0.1:{}", e2e::server::free_ports()?.0);
+    let metrics = format!("127.0.0.1:{}", programs::server::free_ports()?.0);
     let mut flags = vec![
         format!("--listen-metrics-urls=http://{metrics}"),
         "--quota-backend-bytes=68719476736".to_owned(),
@@ -42,7 +42,7 @@ pub(crate) async fn measure(
         program,
         place,
         is_on_tikv: pd.is_some(),
-        ports: e2e::server::free_ports()?,
+        ports: programs::server::free_ports()?,
         metrics,
         flags,
         keys,

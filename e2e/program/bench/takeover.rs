@@ -4,18 +4,17 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::members::Members;
-use e2e::progress::Progress;
-use e2e::server::Program;
 use futures::{StreamExt as _, TryStreamExt as _};
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::request_op::Request as Op;
+use programs::members::Members;
+use programs::progress::Progress;
+use programs::server::Program;
+use testkit::goal::Goal;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
-
-use e2e::goal::Goal;
 
 /// Lifetime of a lease and interval of its renewal: most of the time between a kill and the next write.
 struct Timings {

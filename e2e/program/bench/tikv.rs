@@ -8,11 +8,11 @@ mod usages;
 mod writes;
 
 use anyhow::Context as _;
-use e2e::members::Members;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
-use e2e::tikv::{MockTikv, REAL};
 use pb::kv_client::KvClient;
+use programs::members::Members;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
+use programs::tikv::{MockTikv, REAL};
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::{Program, Server};
 use pb::kv_client::KvClient;
+use programs::server::{Program, Server};
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 

@@ -4,9 +4,9 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use e2e::server::Server;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::server::Server;
 use tokio::sync::oneshot;
 use tokio_stream::StreamExt as _;
 use tonic::transport::Endpoint;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::server::Server;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::server::Server;
 use rand::RngExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;

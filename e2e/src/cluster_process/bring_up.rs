@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use programs::progress::Progress;
+use programs::tcp_proxy::TcpProxy;
+use programs::tikv;
+use programs::tikv::real::Addresses;
+use programs::tools::Tools;
 use tokio::task::JoinSet;
 use tracing::warn;
 
@@ -14,13 +19,8 @@ use crate::cluster_dir::ClusterDir;
 use crate::config::{Config, Store, forwards};
 use crate::forward::{self, Outside};
 use crate::namespace::Namespace;
-use crate::progress::Progress;
 use crate::state::State;
 use crate::supervisor::Supervisor;
-use crate::tcp_proxy::TcpProxy;
-use crate::tikv;
-use crate::tikv::real::Addresses;
-use crate::tools::Tools;
 use crate::{addons, apiserver, cgroups, cleanup, containerd, controllers, credentials, kubelet, mounts, store};
 
 /// For any single thing to get ready; a busy machine is slow.

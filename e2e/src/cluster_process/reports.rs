@@ -3,10 +3,10 @@
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use programs::progress::Progress;
 use tracing::{info, warn};
 
 use super::Report;
-use crate::progress::Progress;
 
 /// Cheap to clone; every clone writes to the same place.
 #[derive(Clone)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
+use programs::server::Server;
 use tokio::time::timeout;
 use tonic::metadata::MetadataKey;
 use tonic::transport::Channel;
@@ -19,7 +20,6 @@ use super::answer::{Answer, order_ties, snapshot};
 use super::gateway::Gateway;
 use super::request::{By, NAMED_LEASES, OWN_MEMBER, OWN_PEER_URLS, Request, Step, with_unary_methods};
 use super::watching::Stream;
-use crate::server::Server;
 use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::revisions::Ran;
 use super::{FLAGS, Report, run_again, text};
-use crate::progress::Progress;
-use crate::server::{Program, Server};
 
 mod reduce;
 mod simplify;

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where a helper fails")]
 
 pub mod certificates;
+pub mod goal;
 pub mod ports;
 pub mod small_disk;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use e2e::progress::Progress;
-use e2e::tools::cache::Cache;
-use e2e::tools::go;
+use programs::progress::Progress;
+use programs::tools::cache::Cache;
+use programs::tools::go;
 
 use crate::chart::{manifests, said};
 

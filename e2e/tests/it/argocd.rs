@@ -7,7 +7,6 @@ mod site;
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
-use e2e::goal::Goal;
 use e2e::images::BRAIN_NEXT;
 use e2e::inside;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -15,6 +14,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::json;
+use testkit::goal::Goal;
 use tokio::time::Instant;
 
 use crate::harness::shared_blocking;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use e2e::server::{self, Program, Server};
 use pb::kv_client::KvClient;
+use programs::server::{self, Program, Server};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::Code;

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::tikv::{REAL, Tikv};
-use e2e::tools::own::Programs;
-use e2e::watchdog::Watchdog;
+use programs::tikv::{REAL, Tikv};
+use programs::tools::own::Programs;
+use programs::watchdog::Watchdog;
 
 /// Set this for a longer run.
 const ROUNDS: &str = "KUBEBRAIN_ROUNDS";

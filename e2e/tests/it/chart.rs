@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use e2e::progress::Progress;
-use e2e::tools::cache::Cache;
-use e2e::tools::go;
+use programs::progress::Progress;
+use programs::tools::cache::Cache;
+use programs::tools::go;
 use serde::Deserialize as _;
 use serde_json::Value;
 

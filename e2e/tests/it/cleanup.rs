@@ -8,8 +8,8 @@ use e2e::cluster::{self, Cluster};
 use e2e::cluster_dir::{ClusterDir, Name};
 use e2e::config::{Config, Store};
 use e2e::lock::Lock;
-use e2e::progress::Progress;
-use e2e::tools::own::Programs;
+use programs::progress::Progress;
+use programs::tools::own::Programs;
 use rustix::process::Signal;
 
 use crate::harness::deadline;

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
-use e2e::command::output;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
-use e2e::tools::cache::Cache;
-use e2e::tools::python::Python;
-use e2e::tools::{crates, go};
+use programs::command::output;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
+use programs::tools::cache::Cache;
+use programs::tools::python::Python;
+use programs::tools::{crates, go};
 
 use crate::harness::deadline;
 

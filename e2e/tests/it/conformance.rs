@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::conformance::{CACHER, ETCD3, FACTORY, Suite};
-use e2e::progress::Progress;
-use e2e::server::Program;
-use e2e::watchdog::Watchdog;
+use programs::conformance::{CACHER, ETCD3, FACTORY, Suite};
+use programs::progress::Progress;
+use programs::server::Program;
+use programs::watchdog::Watchdog;
 
 /// The watch cache's tests wait for many timers.
 const SUITE_TIMEOUT: Duration = Duration::from_secs(40 * 60);

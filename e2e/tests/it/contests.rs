@@ -1,8 +1,8 @@
 //! Locks, elections and users: a brain answers a script as etcd does.
 
 use bytes::Bytes;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use wire::{etcdserverpb as pb, v3electionpb as election, v3lockpb as lock};
 
 use crate::harness::deadline;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use e2e::watchdog::Watchdog;
 use e2e::{kubelet, store};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
+use programs::watchdog::Watchdog;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::{Instant, timeout};

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use e2e::differential::shrink::Programs;
 use e2e::differential::{FLAGS, Report, compare, replay, text};
-use e2e::members::{self, Members};
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
-use e2e::tikv::Tikv;
-use e2e::watchdog::Watchdog;
+use programs::members::{self, Members};
+use programs::progress::Progress;
+use programs::server::{Program, Server};
+use programs::tikv::Tikv;
+use programs::watchdog::Watchdog;
 
 /// Set these to make a run happen again, or a longer one.
 const SEED: &str = "KUBEBRAIN_SEED";

@@ -8,12 +8,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use e2e::command::output;
-use e2e::progress::Progress;
-use e2e::server::Program;
-use e2e::tools::cache::Cache;
-use e2e::tools::go;
-use e2e::watchdog::Watchdog;
+use programs::command::output;
+use programs::progress::Progress;
+use programs::server::Program;
+use programs::tools::cache::Cache;
+use programs::tools::go;
+use programs::watchdog::Watchdog;
 
 /// Building etcd's tests, and running them two at a time.
 const TIMEOUT: Duration = Duration::from_secs(40 * 60);

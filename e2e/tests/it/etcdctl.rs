@@ -4,8 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::deadline;

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use e2e::members::{self, Members};
-use e2e::server::Program;
-use e2e::tikv::{MockTikv, Tikv};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::members::{self, Members};
+use programs::server::Program;
+use programs::tikv::{MockTikv, Tikv};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use e2e::differential::FLAGS;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
 use futures::{SinkExt as _, StreamExt as _};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -14,6 +12,8 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;

@@ -10,10 +10,10 @@ use e2e::cluster::{self, Cluster};
 use e2e::cluster_dir::Name;
 use e2e::config::{Config, Store};
 use e2e::demo;
-use e2e::members;
-use e2e::progress::Progress;
-use e2e::tools::own::Programs;
-use e2e::watchdog::Watchdog;
+use programs::members;
+use programs::progress::Progress;
+use programs::tools::own::Programs;
+use programs::watchdog::Watchdog;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) mod witness;

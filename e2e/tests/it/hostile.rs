@@ -5,11 +5,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use e2e::probe;
-use e2e::server::{Program, Server, Usage, free_ports};
 use futures::future::join_all;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
+use programs::probe;
+use programs::server::{Program, Server, Usage, free_ports};
 use prost::Message as _;
 use tokio::time::timeout;
 use tonic::transport::Channel;

@@ -4,13 +4,13 @@ use std::io::{BufRead as _, BufReader, PipeReader};
 use std::process::{Child, Stdio};
 
 use e2e::differential::FLAGS;
-use e2e::members::Members;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server, spawn};
-use e2e::tikv::Tikv;
-use e2e::watchdog;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use programs::members::Members;
+use programs::progress::Progress;
+use programs::server::{Program, Server, spawn};
+use programs::tikv::Tikv;
+use programs::watchdog;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ impl Copy {
     /// Copies from the endpoints to where the flags say.
     fn start(program: &Program, endpoints: &str, flags: &[String]) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        let mut command = e2e::server::command(program);
+        let mut command = programs::server::command(program);
         command
             .args(["import", "--follow", "--from-endpoints", endpoints])
             .args(flags)

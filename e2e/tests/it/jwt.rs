@@ -5,10 +5,10 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use rcgen::KeyPair;
 use serde_json::Value;
 use tonic::transport::Channel;

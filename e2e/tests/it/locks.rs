@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use e2e::members::{self, Members};
-use e2e::server::Program;
-use e2e::tikv::MockTikv;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
+use programs::members::{self, Members};
+use programs::server::Program;
+use programs::tikv::MockTikv;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::transport::Channel;

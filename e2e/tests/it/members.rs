@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use e2e::members::{self, Members};
-use e2e::server::{Program, Server};
-use e2e::tikv::Tikv;
 use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::members::{self, Members};
+use programs::server::{Program, Server};
+use programs::tikv::Tikv;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

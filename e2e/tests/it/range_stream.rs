@@ -1,10 +1,10 @@
 //! `RangeStream` of etcd 3.7: on equal stores, a brain streams what a real etcd 3.7 does.
 
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};

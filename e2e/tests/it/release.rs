@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use e2e::kubectl::Kubectl;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
-use e2e::tools::cache::Cache;
-use e2e::tools::go;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
+use programs::tools::cache::Cache;
+use programs::tools::go;
 use serde_json::{Value, json};
 
 use crate::chart;

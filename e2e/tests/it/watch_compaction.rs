@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
 use futures::StreamExt as _;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;

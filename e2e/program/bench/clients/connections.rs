@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use e2e::server::Server;
+use programs::server::Server;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};

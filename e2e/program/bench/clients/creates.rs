@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::Server;
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::request_op::Request as Op;
 use pb::response_op::Response;
+use programs::server::Server;
 use wire::etcdserverpb as pb;
 
 use super::grpc::{Connection, Connections, TXN, Windows};

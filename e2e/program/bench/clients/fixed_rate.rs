@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::Server;
+use programs::server::Server;
 use tokio::time::{Instant, sleep};
 use wire::etcdserverpb as pb;
 

@@ -4,11 +4,11 @@
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
-use e2e::server::Server;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, Uri};
+use programs::server::Server;
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::Server;
 use futures::future::try_join_all;
+use programs::server::Server;
 use tokio::task::JoinSet;
 use wire::etcdserverpb as pb;
 

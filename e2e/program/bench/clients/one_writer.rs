@@ -1,7 +1,7 @@
 //! One writer on a server that has nothing else to do.
 
 use anyhow::ensure;
-use e2e::server::Server;
+use programs::server::Server;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;
 

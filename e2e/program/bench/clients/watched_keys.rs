@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use bytes::Bytes;
-use e2e::server::Server;
+use programs::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use e2e::server::Server;
+use programs::server::Server;
 use tokio::time::{Instant, sleep};
 
 use super::keys::{VALUE, key};
@@ -43,7 +43,7 @@ pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
 pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
     let deadline = Instant::now() + BUILT;
     loop {
-        let text = e2e::probe::command(address, "GET", "/metrics", "").await?;
+        let text = programs::probe::command(address, "GET", "/metrics", "").await?;
         let gauge = |name: &str| {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             value.and_then(|value| value.trim().parse::<f64>().ok())

@@ -1,10 +1,10 @@
 //! Keys and values of a store of many.
 
 use anyhow::Context as _;
-use e2e::server::Server;
 use futures::future::try_join_all;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
+use programs::server::Server;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 

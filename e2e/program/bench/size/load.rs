@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use e2e::server::Server;
 use futures::future::try_join_all;
 use pb::kv_client::KvClient;
+use programs::server::Server;
 use tokio::time::Instant;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -254,7 +254,7 @@ impl Load {
         let mut longest = Duration::ZERO;
         for _ in 0..PROBES {
             let began = Instant::now();
-            e2e::probe::command(address, "GET", "/livez", "").await?;
+            programs::probe::command(address, "GET", "/livez", "").await?;
             longest = longest.max(began.elapsed());
         }
         Ok(longest)

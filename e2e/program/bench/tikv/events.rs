@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::server::Server;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::server::Server;
+use testkit::goal::Goal;
 use tokio::time::{Instant, interval};
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -14,7 +15,6 @@ use wire::etcdserverpb as pb;
 
 use super::Cluster;
 use crate::bench::requests;
-use e2e::goal::Goal;
 
 const PUTS: usize = 2_000;
 /// Between two puts.

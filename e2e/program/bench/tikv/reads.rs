@@ -1,12 +1,12 @@
 //! Linearizable reads of one key, of the leader and of a follower, and what they cost either of them.
 
-use e2e::server::Server;
+use programs::server::Server;
+use testkit::goal::Goal;
 
 use super::Cluster;
 use crate::bench::disk::Place;
 use crate::bench::load::Load;
 use crate::bench::{requests, updates};
-use e2e::goal::Goal;
 
 const READS: u64 = 60_000;
 

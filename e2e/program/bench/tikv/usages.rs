@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use e2e::members::Members;
-use e2e::server::Usage;
+use programs::members::Members;
+use programs::server::Usage;
+use testkit::goal::Goal;
 
 use super::Cluster;
-use e2e::goal::Goal;
 
 /// Those of all processes, by what they are.
 #[derive(Debug)]

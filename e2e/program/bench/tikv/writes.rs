@@ -1,7 +1,8 @@
 //! Update transactions for a while, and the flushes that they cause.
 
-use e2e::server::{Program, Server};
 use pb::kv_client::KvClient;
+use programs::server::{Program, Server};
+use testkit::goal::Goal;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
@@ -9,7 +10,6 @@ use super::Cluster;
 use crate::bench::disk::Place;
 use crate::bench::load::{Load, Outcome};
 use crate::bench::{requests, updates};
-use e2e::goal::Goal;
 
 /// Updates that measure the rate, to calculate the number of updates that takes a given time.
 const PROBE: u64 = 20_000;

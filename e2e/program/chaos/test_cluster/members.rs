@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use e2e::server::{Program, spawn};
-use e2e::tools::debian::FAKETIME;
 use pb::maintenance_client::MaintenanceClient;
+use programs::server::{Program, spawn};
+use programs::tools::debian::FAKETIME;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};

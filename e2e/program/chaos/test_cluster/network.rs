@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use e2e::command::{feed, run};
-use e2e::tcp_proxy::TcpProxy;
-use e2e::tikv::real::Addresses;
-use e2e::tools::debian;
+use programs::command::{feed, run};
+use programs::tcp_proxy::TcpProxy;
+use programs::tikv::real::Addresses;
+use programs::tools::debian;
 
 /// Address of this process, its clients and the mock.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);

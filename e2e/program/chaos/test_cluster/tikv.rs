@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::tcp_proxy::TcpProxy;
-use e2e::tikv::real::Addresses;
 use mock_tikv::{Action, Delay, Fault, FaultId, MockTikv, Options, RefusalCode, RegionFault, Rpc, Tail};
+use programs::tcp_proxy::TcpProxy;
+use programs::tikv::real::Addresses;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};

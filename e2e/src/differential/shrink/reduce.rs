@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use programs::progress::Progress;
 use tokio::time::Instant;
 
 use super::simplify;
 use crate::differential::request::Request;
 use crate::differential::revisions::Ran;
-use crate::progress::Progress;
 
 /// Longer scripts are not made simpler, only shorter.
 const SIMPLIFIED: usize = 60;

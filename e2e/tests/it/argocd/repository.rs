@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::command::output;
+use programs::command::output;
 use serde::Deserialize as _;
 use serde_json::Value;
 

@@ -10,12 +10,12 @@ use e2e::cluster::Cluster;
 use e2e::cluster_dir::ClusterDir;
 use e2e::kubectl::Kubectl;
 use e2e::namespace::Namespace;
-use e2e::probe;
-use e2e::progress::Progress;
-use e2e::server::{self, Program};
 use e2e::supervisor::tail;
-use e2e::tools::cache::Cache;
-use e2e::tools::{debian, go};
+use programs::probe;
+use programs::progress::Progress;
+use programs::server::{self, Program};
+use programs::tools::cache::Cache;
+use programs::tools::{debian, go};
 use tempfile::TempDir;
 use tokio::time::Instant;
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::command::output;
 use e2e::inside;
 use e2e::kubectl::Kubectl;
 use futures::StreamExt as _;
@@ -17,6 +16,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Resource, ResourceExt as _};
+use programs::command::output;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -4,13 +4,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bytes::Bytes;
-use e2e::server::Server;
 use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::maintenance_client::MaintenanceClient;
 use pb::watch_client::WatchClient;
+use programs::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::transport::Channel;

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::server::{Program, Server};
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::maintenance_client::MaintenanceClient;
+use programs::server::{Program, Server};
 use rand::RngExt as _;
 use tempfile::TempDir;
 use tonic::Status;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use e2e::differential::FLAGS;
-use e2e::progress::Progress;
-use e2e::server::{Program, Server};
-use e2e::tikv::Tikv;
 use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::watch_client::WatchClient;
+use programs::progress::Progress;
+use programs::server::{Program, Server};
+use programs::tikv::Tikv;
 use tempfile::TempDir;
 use tokio_stream::StreamExt as _;
 use tonic::transport::Channel;
@@ -144,7 +144,7 @@ impl Taken {
 
 /// Restores; is killed when rows are written for the n-th time, if that is said.
 fn restore(program: &Program, file: &Path, into: &[String], killed_at: Option<u32>) -> Output {
-    let mut command = e2e::server::command(program);
+    let mut command = programs::server::command(program);
     command.args(["snapshot", "restore"]).arg(file).args(into);
     if let Some(times) = killed_at {
         command.env(KILL_AT, format!("rows-written:{times}"));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use e2e::server::Server;
 use pb::kv_client::KvClient;
 use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
+use programs::server::Server;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt as _;

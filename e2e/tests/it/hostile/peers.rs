@@ -1,6 +1,6 @@
 //! The peer port: it is for members alone.
 
-use e2e::tikv::Tikv;
+use programs::tikv::Tikv;
 use tonic::transport::Endpoint;
 use wire::etcdserverpb::cluster_client::ClusterClient;
 

@@ -141,7 +141,7 @@ impl<'a> Brains<'a> {
     /// Returns the state that the member in a pod reports on its metrics port.
     pub(super) async fn member(&self, pod: &Pod) -> Result<Value, String> {
         let address = super::pods::address(pod).ok_or("the pod has no address")?;
-        let answer = e2e::probe::command(&format!("{address}:2381"), "GET", "/member", "").await;
+        let answer = programs::probe::command(&format!("{address}:2381"), "GET", "/member", "").await;
         serde_json::from_str(&answer.map_err(|error| format!("{error:#}"))?).map_err(|error| error.to_string())
     }
 

@@ -31,7 +31,7 @@ fn tikv_serves_as_a_pod() {
         if tikv.is_mock() {
             let pod = kit.api::<Pod>().get("pd").await.unwrap();
             let address = pods::address(&pod).unwrap();
-            let status = e2e::probe::command(&format!("{address}:12380"), "GET", "/status", "").await;
+            let status = programs::probe::command(&format!("{address}:12380"), "GET", "/status", "").await;
             status.unwrap();
         }
     });

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use e2e::inside;
 use e2e::kubectl::Kubectl;
-use e2e::members;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Resource;
@@ -14,6 +13,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, LogParams, Patch, 
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
 use kube::runtime::wait::await_condition;
+use programs::members;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};

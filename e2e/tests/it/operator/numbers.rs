@@ -6,11 +6,11 @@ mod process;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::goal::Goal;
 use e2e::images::BRAIN_NEXT;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
+use testkit::goal::Goal;
 use tokio::time::Instant;
 
 use super::brains::{self, condition, embedded, is_observed, on_tikv, version};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use e2e::command::output;
 use e2e::inside;
-use e2e::tools::own::Programs;
 use kube::ResourceExt as _;
+use programs::command::output;
+use programs::tools::own::Programs;
 use serde_json::{Value, json};
 
 use super::brains::{Brains, on_tikv};

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use e2e::images;
-use e2e::tcp_proxy::TcpProxy;
-use e2e::tikv::REAL;
-use e2e::tikv::real::Addresses;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::Api;
 use kube::runtime::wait::await_condition;
+use programs::tcp_proxy::TcpProxy;
+use programs::tikv::REAL;
+use programs::tikv::real::Addresses;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use e2e::goal::Goal;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use pb::maintenance_client::MaintenanceClient;
+use testkit::goal::Goal;
 use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use wire::etcdserverpb as pb;

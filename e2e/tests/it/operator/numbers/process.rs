@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use e2e::server::Usage;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
+use programs::server::Usage;
 
 use crate::operator::kit::{Kit, OPERATOR};
 

@@ -33,7 +33,7 @@ const NOT_INHERITED: &[&str] = &[
 ];
 
 /// The package beside this crate's sources that brings the crate, with a lock file, and the crate's name.
-const PACKAGE: &str = "clients/rust";
+const PACKAGE: &str = "../clients/rust";
 const CRATE: &str = "etcd-client";
 
 /// The directory with the test programs of `etcd-client`, each by the name that the crate gives it. They are built now if they were not

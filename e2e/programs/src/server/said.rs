@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, PipeReader};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::log_check::is_complaint;
+use crate::complaints::is_complaint;
 
 const READY: &str = "ready to serve client requests";
 const KEPT_LINES: usize = 40;

@@ -154,7 +154,7 @@ impl Module {
     }
 
     fn source(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.name)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(self.name)
     }
 
     /// The directory with the built programs, built now if they were not before.

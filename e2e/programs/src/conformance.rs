@@ -113,7 +113,7 @@ impl Suite {
     ///
     /// Go is missing, the module cannot be downloaded, or the build fails.
     pub fn build(&self, progress: &Progress) -> anyhow::Result<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("storage");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../storage");
         let read = |file: &str| fs::read(source.join(file)).with_context(|| format!("read {file} in e2e/storage"));
         let ours = source.join("testserver/test_server.go");
         let version = go(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;

@@ -68,7 +68,7 @@ impl Python {
     }
 
     fn sources() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/python")
     }
 }
 

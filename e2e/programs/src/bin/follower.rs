@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use e2e::members::{self, Members};
-use e2e::server::{self, Program};
-use e2e::tikv::Tikv;
-use e2e::tools::own::Programs;
+use programs::members::{self, Members};
+use programs::server::{self, Program};
+use programs::tikv::Tikv;
+use programs::tools::own::Programs;
 
 fn main() -> anyhow::Result<ExitCode> {
     let flags: Vec<String> = std::env::args().skip(1).collect();

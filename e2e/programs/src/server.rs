@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::log_check::Provoked;
+use crate::complaints::Provoked;
 use crate::progress::Progress;
 use crate::tools::cache::Cache;
 use crate::tools::{go, own};
@@ -71,7 +71,7 @@ impl Program {
         Ok(Self { name: KUBEBRAIN, path })
     }
 
-    /// A brain that follows another one: `program/follower.rs`.
+    /// A brain that follows another one: `bin/follower.rs`.
     ///
     /// # Errors
     ///
