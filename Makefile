@@ -94,7 +94,7 @@ chaos: tests ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if giv
 
 N ?= 10000000
 differential: release-tools ## Compare a brain with etcd in N=10000000 random requests, from SEED if given
-	$(E2E) differential --requests $(N) $(if $(SEED),--seed $(SEED))
+	$(PROGRAMS)/kubebrain-differential --requests $(N) $(if $(SEED),--seed $(SEED))
 
 MINUTES ?= 60
 soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency must be flat

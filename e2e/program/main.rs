@@ -9,7 +9,6 @@ use programs::progress::Progress;
 mod bench;
 mod chaos;
 mod cluster;
-mod differential;
 mod percentile;
 mod soak;
 
@@ -23,8 +22,6 @@ enum Command {
     Chaos(chaos::Flags),
     /// Measure a brain beside etcd.
     Bench(bench::Flags),
-    /// Compare a brain with etcd, request by request.
-    Differential(differential::Flags),
     /// Look for growth of a brain under a steady load.
     Soak(soak::Flags),
 }
@@ -34,16 +31,8 @@ fn main() -> ExitCode {
     let (name, outcome) = match Command::parse() {
         Command::Cluster(command) => ("cluster", cluster::run(command, &progress).map(|()| true)),
         Command::Chaos(flags) => ("chaos", chaos::run(flags, &progress)),
-        Command::Differential(flags) => ("differential", differential::run(flags, &progress)),
         Command::Soak(flags) => ("soak", soak::run(flags, &progress)),
         Command::Bench(flags) => ("bench", bench::run(flags, &progress).map(|()| true)),
     };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            progress.say(format_args!("{name}: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    progress.exit_code(name, outcome)
 }

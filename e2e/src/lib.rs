@@ -15,7 +15,6 @@ pub mod containerd;
 pub mod controllers;
 pub mod credentials;
 pub mod demo;
-pub mod differential;
 pub mod forward;
 pub mod images;
 pub mod inside;

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -63,6 +64,18 @@ impl Progress {
         let result = work().map_err(|error| error.context(what.to_string()))?;
         step.done();
         Ok(result)
+    }
+
+    /// Reports the failure of a program, and returns its exit code. `Ok(false)` is a failure that its output describes.
+    pub fn exit_code(&self, name: &str, outcome: anyhow::Result<bool>) -> ExitCode {
+        match outcome {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                self.say(format_args!("{name}: {error:#}"));
+                ExitCode::FAILURE
+            }
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use e2e::differential::shrink::Programs;
-use e2e::differential::{FLAGS, Report, compare, replay, text};
+use differential::shrink::Programs;
+use differential::{FLAGS, Report, compare, replay, text};
 use programs::members::{self, Members};
 use programs::progress::Progress;
 use programs::server::{Program, Server};

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use bytes::Bytes;
-use e2e::differential::FLAGS;
+use differential::FLAGS;
 use futures::{SinkExt as _, StreamExt as _};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};

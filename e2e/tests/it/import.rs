@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, PipeReader};
 use std::process::{Child, Stdio};
 
-use e2e::differential::FLAGS;
+use differential::FLAGS;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use programs::members::Members;

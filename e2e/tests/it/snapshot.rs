@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use e2e::differential::FLAGS;
+use differential::FLAGS;
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
 use pb::maintenance_client::MaintenanceClient;

@@ -8,6 +8,8 @@
 //! The generator learns from the reference's answers (revisions, leases, watchers), so a seed and a reference determine
 //! the script. A script that shows a difference is made as short as it can be ([`shrink`]) and printed as text ([`text`]), which can
 //! be run again.
+//!
+//! Both servers are reached over the network only: it must not depend on a crate of the brain, or on Kubernetes.
 
 use std::fmt;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use rand::RngExt as _;
 use wire::etcdserverpb as pb;
 
 use super::Script;
-use crate::differential::request::{OWN_MEMBER, OWN_PEER_URLS, Request};
+use crate::request::{OWN_MEMBER, OWN_PEER_URLS, Request};
 
 const NOBODY: u64 = 12_345;
 /// Peer URLs that no new member may have.

@@ -237,8 +237,8 @@ fn op(request: Op) -> pb::RequestOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::differential::answer::Answer;
-    use crate::differential::request::Request;
+    use crate::answer::Answer;
+    use crate::request::Request;
 
     #[test]
     fn what_ends_etcd_is_not_asked() {

@@ -8,7 +8,7 @@ use rand::seq::IteratorRandom as _;
 use wire::etcdserverpb as pb;
 
 use super::Script;
-use crate::differential::request::Request;
+use crate::request::Request;
 
 const STREAMS: usize = 4;
 const MOST: usize = 12;

@@ -9,8 +9,8 @@ use rand::RngExt as _;
 use wire::{authpb, etcdserverpb as pb};
 
 use super::{Script, keys};
-use crate::differential::answer::Answer;
-use crate::differential::request::{By, Request, Step};
+use crate::answer::Answer;
+use crate::request::{By, Request, Step};
 
 const ROOT: &str = "root";
 const USERS: &[&str] = &["alice", "alice", "bob", "bob", "carol", "dave", "nobody", "", "root"];

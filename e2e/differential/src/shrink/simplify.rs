@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::differential::request::Step;
-use crate::differential::text;
+use crate::request::Step;
+use crate::text;
 
 /// Fields of a step that say what it is.
 const KEPT: &[&str] = &["call", "name", "stream", "fresh", "known", "id", "revision"];

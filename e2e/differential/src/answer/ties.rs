@@ -9,7 +9,7 @@ use wire::etcdserverpb as pb;
 use wire::mvccpb::KeyValue;
 
 use super::Answer;
-use crate::differential::request::Request;
+use crate::request::Request;
 
 /// Puts ties into the order of their keys. Where a limit cut through a tie, any of them may have been kept: there only
 /// what they were sorted by is left.

@@ -8,7 +8,7 @@ use wire::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, ProclaimRequ
 use wire::v3lockpb::{LockRequest, UnlockRequest};
 
 use super::Script;
-use crate::differential::request::Request;
+use crate::request::Request;
 
 /// Leases of the candidates. The keys that contests make end with them, so the servers cannot choose.
 const CANDIDATES: [i64; 2] = [0x0a11, 0x0b0b];

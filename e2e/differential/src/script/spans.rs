@@ -3,7 +3,7 @@
 use pb::request_op::Request as Op;
 use wire::etcdserverpb as pb;
 
-use crate::differential::request::Request;
+use crate::request::Request;
 
 /// Returns true if a range ends where it begins, or before.
 pub(super) fn any_inverted(request: &Request) -> bool {

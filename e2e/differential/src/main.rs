@@ -1,17 +1,21 @@
-//! The same random requests to a brain and to etcd, as long as wanted.
+//! `kubebrain-differential`: the same random requests to a brain and to etcd, as long as wanted.
+#![allow(clippy::print_stdout, reason = "reports are the output")]
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use e2e::differential::shrink::Programs;
-use e2e::differential::{Report, compare, replay, text};
+use clap::Parser;
+use differential::shrink::Programs;
+use differential::{Report, compare, replay, text};
 use programs::progress::Progress;
 use programs::server::Program;
 
 /// Sends the same random requests to a brain and to etcd, and compares all answers.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Flags {
+#[derive(Debug, Parser)]
+#[command(name = "kubebrain-differential", version)]
+struct Flags {
     /// How many requests.
     #[arg(long, default_value_t = 1_000_000)]
     requests: usize,
@@ -29,13 +33,18 @@ pub(crate) struct Flags {
     script: Option<PathBuf>,
 }
 
+fn main() -> ExitCode {
+    let progress = Progress::stderr();
+    progress.exit_code("differential", run(Flags::parse(), &progress))
+}
+
 /// Compares, and answers whether all answers were equal. The first round with a difference is the last one.
 ///
 /// # Errors
 ///
 /// A server does not start, or etcd does not answer as it should.
 #[tokio::main]
-pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
+async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
     let programs = Programs {
         reference: Program::etcd(progress)?,
         subject: Program::kubebrain()?,
@@ -68,7 +77,7 @@ pub(crate) async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<boo
             let within = Duration::from_secs(flags.shrink);
             match programs.shorten(&report, within, progress).await? {
                 Some(script) => println!(
-                    "\nA script that shows it; save it, and run it again by `kubebrain-e2e differential --script FILE`:\n\n{script}"
+                    "\nA script that shows it; save it, and run it again by `kubebrain-differential --script FILE`:\n\n{script}"
                 ),
                 None => println!("\nThe script does not show it a second time."),
             }

@@ -9,8 +9,8 @@ use programs::progress::Progress;
 use tokio::time::Instant;
 
 use super::simplify;
-use crate::differential::request::Request;
-use crate::differential::revisions::Ran;
+use crate::request::Request;
+use crate::revisions::Ran;
 
 /// Longer scripts are not made simpler, only shorter.
 const SIMPLIFIED: usize = 60;
@@ -192,8 +192,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::differential::request::Step;
-    use crate::differential::script::Script;
+    use crate::request::Step;
+    use crate::script::Script;
     use wire::etcdserverpb as pb;
 
     fn put(key: &str, value: &str) -> Ran {
