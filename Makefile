@@ -90,7 +90,7 @@ fuzz: ## Try damaged input on everything that reads it, FUZZ=60 seconds each
 
 ROUNDS ?= 20
 chaos: tests ## Break three brains on TiKV in ROUNDS=20 rounds, from SEED if given
-	$(TESTED)/kubebrain-e2e chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(TESTED)/kubebrain
+	$(TESTED)/kubebrain-chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) --with-clock $(TESTED)/kubebrain
 
 N ?= 10000000
 differential: release-tools ## Compare a brain with etcd in N=10000000 random requests, from SEED if given

@@ -7,7 +7,6 @@ use clap::Parser;
 use programs::progress::Progress;
 
 mod bench;
-mod chaos;
 mod cluster;
 mod percentile;
 mod soak;
@@ -18,8 +17,6 @@ enum Command {
     /// Run whole Kubernetes clusters on this machine, each in a network of its own.
     #[command(subcommand)]
     Cluster(cluster::Command),
-    /// Break three brains on TiKV in every way, and check what clients saw.
-    Chaos(chaos::Flags),
     /// Measure a brain beside etcd.
     Bench(bench::Flags),
     /// Look for growth of a brain under a steady load.
@@ -30,7 +27,6 @@ fn main() -> ExitCode {
     let progress = Progress::stderr();
     let (name, outcome) = match Command::parse() {
         Command::Cluster(command) => ("cluster", cluster::run(command, &progress).map(|()| true)),
-        Command::Chaos(flags) => ("chaos", chaos::run(flags, &progress)),
         Command::Soak(flags) => ("soak", soak::run(flags, &progress)),
         Command::Bench(flags) => ("bench", bench::run(flags, &progress).map(|()| true)),
     };

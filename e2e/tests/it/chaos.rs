@@ -17,10 +17,9 @@ const EACH: Duration = Duration::from_secs(90);
 fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
     let _deadline = Watchdog::within(limit);
     let programs = Programs::find().unwrap();
-    let mut chaos = Command::new(programs.get("kubebrain-e2e").unwrap());
+    let mut chaos = Command::new(programs.get("kubebrain-chaos").unwrap());
     // The programs of tests are linked dynamically, so that their clock can be set.
     chaos
-        .arg("chaos")
         .args(args)
         .arg("--with-clock")
         .arg(programs.get("kubebrain").unwrap());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::chaos::history::{At, Value};
+use crate::history::{At, Value};
 
 /// Timeout of a client's request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,11 +1,16 @@
-//! Three brains on one TiKV cluster, clients at all of them, and everything that can go wrong.
+//! `kubebrain-chaos`: three brains on one TiKV cluster, clients at all of them, and everything that can go wrong.
 //!
 //! Each round breaks what its seed says while clients read, write, watch and hold leases; then everything they saw is
 //! held against what etcd promises. The cluster is a mock, with faults on command, or the real one that `TIKV_PD` names.
+//!
+//! Members are programs of their own: it must not depend on a crate of the brain, or on Kubernetes.
+#![allow(clippy::print_stdout, reason = "reports are the output")]
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Parser;
 use programs::progress::Progress;
 use programs::server::Program;
 use programs::tikv::REAL;
@@ -35,8 +40,9 @@ const MEMBERS: usize = 3;
 ///
 /// TiKV is a mock that breaks, too, or the cluster whose PD `TIKV_PD` names, as `host:port`: no faults are injected into a real cluster,
 /// but members are cut off from it.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Flags {
+#[derive(Debug, Parser)]
+#[command(name = "kubebrain-chaos", version)]
+struct Flags {
     /// How many rounds.
     #[arg(long, default_value_t = 20)]
     rounds: u64,
@@ -61,12 +67,17 @@ pub(crate) struct Flags {
     logs: PathBuf,
 }
 
+fn main() -> ExitCode {
+    let progress = Progress::stderr();
+    progress.exit_code("chaos", run(Flags::parse(), &progress))
+}
+
 /// Plays the rounds, and answers whether nothing was wrong.
 ///
 /// # Errors
 ///
 /// The cluster or its network cannot be made, or a member panicked.
-pub(crate) fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
+fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
     let real = prepare(&flags, progress)?;
     play_all(flags, real)
 }

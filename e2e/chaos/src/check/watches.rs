@@ -4,7 +4,7 @@
 
 use super::model::State;
 use super::timeline::Timeline;
-use crate::chaos::history::{At, Attempt, Event, History, Keys, Message, Told, Watcher};
+use crate::history::{At, Attempt, Event, History, Keys, Message, Told, Watcher};
 
 /// A client notices a member's end a little later than the member ends.
 const LATE: At = At::from_secs(2);
@@ -44,7 +44,7 @@ pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<Stri
 /// A stream breaks only when its member goes.
 fn breaks(watcher: &Watcher, attempt: &Attempt, history: &History, wrong: &mut Vec<String>) {
     let Some((at, how)) = &attempt.broke else { return };
-    let away = |absence: &&crate::chaos::history::Absence| {
+    let away = |absence: &&crate::history::Absence| {
         absence.member == watcher.member && absence.from <= *at && *at <= absence.until + LATE
     };
     if !history.absences.iter().any(|absence| away(&absence)) {

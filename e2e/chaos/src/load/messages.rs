@@ -7,7 +7,7 @@ use pb::response_op::Response as AnyResponse;
 use wire::{etcdserverpb as pb, mvccpb};
 
 use super::Padding;
-use crate::chaos::history::{Compare, Done, Event, Keys, Kv, Op, Value};
+use crate::history::{Compare, Done, Event, Keys, Kv, Op, Value};
 
 /// A value's number, and bytes that follow from it.
 pub(super) fn bytes(value: Value, padding: Padding) -> Vec<u8> {

@@ -12,7 +12,7 @@ use wire::etcdserverpb as pb;
 
 use super::client::{Client, is_trouble};
 use super::{REQUEST_TIMEOUT, Round};
-use crate::chaos::history::{Lease, Op, Operation, Request};
+use crate::history::{Lease, Op, Operation, Request};
 
 const TTL: Duration = Duration::from_secs(2);
 /// Between keep-alives.

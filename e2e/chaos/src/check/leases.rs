@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::operations::Owned;
 use super::timeline::Timeline;
-use crate::chaos::history::{Event, History, Lease};
+use crate::history::{Event, History, Lease};
 
 pub(super) fn check(history: &History, timeline: &Timeline, owned: &Owned, wrong: &mut Vec<String>) {
     for (revision, change) in timeline.changes() {

@@ -10,7 +10,7 @@ use tonic::{Code, Response, Status};
 use wire::etcdserverpb as pb;
 
 use super::{REQUEST_TIMEOUT, Round, messages};
-use crate::chaos::history::{Answer, Method, Op, Operation, Outcome, Request};
+use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
 
 /// etcd's message for a revision that is gone.
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";

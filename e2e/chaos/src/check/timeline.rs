@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::model::State;
-use crate::chaos::history::{At, Event, History, Kv, Told};
+use crate::history::{At, Event, History, Kv, Told};
 
 /// Changes of one revision.
 #[derive(Debug)]

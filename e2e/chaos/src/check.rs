@@ -13,7 +13,7 @@ mod tests;
 mod timeline;
 mod watches;
 
-use crate::chaos::history::History;
+use crate::history::History;
 use timeline::Timeline;
 
 /// Counts of a history.
@@ -40,8 +40,7 @@ pub(crate) fn check(history: &History) -> Result<Verdict, Vec<String>> {
     if !wrong.is_empty() {
         return Err(wrong);
     }
-    let unknown =
-        |outcome: &crate::chaos::history::Outcome| matches!(outcome, crate::chaos::history::Outcome::Unknown(_));
+    let unknown = |outcome: &crate::history::Outcome| matches!(outcome, crate::history::Outcome::Unknown(_));
     Ok(Verdict {
         operations: history.operations.len(),
         unknown: history.operations.iter().filter(|op| unknown(&op.outcome)).count(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::{self, Effect};
 use super::timeline::{Change, Timeline};
-use crate::chaos::history::{Answer, Event, History, Op, Operation, Outcome, Request, Value};
+use crate::history::{Answer, Event, History, Op, Operation, Outcome, Request, Value};
 
 /// Which operation made which revision.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::check;
-use crate::chaos::history::{
+use crate::history::{
     Absence, Answer, At, Attempt, Compare, Done, Event, History, Keys, Kv, Lease, Message, Method, Op, Operation,
     Outcome, Request, Told, Value, Watcher,
 };

@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 use wire::etcdserverpb as pb;
 
 use super::{REQUEST_TIMEOUT, Round, messages};
-use crate::chaos::history::{Attempt, Keys, Message, Told, Watcher};
+use crate::history::{Attempt, Keys, Message, Told, Watcher};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);

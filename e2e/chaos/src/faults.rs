@@ -12,11 +12,11 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 use wire::etcdserverpb as pb;
 
-use crate::chaos::history::Absence;
-use crate::chaos::load::{REQUEST_TIMEOUT, Round};
-use crate::chaos::test_cluster::members::Members;
-use crate::chaos::test_cluster::network::{Cut, Direction, Endpoint, Network};
-use crate::chaos::test_cluster::tikv::{Part, STORES, Tikv, TikvFault, too_large};
+use crate::history::Absence;
+use crate::load::{REQUEST_TIMEOUT, Round};
+use crate::test_cluster::members::Members;
+use crate::test_cluster::network::{Cut, Direction, Endpoint, Network};
+use crate::test_cluster::tikv::{Part, STORES, Tikv, TikvFault, too_large};
 
 /// A step of a clock, in seconds: an hour, a day, back or on.
 const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];

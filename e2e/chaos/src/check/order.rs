@@ -1,7 +1,7 @@
 //! A later request never sees less.
 
 use super::operations::Owned;
-use crate::chaos::history::{At, History, Method, Op, Outcome, Told};
+use crate::history::{At, History, Method, Op, Outcome, Told};
 
 /// Place in the order of all requests: reads that show a revision come after its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,14 +13,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wire::etcdserverpb as pb;
 
-use crate::chaos::check::{self, Verdict};
-use crate::chaos::faults::{ActiveFault, Fault, Nemesis, Target};
-use crate::chaos::history::{History, Keys, Op, Outcome, Request};
-use crate::chaos::load::client::Client;
-use crate::chaos::load::{Padding, Round, leases, watcher, worker};
-use crate::chaos::test_cluster::members::Members;
-use crate::chaos::test_cluster::network::Network;
-use crate::chaos::test_cluster::tikv::Tikv;
+use crate::check::{self, Verdict};
+use crate::faults::{ActiveFault, Fault, Nemesis, Target};
+use crate::history::{History, Keys, Op, Outcome, Request};
+use crate::load::client::Client;
+use crate::load::{Padding, Round, leases, watcher, worker};
+use crate::test_cluster::members::Members;
+use crate::test_cluster::network::Network;
+use crate::test_cluster::tikv::Tikv;
 
 /// Clients that read and write, for each member.
 const WORKERS: usize = 2;
@@ -124,7 +124,7 @@ pub(crate) async fn play(
 /// Tasks of the clients.
 struct Clients {
     workers: JoinSet<anyhow::Result<leases::Done>>,
-    watchers: JoinSet<anyhow::Result<crate::chaos::history::Watcher>>,
+    watchers: JoinSet<anyhow::Result<crate::history::Watcher>>,
     done: Vec<leases::Done>,
 }
 

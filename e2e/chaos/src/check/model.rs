@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chaos::history::{Answer, Compare, Done, Event, Keys, Kv, Op, Request};
+use crate::history::{Answer, Compare, Done, Event, Keys, Kv, Op, Request};
 
 /// State of all keys at one revision.
 pub(super) type State = BTreeMap<String, Kv>;
@@ -70,7 +70,7 @@ struct Run {
 }
 
 impl Run {
-    fn put(&mut self, key: &str, value: crate::chaos::history::Value, lease: i64) -> Option<Kv> {
+    fn put(&mut self, key: &str, value: crate::history::Value, lease: i64) -> Option<Kv> {
         let prev = self.state.get(key).cloned();
         let kv = Kv {
             key: key.to_owned(),

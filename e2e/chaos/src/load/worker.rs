@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Round;
 use super::client::Client;
-use crate::chaos::history::{Answer, Compare, Done, Keys, Kv, Method, Op, Operation, Outcome, Request};
+use crate::history::{Answer, Compare, Done, Keys, Kv, Method, Op, Operation, Outcome, Request};
 
 /// The keys of a round: few, so that all clients use the same ones.
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
