@@ -98,7 +98,7 @@ differential: release-tools ## Compare a brain with etcd in N=10000000 random re
 
 MINUTES ?= 60
 soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency must be flat
-	$(E2E) soak --minutes $(MINUTES)
+	$(PROGRAMS)/kubebrain-soak --minutes $(MINUTES)
 
 manifests: tests ## Render the install YAML
 	$(TESTED)/manifests
@@ -114,14 +114,14 @@ demo-down: ## End the demo
 	@test -x $(E2E) || $(MAKE) demo-programs
 	$(CLUSTER) down
 
-# FLAGS are those of `kubebrain-e2e bench`, such as --clients, --keys 1000000, --markdown FILE, --plots DIR.
+# FLAGS are those of `kubebrain-bench`, such as --clients, --keys 1000000, --markdown FILE, --plots DIR.
 bench: release-tools ## Brain and etcd side by side; FLAGS='--clients' and others say what, and what is written
-	$(E2E) bench $(FLAGS)
+	$(PROGRAMS)/kubebrain-bench $(FLAGS)
 
 bench-tikv: build ## Brains on TiKV: the mock, or the cluster that TIKV_PD names
 	$(RELEASE) bench $(subst --release,,$(RELEASE_FLAGS)) --workspace --bench slots
-	$(E2E) bench --takeover 1000,1000000 --rounds 5
-	$(E2E) bench --tikv 60
+	$(PROGRAMS)/kubebrain-bench --takeover 1000,1000000 --rounds 5
+	$(PROGRAMS)/kubebrain-bench --tikv 60
 
 bench-operator: release-tools ## The operator: idle, with many clusters, hand-overs; on the mock of TiKV or the cluster that TIKV_PD names
 	$(RELEASE) test $(RELEASE_FLAGS) --workspace --test e2e -- --include-ignored --nocapture --test-threads 1 operator::numbers::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status

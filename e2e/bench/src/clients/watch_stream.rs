@@ -1,0 +1,72 @@
+//! One gRPC stream with many watches.
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use h2::SendStream;
+use pb::watch_request::RequestUnion;
+use wire::etcdserverpb as pb;
+
+use super::grpc::{Connection, Messages, WATCH};
+use crate::requests;
+
+/// An open stream. Dropping it ends its watches.
+#[derive(Debug)]
+pub(super) struct WatchStream {
+    messages: Messages,
+    /// The stream of requests stays open, else the watches would end.
+    _requests: SendStream<Bytes>,
+}
+
+impl WatchStream {
+    /// Makes one watch for each of these keys, or ranges if they have an end; returns when all are created. They get
+    /// the ids 1, 2 and so on, in this order.
+    pub(super) async fn open(
+        connection: &Connection,
+        ranges: impl IntoIterator<Item = (Bytes, Bytes)>,
+    ) -> anyhow::Result<Self> {
+        let (response, mut sender) = connection.start(WATCH).await?;
+        let mut last = 0;
+        for (key, range_end) in ranges {
+            last += 1;
+            let create = pb::WatchCreateRequest {
+                key,
+                range_end,
+                watch_id: last,
+                ..pb::WatchCreateRequest::default()
+            };
+            let request = pb::WatchRequest {
+                request_union: Some(RequestUnion::CreateRequest(create)),
+            };
+            sender.send_data(requests::body(&request)?, false)?;
+        }
+        let mut messages = Messages::new(response.await?.into_body());
+        for id in 1..=last {
+            let created: pb::WatchResponse = messages.next().await?.context("the stream of watches ended")?;
+            ensure!(
+                created.created && !created.canceled && created.watch_id == id,
+                "watch {id} was refused: {}",
+                created.cancel_reason
+            );
+        }
+        Ok(Self {
+            messages,
+            _requests: sender,
+        })
+    }
+
+    /// The next response with events. May be cancelled without a loss.
+    pub(super) async fn next(&mut self) -> anyhow::Result<pb::WatchResponse> {
+        loop {
+            let response: pb::WatchResponse = self.messages.next().await?.context("the stream of watches ended")?;
+            ensure!(
+                !response.canceled,
+                "watch {} was cancelled: {}",
+                response.watch_id,
+                response.cancel_reason
+            );
+            if !response.events.is_empty() {
+                return Ok(response);
+            }
+        }
+    }
+}
