@@ -7,8 +7,8 @@ mod site;
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
-use e2e::images::BRAIN_NEXT;
-use e2e::inside;
+use e2e_cluster::images::BRAIN_NEXT;
+use e2e_cluster::inside;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;

@@ -1,13 +1,12 @@
 //! A whole Kubernetes on three brains, whose API server knows only one of them: a follower.
 
-use std::path::Path;
 use std::time::Duration;
 
-use e2e::cluster::{self, Cluster};
-use e2e::cluster_dir::Name;
-use e2e::config::{Config, Store};
-use e2e::store::MEMBERS;
-use e2e::{apiserver, kubelet};
+use e2e_cluster::cluster::{self, Cluster};
+use e2e_cluster::cluster_dir::Name;
+use e2e_cluster::config::{Config, Store};
+use e2e_cluster::store::MEMBERS;
+use e2e_cluster::{apiserver, kubelet};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
 use pb::maintenance_client::MaintenanceClient;
@@ -23,8 +22,8 @@ use tonic::transport::Endpoint;
 use wire::etcdserverpb as pb;
 
 use crate::crash::until;
-use crate::harness::calm;
 use crate::harness::witness::Witness;
+use crate::harness::{calm, cluster_program};
 use crate::writers::{Load, RECOVERY_TIMEOUT, WRITERS};
 
 /// The member that the API server is connected to.
@@ -55,7 +54,7 @@ fn start(progress: &Progress) -> Cluster {
         ports: Default::default(),
     };
     cluster::down(&config.name, progress).unwrap();
-    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), progress).unwrap();
+    let cluster = Cluster::start(&config, &cluster_program().unwrap(), progress).unwrap();
     for text in members::ELECTED.iter().chain(&PROVOKED) {
         cluster.expect_log(text).unwrap();
     }

@@ -4,15 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use e2e::cluster::{self, Cluster};
-use e2e::cluster_dir::{ClusterDir, Name};
-use e2e::config::{Config, Store};
-use e2e::lock::Lock;
+use e2e_cluster::cluster::{self, Cluster};
+use e2e_cluster::cluster_dir::{ClusterDir, Name};
+use e2e_cluster::config::{Config, Store};
+use e2e_cluster::lock::Lock;
 use programs::progress::Progress;
 use programs::tools::own::Programs;
 use rustix::process::Signal;
 
-use crate::harness::deadline;
+use crate::harness::{cluster_program, deadline};
 
 fn config(suffix: &str) -> Config {
     let tests = Name::of_tests(Programs::find().unwrap().dir());
@@ -28,7 +28,7 @@ fn config(suffix: &str) -> Config {
 
 fn start(config: &Config, progress: &Progress) -> Cluster {
     cluster::down(&config.name, progress).unwrap();
-    Cluster::start(config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), progress).unwrap()
+    Cluster::start(config, &cluster_program().unwrap(), progress).unwrap()
 }
 
 /// All that a machine shows of a cluster, but logs.
@@ -129,7 +129,7 @@ fn directory_of_a_brain_survives_down() {
     let data = home.path("member/rows/000001");
     fs::create_dir_all(data.parent().unwrap()).unwrap();
     fs::write(&data, "somebody's").unwrap();
-    let mut down = Command::new(env!("CARGO_BIN_EXE_kubebrain-e2e"));
+    let mut down = Command::new(cluster_program().unwrap());
     let down = down
         .args(["cluster", "down", "--name", &home.name().to_string()])
         .output()

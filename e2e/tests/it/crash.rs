@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::{kubelet, store};
+use e2e_cluster::{kubelet, store};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;

@@ -1,6 +1,6 @@
 //! The way of a user.
 
-use e2e::demo;
+use e2e_cluster::demo;
 
 use crate::harness::{sample_namespace, shared_blocking};
 

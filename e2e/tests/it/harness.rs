@@ -2,14 +2,14 @@
 //!
 //! It ends when this process does, in whatever way: its host holds the other end of a pipe.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use e2e::cluster::{self, Cluster};
-use e2e::cluster_dir::Name;
-use e2e::config::{Config, Store};
-use e2e::demo;
+use e2e_cluster::cluster::{self, Cluster};
+use e2e_cluster::cluster_dir::Name;
+use e2e_cluster::config::{Config, Store};
+use e2e_cluster::demo;
 use programs::members;
 use programs::progress::Progress;
 use programs::tools::own::Programs;
@@ -149,6 +149,11 @@ fn harness() -> &'static Harness {
         .unwrap_or_else(|error| panic!("there is no cluster: {error}"))
 }
 
+/// The program that runs clusters.
+pub(crate) fn cluster_program() -> anyhow::Result<PathBuf> {
+    Programs::find()?.get("kubebrain-e2e")
+}
+
 fn start() -> anyhow::Result<Harness> {
     let progress = Progress::stderr();
     let store = match std::env::var(STORE).as_deref() {
@@ -167,7 +172,7 @@ fn start() -> anyhow::Result<Harness> {
         test_images: true,
         ports: Default::default(),
     };
-    let cluster = Cluster::start(&config, Path::new(env!("CARGO_BIN_EXE_kubebrain-e2e")), &progress)?;
+    let cluster = Cluster::start(&config, &cluster_program()?, &progress)?;
     if config.store == Store::Tikv {
         for text in members::ELECTED {
             cluster.expect_log(text)?;

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use e2e::kubectl::Kubectl;
+use e2e_cluster::kubectl::Kubectl;
 
 use crate::harness::shared_blocking;
 

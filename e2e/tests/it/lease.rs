@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use e2e::cluster_dir::ClusterDir;
-use e2e::lock::Lock;
-use e2e::{apiserver, credentials};
+use e2e_cluster::cluster_dir::ClusterDir;
+use e2e_cluster::lock::Lock;
+use e2e_cluster::{apiserver, credentials};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use pb::kv_client::KvClient;

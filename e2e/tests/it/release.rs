@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::kubectl::Kubectl;
+use e2e_cluster::kubectl::Kubectl;
 use programs::progress::Progress;
 use programs::server::{Program, Server};
 use programs::tools::cache::Cache;

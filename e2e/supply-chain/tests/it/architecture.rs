@@ -13,7 +13,7 @@ fn manifest(dir: &Path) -> DocumentMut {
     text.parse().unwrap()
 }
 
-/// Returns the crates that each member of the workspace depends on, by its folder.
+/// Returns the crates that each member of the workspace depends on, by its folder. One without sources has tests, and what these need.
 fn by_cargo() -> BTreeMap<String, BTreeSet<String>> {
     let workspace = manifest(&root());
     let folders = workspace["workspace"]["members"].as_array().unwrap();
@@ -23,15 +23,21 @@ fn by_cargo() -> BTreeMap<String, BTreeSet<String>> {
         .iter()
         .map(|it| it["package"]["name"].as_str().unwrap())
         .collect();
-    let depends = |it: &DocumentMut| {
-        let table = it.get("dependencies").and_then(|it| it.as_table());
+    let depends = |(folder, it): (&&str, &DocumentMut)| {
+        let has_sources = root().join(folder).join("src").is_dir();
+        let key = if has_sources {
+            "dependencies"
+        } else {
+            "dev-dependencies"
+        };
+        let table = it.get(key).and_then(|it| it.as_table());
         let names = table
             .into_iter()
             .flat_map(|table| table.iter().map(|(name, _)| name.to_owned()));
         names.filter(|name| own.contains(name.as_str())).collect()
     };
-    let folders = folders.iter().map(|folder| (*folder).to_owned());
-    folders.zip(manifests.iter().map(depends)).collect()
+    let depends = folders.iter().zip(&manifests).map(depends);
+    folders.iter().map(|folder| (*folder).to_owned()).zip(depends).collect()
 }
 
 /// Returns the same as the table says. The program's row names no crates.

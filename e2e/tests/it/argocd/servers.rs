@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::cluster::Cluster;
-use e2e::cluster_dir::ClusterDir;
-use e2e::kubectl::Kubectl;
-use e2e::namespace::Namespace;
-use e2e::supervisor::tail;
+use e2e_cluster::cluster::Cluster;
+use e2e_cluster::cluster_dir::ClusterDir;
+use e2e_cluster::kubectl::Kubectl;
+use e2e_cluster::namespace::Namespace;
+use e2e_cluster::supervisor::tail;
 use programs::probe;
 use programs::progress::Progress;
 use programs::server::{self, Program};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::inside;
-use e2e::kubectl::Kubectl;
+use e2e_cluster::inside;
+use e2e_cluster::kubectl::Kubectl;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};

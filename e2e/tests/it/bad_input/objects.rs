@@ -1,6 +1,6 @@
 //! `KubeBrainCluster`s that cannot work: refused by the API server or stalled with a reason, never a crash loop.
 
-use e2e::kubectl::Kubectl;
+use e2e_cluster::kubectl::Kubectl;
 use serde_json::{Value, json};
 
 use crate::harness::shared_blocking;

@@ -21,7 +21,7 @@ pub(super) fn patient() -> Value {
 pub(super) fn on_tikv(pd: &str, members: usize) -> Value {
     json!({
         "replicas": members,
-        "version": version(e2e::images::BRAIN),
+        "version": version(e2e_cluster::images::BRAIN),
         "storage": {"type": "TiKV", "tikv": {"pdEndpoints": [pd]}},
         "leaderElection": patient(),
         "updateStrategy": {"minReadySeconds": 1},
@@ -33,7 +33,7 @@ pub(super) fn on_tikv(pd: &str, members: usize) -> Value {
 pub(super) fn embedded() -> Value {
     json!({
         "replicas": 1,
-        "version": version(e2e::images::BRAIN),
+        "version": version(e2e_cluster::images::BRAIN),
         "storage": {"type": "Embedded", "embedded": {"size": "1Gi", "whenDeleted": "Delete"}},
         "updateStrategy": {"minReadySeconds": 1},
     })

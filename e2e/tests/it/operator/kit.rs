@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::inside;
-use e2e::kubectl::Kubectl;
+use e2e_cluster::inside;
+use e2e_cluster::kubectl::Kubectl;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Resource;

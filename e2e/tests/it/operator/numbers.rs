@@ -6,7 +6,7 @@ mod process;
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::images::BRAIN_NEXT;
+use e2e_cluster::images::BRAIN_NEXT;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;

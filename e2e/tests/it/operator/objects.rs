@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use e2e::images::BRAIN_NEXT;
+use e2e_cluster::images::BRAIN_NEXT;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -137,7 +137,7 @@ fn admission_that_changes_pod_templates_holds_nothing_up() {
                 "selector": {"matchLabels": {"app": "probe"}},
                 "template": {
                     "metadata": {"labels": {"app": "probe"}},
-                    "spec": {"containers": [{"name": "brain", "image": e2e::images::POD}]},
+                    "spec": {"containers": [{"name": "brain", "image": e2e_cluster::images::POD}]},
                 },
             },
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use e2e::inside;
+use e2e_cluster::inside;
 use kube::ResourceExt as _;
 use programs::command::output;
 use programs::tools::own::Programs;

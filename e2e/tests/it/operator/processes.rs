@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use e2e::cgroups;
-use e2e::state::ProcessId;
+use e2e_cluster::cgroups;
+use e2e_cluster::state::ProcessId;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;

@@ -1,7 +1,7 @@
 //! Growth in place: volumes with their class, and pods with what their node can give.
 
 use crds::KubeBrainCluster;
-use e2e::images::BRAIN_NEXT;
+use e2e_cluster::images::BRAIN_NEXT;
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
@@ -35,7 +35,7 @@ async fn volume_that_grows(kit: &Kit, name: &str) {
             "persistentVolumeReclaimPolicy": "Retain",
             "local": {"path": path},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "kubernetes.io/hostname", "operator": "In", "values": [e2e::kubelet::NODE_NAME]},
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": [e2e_cluster::kubelet::NODE_NAME]},
             ]}]}},
         },
     });

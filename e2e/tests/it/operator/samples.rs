@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use e2e::{containerd, credentials, images};
+use e2e_cluster::{containerd, credentials, images};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt as _;

@@ -1,6 +1,6 @@
 //! The storage sidecar: brains beside the API servers that use them, in pods that the operator does not make.
 
-use e2e::inside;
+use e2e_cluster::inside;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Service};
 
@@ -54,7 +54,7 @@ fn api_servers_beside_their_brains_are_restarted_without_a_failed_write() {
         brains.until_ready().await;
         let client = client(&kit).await;
         kit.eventually("reached by their Service", async || {
-            let ready = e2e::apiserver::ready(&client).await;
+            let ready = e2e_cluster::apiserver::ready(&client).await;
             ready.map_err(|error| format!("{error:#}"))
         })
         .await;

@@ -67,7 +67,7 @@ fn template_that_does_not_run_does_not_reach_the_only_member() {
         let watched = Watched::start(&brains).await;
         let load = Load::start(&brains, 1, &watched, None).await;
 
-        let good = version(e2e::images::BRAIN);
+        let good = version(e2e_cluster::images::BRAIN);
         brains.patch(json!({"version": "9.9.9"})).await;
         let stalled = brains.until_condition("Stalled", "True", &["TrialFailed"]).await;
         assert!(stalled.message.contains("a-trial"), "{}", stalled.message);

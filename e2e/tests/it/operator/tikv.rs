@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use e2e::images;
+use e2e_cluster::images;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::Api;
 use kube::runtime::wait::await_condition;

@@ -66,7 +66,7 @@ fn foreign_pod_with_our_labels_is_not_touched() {
             "metadata": {"name": "stranger", "labels": labels},
             "spec": {
                 "terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "brain", "image": e2e::images::POD, "args": ["serve"]}],
+                "containers": [{"name": "brain", "image": e2e_cluster::images::POD, "args": ["serve"]}],
             },
         });
         let foreign: Pod = serde_json::from_value(foreign).unwrap();

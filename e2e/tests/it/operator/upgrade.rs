@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use e2e::images::{BRAIN, BRAIN_NEXT};
-use e2e::tenant::Tenant;
+use e2e_cluster::images::{BRAIN, BRAIN_NEXT};
+use e2e_cluster::tenant::Tenant;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -48,10 +48,10 @@ async fn tenant(brains: &Brains<'_>) -> kube::Client {
     kit.until::<Deployment>("tenant-apiserver", "available", LIMIT, available)
         .await;
     let kubeconfig = home.path("upgrade.kubeconfig");
-    let client = e2e::inside::client_at(&kubeconfig, &url).await.unwrap();
+    let client = e2e_cluster::inside::client_at(&kubeconfig, &url).await.unwrap();
     // the Service leads to it some time after that
     kit.eventually("reached by its Service", async || {
-        let ready = e2e::apiserver::ready(&client).await;
+        let ready = e2e_cluster::apiserver::ready(&client).await;
         ready.map_err(|error| format!("{error:#}"))
     })
     .await;

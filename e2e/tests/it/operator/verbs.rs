@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use e2e::apiserver::{OPERATOR, audit_log};
+use e2e_cluster::apiserver::{OPERATOR, audit_log};
 use serde_json::Value;
 
 use crate::harness::{Harness, exclusive};

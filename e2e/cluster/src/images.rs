@@ -138,7 +138,8 @@ impl Image {
     /// A shared library of the program is missing, or buildah fails.
     pub fn archive(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
+            .ancestors()
+            .nth(2)
             .context("the crate lies in no workspace")?;
         let containerfile = workspace.join(self.containerfile);
         let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_manifests_name_the_images_that_are_built() {
-        let operator = include_str!("../../manifests/yaml/operator/operator.yaml");
+        let operator = include_str!("../../../manifests/yaml/operator/operator.yaml");
         assert!(operator.contains(&format!("image: {OPERATOR}\n")), "{operator}");
         let (repository, _) = BRAIN.rsplit_once(':').unwrap(); // the tag is the version that a cluster asks for
         assert!(
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn samples_name_the_image_of_the_api_server() {
-        let sample = include_str!("../../manifests/yaml/samples/tenant-control-plane.yaml");
+        let sample = include_str!("../../../manifests/yaml/samples/tenant-control-plane.yaml");
         assert!(sample.contains(&format!("image: {SAMPLE_APISERVER}\n")), "{sample}");
     }
 

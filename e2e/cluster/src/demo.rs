@@ -29,7 +29,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A file or directory of the workspace.
 fn workspace(path: &str) -> anyhow::Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
+        .ancestors()
+        .nth(2)
         .context("the crate lies in no workspace")?;
     Ok(workspace.join(path))
 }

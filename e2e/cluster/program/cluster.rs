@@ -3,11 +3,11 @@
 use std::io::Write as _;
 
 use anyhow::Context as _;
-use e2e::cluster::{self, Cluster};
-use e2e::cluster_dir::{ClusterDir, Name};
-use e2e::config::{Config, Store};
-use e2e::log_check::ClusterLogs;
-use e2e::{cleanup, cluster_process, demo};
+use e2e_cluster::cluster::{self, Cluster};
+use e2e_cluster::cluster_dir::{ClusterDir, Name};
+use e2e_cluster::config::{Config, Store};
+use e2e_cluster::log_check::ClusterLogs;
+use e2e_cluster::{cleanup, cluster_process, demo};
 use programs::conformance;
 use programs::progress::Progress;
 use programs::tools;
