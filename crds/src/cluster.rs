@@ -108,6 +108,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
 
 /// Desired state of a KubeBrain cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(any(test, feature = "cel"), kube(cel))]
 #[kube(
     group = "kubebrain.io",
     version = "v1alpha1",
@@ -118,7 +119,6 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     shortname = "kbc",
     category = "kubebrain",
     derive = "PartialEq",
-    cel,
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",

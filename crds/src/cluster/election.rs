@@ -11,8 +11,8 @@ use crate::duration;
 /// The lock that chooses the leader. It only chooses which brain tries to lead; the storage decides which one writes.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new(
         "duration(has(self.leaseDuration) ? self.leaseDuration : (self.backend == 'Lease' ? '15s' : '2s')) > duration(has(self.renewDeadline) ? self.renewDeadline : (self.backend == 'Lease' ? '10s' : '1500ms'))"
     )

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Source of the brain's image.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("!has(self.repository) || !self.repository.matches('(^|/)[^/]*:[^/]*$')")
         .message("image.repository must have no tag: the tag is spec.version, or set image.digest")
         .field_path(".repository")

@@ -12,8 +12,8 @@ use super::schema;
 /// Labels and annotations for every object of the cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("!has(self.labels) || self.labels.all(key, !key.startsWith('kubebrain.io/') && !(key in ['app.kubernetes.io/component', 'app.kubernetes.io/managed-by', 'app.kubernetes.io/name', 'app.kubernetes.io/part-of', 'app.kubernetes.io/version']))")
         .message("inheritedMetadata.labels must not have the operator's own: those of kubebrain.io, and app.kubernetes.io/component, managed-by, name, part-of and version")
         .field_path(".labels"),

@@ -22,8 +22,8 @@ pub struct Services {
 /// Service in front of every ready brain.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("!has(self.loadBalancerClass) || self.type == 'LoadBalancer'")
         .message("loadBalancerClass goes with type LoadBalancer: set services.client.type, or remove loadBalancerClass")
 )]

@@ -10,8 +10,8 @@ use super::image::{KeyRef, LocalRef, ObjectRef};
 /// Storage engine of the brains. Exactly the part that `type` names is set.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("(self.type == 'TiKV') == has(self.tikv)")
         .message("storage.tikv is required when type is TiKV and forbidden otherwise"),
     validation = Rule::new("self.type == 'Embedded' || !has(self.embedded)")
@@ -44,8 +44,8 @@ pub enum StorageType {
 /// Connection of the brains to TiKV.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("has(self.clusterRef) != has(self.pdEndpoints)")
         .message("set exactly one of clusterRef and pdEndpoints"),
     validation = Rule::new("has(self.keyPrefix) == has(oldSelf.keyPrefix) && (!has(self.keyPrefix) || self.keyPrefix == oldSelf.keyPrefix)")
@@ -99,8 +99,8 @@ pub struct Tikv {
 /// Garbage collection of old versions in a TiKV cluster.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("self.owner == 'Brain' || (!has(self.interval) && !has(self.window))")
         .message("storage.tikv.gc.interval and window go with owner Brain: nobody else reads them")
 )]
@@ -144,8 +144,8 @@ pub struct TikvTls {
 /// Volume of an embedded store.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new(
         "has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
     )

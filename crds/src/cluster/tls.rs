@@ -15,8 +15,8 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
 /// Certificates of the brains and of their clients.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("self.mode == oldSelf.mode")
         .message("tls.mode is immutable: brains and clients of the former mode would lose each other. To have cert-manager's authority sign, keep mode Operator and set tls.caSecretRef; for another mode restore a snapshot into a new cluster")
         .field_path(".mode"),

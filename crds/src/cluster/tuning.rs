@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Compaction by the brains themselves. A kube-apiserver compacts on its own every five minutes.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("self.mode != 'Revision' || self.retention.matches('^[0-9]+$')")
         .message("retention must be a number of revisions, such as 10000, when mode is Revision")
         .field_path(".retention"),

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Selects who creates the pods that the brains run in. It cannot be changed later.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
-    cel,
     validation = Rule::new("(self.type == 'External') == has(self.selector)")
         .message("workload.selector goes with type External and only with it: name the labels of the pods that hold the brains"),
     validation = Rule::new("!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0 && !has(self.selector.matchExpressions))")
