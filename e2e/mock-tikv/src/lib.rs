@@ -31,7 +31,6 @@ pub use faults::{Action, Fault, FaultError, FaultId, FaultState, Faults, Refusal
 pub use journal::JournalError;
 pub use mock_tikv::{CommandError, MockTikv, Sizes, StartError};
 pub use options::{GcApi, Options, Tls};
-pub use proto::pdpb;
 pub use regions::{Region, RegionsError};
 pub use replication::Tail;
 pub use rpc::Rpc;

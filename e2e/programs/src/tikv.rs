@@ -12,6 +12,7 @@ use crate::probe;
 use crate::server::{self, Program};
 use crate::tools::own;
 
+mod pd;
 pub mod real;
 
 /// The environment variable with addresses of a real cluster's PD.

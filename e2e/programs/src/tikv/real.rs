@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use mock_tikv::pdpb;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
+
+use super::pd;
 
 /// For PD to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,17 +46,13 @@ impl Addresses {
 
     async fn ask_one(host: &str) -> anyhow::Result<Self> {
         let channel = Endpoint::new(format!("http://{host}"))?.connect().await?;
-        let members: pdpb::GetMembersResponse =
-            call(&channel, "/pdpb.PD/GetMembers", pdpb::GetMembersRequest::default()).await?;
+        let members: pd::GetMembersResponse = call(&channel, "/pdpb.PD/GetMembers", pd::GetMembersRequest {}).await?;
         let cluster_id = members.header.context("an answer without a header")?.cluster_id;
-        let request = pdpb::GetAllStoresRequest {
-            header: Some(pdpb::RequestHeader {
-                cluster_id,
-                ..Default::default()
-            }),
+        let request = pd::GetAllStoresRequest {
+            header: Some(pd::RequestHeader { cluster_id }),
             exclude_tombstone_stores: true,
         };
-        let stores: pdpb::GetAllStoresResponse = call(&channel, "/pdpb.PD/GetAllStores", request).await?;
+        let stores: pd::GetAllStoresResponse = call(&channel, "/pdpb.PD/GetAllStores", request).await?;
         let urls = members.members.iter().flat_map(|member| &member.client_urls);
         Ok(Self {
             pd: urls.map(|url| address(url)).collect::<anyhow::Result<_>>()?,
@@ -107,7 +104,25 @@ fn address(of: &str) -> anyhow::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use mock_tikv::{MockTikv, Options};
+
     use super::*;
+
+    fn sorted<'a>(all: impl IntoIterator<Item = &'a SocketAddr>) -> BTreeSet<String> {
+        all.into_iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn addresses_are_those_of_all_members_and_stores() {
+        let options = Options::default().with_pd_members(3).with_stores(2);
+        let cluster = MockTikv::start(options).await.unwrap();
+        let addresses = Addresses::ask(&cluster.pd()).await.unwrap();
+        assert_eq!(sorted(&addresses.pd), cluster.pd_members().into_iter().collect());
+        assert_eq!(sorted(&addresses.stores), cluster.stores().into_values().collect());
+        assert_eq!(addresses.all().len(), 5);
+    }
 
     #[test]
     fn an_address_is_found_with_and_without_a_scheme() {
