@@ -103,9 +103,11 @@ soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency mu
 manifests: tests ## Render the install YAML
 	$(TESTED)/manifests
 
+# Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.
+DEMO_PACKAGES := brain operator e2e-cluster
 DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e kubebrain-e2e-pod
 demo-programs:
-	$(RELEASE) build $(RELEASE_FLAGS) $(addprefix --bin ,$(DEMO_PROGRAMS))
+	$(RELEASE) build $(RELEASE_FLAGS) $(addprefix --package ,$(DEMO_PACKAGES)) $(addprefix --bin ,$(DEMO_PROGRAMS))
 
 demo: demo-programs ## From nothing to an API server on a brain that the operator made
 	$(CLUSTER) demo

@@ -106,7 +106,8 @@ impl Graph {
         found
     }
 
-    pub(crate) fn foreign_sources(&self, registries: &[String]) -> Vec<String> {
+    /// Crates that come from elsewhere than these registries, one line for each.
+    pub fn foreign_sources(&self, registries: &[String]) -> Vec<String> {
         let fetched = self
             .packages()
             .filter_map(|package| Some((package, package.source.as_ref()?)));
@@ -120,7 +121,8 @@ impl Graph {
     }
 
     /// All versions of each crate that has several.
-    pub(crate) fn duplicates(&self) -> BTreeMap<&str, Vec<&str>> {
+    #[must_use]
+    pub fn duplicates(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for package in self.packages() {
             versions.entry(&package.name).or_default().push(&package.version);

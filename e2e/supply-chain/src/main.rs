@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use supply_chain::{Graph, Policy, TARGET, findings, notices};
+use supply_chain::check::{Policy, findings};
+use supply_chain::{Graph, TARGET, notices};
 
 /// Names a copy of RustSec's advisory database.
 const DATABASE: &str = "ADVISORY_DB";

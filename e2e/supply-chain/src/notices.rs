@@ -113,7 +113,7 @@ fn is_notice(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::licences::tests::package;
+    use crate::check::licences::tests::package;
 
     #[test]
     fn a_text_that_several_crates_bring_is_there_once() {

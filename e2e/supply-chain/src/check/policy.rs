@@ -88,7 +88,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::licences::tests::package;
+    use crate::check::licences::tests::package;
 
     const POLICY: &str = r#"
 [advisories]

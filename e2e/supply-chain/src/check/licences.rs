@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Graph, Policy};
+use super::Policy;
+use crate::Graph;
 
 /// Crates whose licences are not allowed.
 pub(crate) fn findings(policy: &Policy, graph: &Graph) -> Vec<String> {

@@ -8,7 +8,8 @@ use anyhow::{Context as _, bail, ensure};
 use semver::{Version, VersionReq};
 use toml_edit::{DocumentMut, Item};
 
-use crate::{Graph, Policy};
+use super::Policy;
+use crate::Graph;
 
 /// One advisory.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ fn parse(text: &str) -> anyhow::Result<Option<Advisory>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::licences::tests::package;
+    use crate::check::licences::tests::package;
 
     const ADVISORY: &str = r#"```toml
 [advisory]
