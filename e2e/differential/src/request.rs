@@ -5,7 +5,7 @@ use prost::Message as _;
 use super::json::{self, Rpc};
 
 /// Lease ids from here on are names: each server's own choice of an id is kept in a table.
-pub const NAMED_LEASES: i64 = 0x7a00_0000_0000_0000;
+pub use testkit::requests::NAMED_LEASES;
 
 /// Stands for the id of the member that a request is sent to.
 pub const OWN_MEMBER: u64 = 0x7a00_0000_0000_0000;

@@ -8,37 +8,31 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
-use rand::{RngExt as _, SeedableRng as _};
+use rand::RngExt as _;
+use testkit::requests::{self, NAMED_LEASES, RandomRequests};
 use wire::etcdserverpb as pb;
 
 use super::answer::{Answer, Received};
-use super::request::{NAMED_LEASES, Request, Step};
+use super::request::{Request, Step};
 
 mod auth;
-mod keys;
 mod locks;
 mod members;
 mod spans;
-mod txns;
 mod watches;
 
 use auth::Users;
 use watches::Streams;
 
-/// The generator: its randomness, and what it knows of the store.
+/// The generator: its random requests about keys, and what else it knows of the store.
 #[derive(Debug)]
 pub struct Script {
-    rng: StdRng,
+    random: RandomRequests,
     queue: VecDeque<Step>,
-    revision: i64,
-    compacted: i64,
     /// Compacted revisions before that one.
     compacted_before: BTreeSet<i64>,
     /// Revisions at which no compaction is asked for.
     spared: BTreeSet<i64>,
-    leases: Vec<i64>,
     named: i64,
     streams: Streams,
     /// Number of requests until the raised alarm is disarmed, and the request that raised it.
@@ -55,17 +49,21 @@ pub struct Script {
 type Weight = (u32, fn(&mut Script) -> Request);
 
 const WEIGHTS: &[Weight] = &[
-    (340, |script| Request::Range(script.range())),
-    (200, |script| Request::Put(script.put())),
-    (80, |script| Request::DeleteRange(script.delete_range())),
-    (200, |script| Request::Txn(script.txn())),
+    (340, |script| Request::Range(script.random.range())),
+    (200, |script| Request::Put(script.random.put())),
+    (80, |script| Request::DeleteRange(script.random.delete_range())),
+    (200, |script| Request::Txn(script.random.txn())),
     (16, Script::grant),
     (3, Script::grant_short),
     (12, |script| {
-        Request::Revoke(pb::LeaseRevokeRequest { id: script.lease() })
+        Request::Revoke(pb::LeaseRevokeRequest {
+            id: script.random.lease(),
+        })
     }),
     (10, |script| {
-        Request::KeepAlive(pb::LeaseKeepAliveRequest { id: script.lease() })
+        Request::KeepAlive(pb::LeaseKeepAliveRequest {
+            id: script.random.lease(),
+        })
     }),
     (12, |script| Request::TimeToLive(script.time_to_live())),
     (4, |_| Request::Leases(pb::LeaseLeasesRequest {})),
@@ -98,13 +96,10 @@ impl Script {
     /// The script of this seed.
     pub fn new(seed: u64) -> Self {
         Self {
-            rng: StdRng::seed_from_u64(seed),
+            random: RandomRequests::new(seed),
             queue: VecDeque::new(),
-            revision: 1,
-            compacted: 0,
             compacted_before: BTreeSet::new(),
             spared: BTreeSet::new(),
-            leases: Vec::new(),
             named: 0,
             streams: Streams::default(),
             alarmed: None,
@@ -117,12 +112,12 @@ impl Script {
 
     /// The store's revision.
     pub fn revision(&self) -> i64 {
-        self.revision
+        self.random.known.revision
     }
 
     /// The compacted revision; 0 before the first compaction.
     pub fn compacted(&self) -> i64 {
-        self.compacted
+        self.random.known.compacted
     }
 
     /// The next step. With `last` only what is needed so that everything has been compared, then none.
@@ -146,7 +141,7 @@ impl Script {
         let calm = self.alarmed.is_none();
         let weights = WEIGHTS.iter().chain(CALM.iter().filter(|_| calm));
         let sum: u32 = weights.clone().map(|(weight, _)| weight).sum();
-        let mut at = self.rng.random_range(0..sum);
+        let mut at = self.random.rng.random_range(0..sum);
         for (weight, make) in weights {
             if at < *weight {
                 let request = make(self);
@@ -178,7 +173,7 @@ impl Script {
         let is_short = |bytes: &Vec<u8>| bytes.len() < GATEWAY_BYTES;
         // Reading a whole store as JSON would take most of the time of a run.
         let is_long = matches!(request, Request::Snapshot);
-        let gateway = self.chance(OVER_GATEWAY)
+        let gateway = self.random.chance(OVER_GATEWAY)
             && !is_long
             && request
                 .as_json()
@@ -190,8 +185,8 @@ impl Script {
         if !std::mem::replace(&mut self.finished, true) {
             self.settle_all();
             let all = pb::RangeRequest {
-                key: keys::ZERO,
-                range_end: keys::ZERO,
+                key: requests::ZERO,
+                range_end: requests::ZERO,
                 ..pb::RangeRequest::default()
             };
             self.push(Request::Range(all));
@@ -205,22 +200,27 @@ impl Script {
     /// Learns from the reference's answer.
     pub fn learn(&mut self, request: &Request, answer: &Answer) {
         if let Some(revision) = answer.revision() {
-            self.revision = self.revision.max(revision);
+            self.random.known.revision = self.random.known.revision.max(revision);
         }
         match (request, answer) {
             (Request::Compact(compact), Answer::Compact(_)) => {
-                self.compacted_before.insert(self.compacted);
-                self.compacted = compact.revision;
+                self.compacted_before.insert(self.random.known.compacted);
+                self.random.known.compacted = compact.revision;
             }
             // If etcd is compacted at this revision, it loses keys that the transaction put after the deletion, and exits when it looks
             // for them.
-            (Request::Txn(txn), Answer::Txn(_)) if txns::puts_what_it_deletes(txn) => {
-                self.spared.insert(self.revision);
+            (Request::Txn(txn), Answer::Txn(_)) if requests::puts_what_it_deletes(txn) => {
+                self.spared.insert(self.random.known.revision);
             }
             (Request::Grant(grant, name), Answer::Grant(_)) => {
-                self.leases.push(if grant.id == 0 { *name } else { grant.id });
+                self.random
+                    .known
+                    .leases
+                    .push(if grant.id == 0 { *name } else { grant.id });
             }
-            (Request::Revoke(revoke), Answer::Revoke(_)) => self.leases.retain(|lease| *lease != revoke.id),
+            (Request::Revoke(revoke), Answer::Revoke(_)) => {
+                self.random.known.leases.retain(|lease| *lease != revoke.id)
+            }
             (Request::Watch { stream, fresh, create }, Answer::Watch(Some(created))) => {
                 self.streams.created(*stream, *fresh, create, created);
             }
@@ -241,141 +241,43 @@ impl Script {
         self.after(request, answer);
     }
 
-    fn chance(&mut self, percent: u32) -> bool {
-        self.rng.random_ratio(percent, 100)
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        *of.choose(&mut self.rng)
-            .expect("every list to pick from has something in it")
-    }
-
     /// Etcd keeps the hashes that it took at the last compactions, and answers with them although these revisions are
     /// gone: they are not asked for.
     fn hash_kv(&mut self) -> Request {
-        let revision = self.some_revision();
+        let revision = self.random.some_revision();
         let is_kept = self.compacted_before.contains(&revision);
         Request::HashKv(pb::HashKvRequest {
             revision: if is_kept { 0 } else { revision },
         })
     }
 
-    /// A revision where something may go wrong, or anything in between.
-    fn some_revision(&mut self) -> i64 {
-        let (now, floor) = (self.revision, self.compacted);
-        match self.rng.random_range(0..20) {
-            0..=6 => now - self.rng.random_range(0..12),
-            7..=9 => self.rng.random_range(floor.min(now)..=now),
-            10..=14 => floor + self.rng.random_range(-1..=2),
-            15..=16 => now + self.rng.random_range(1..=3),
-            17 => self.rng.random_range(-3..=2),
-            18 => self.pick(&[i64::MAX, i64::MIN, i64::MAX - 1, 1 << 40]),
-            _ => now,
-        }
-    }
-
-    fn range(&mut self) -> pb::RangeRequest {
-        let (key, range_end) = self.span();
-        let mut request = pb::RangeRequest {
-            key,
-            range_end,
-            ..pb::RangeRequest::default()
-        };
-        if self.chance(35) {
-            request.limit = self.pick(&[1, 1, 2, 3, 5, 1000, -1, i64::MAX, i64::MIN, i64::from(i32::MAX)]);
-        }
-        if self.chance(35) {
-            request.revision = self.some_revision();
-        }
-        if self.chance(25) {
-            request.sort_order = self.pick(&[0, 1, 2, 1, 2, 1, 2, 3, -1]);
-            request.sort_target = self.pick(&[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, -1]);
-        }
-        request.serializable = self.chance(20);
-        request.keys_only = self.chance(15);
-        request.count_only = self.chance(10);
-        for bound in [
-            &mut request.min_mod_revision,
-            &mut request.max_mod_revision,
-            &mut request.min_create_revision,
-            &mut request.max_create_revision,
-        ] {
-            if self.chance(6) {
-                *bound = self.some_revision();
-            }
-        }
-        request
-    }
-
-    fn put(&mut self) -> pb::PutRequest {
-        let mut request = pb::PutRequest {
-            key: self.key(),
-            value: self.value(),
-            ..pb::PutRequest::default()
-        };
-        if self.chance(25) {
-            request.lease = self.lease();
-        }
-        request.prev_kv = self.chance(30);
-        if self.chance(6) {
-            request.ignore_value = true;
-            if self.chance(80) {
-                request.value.clear();
-            }
-        }
-        if self.chance(6) {
-            request.ignore_lease = true;
-            if self.chance(80) {
-                request.lease = 0;
-            }
-        }
-        request
-    }
-
-    fn delete_range(&mut self) -> pb::DeleteRangeRequest {
-        // most of one key only, or nothing would ever grow
-        let (key, range_end) = if self.chance(80) {
-            (self.key(), keys::NONE)
-        } else {
-            self.span()
-        };
-        pb::DeleteRangeRequest {
-            key,
-            range_end,
-            prev_kv: self.chance(40),
-        }
-    }
-
-    fn lease(&mut self) -> i64 {
-        let known = self.leases.choose(&mut self.rng).copied();
-        match known {
-            Some(lease) if self.chance(85) => lease,
-            _ => self.pick(&[0, 1, 2, 3, -5, 404, NAMED_LEASES, i64::MAX]),
-        }
-    }
-
     fn grant(&mut self) -> Request {
-        let id = self.pick(&[0, 0, 0, 1, 2, 3, 4, -5, i64::MAX]);
-        let ttl = self.pick(&[3_600, 7_200, 86_400, 100_000, 9_000_000_000, 9_000_000_001, i64::MAX]);
+        let id = self.random.pick(&[0, 0, 0, 1, 2, 3, 4, -5, i64::MAX]);
+        let ttl = self
+            .random
+            .pick(&[3_600, 7_200, 86_400, 100_000, 9_000_000_000, 9_000_000_001, i64::MAX]);
         self.named += 1;
         Request::Grant(pb::LeaseGrantRequest { ttl, id }, NAMED_LEASES + self.named)
     }
 
     fn grant_short(&mut self) -> Request {
-        let (ttl, id) = (self.pick(&[0, 1, -5, 2, i64::MIN]), self.pick(&[0, 77, 1]));
+        let (ttl, id) = (
+            self.random.pick(&[0, 1, -5, 2, i64::MIN]),
+            self.random.pick(&[0, 77, 1]),
+        );
         Request::GrantShort(pb::LeaseGrantRequest { ttl, id })
     }
 
     fn time_to_live(&mut self) -> pb::LeaseTimeToLiveRequest {
         pb::LeaseTimeToLiveRequest {
-            id: self.lease(),
-            keys: self.chance(60),
+            id: self.random.lease(),
+            keys: self.random.chance(60),
         }
     }
 
     fn big_put(&mut self) -> Request {
         // near the limits, but not so near that the length of an id decides
-        let size = self.pick(&[
+        let size = self.random.pick(&[
             300_000,
             600_000,
             600_000,
@@ -387,9 +289,9 @@ impl Script {
             RECEIVED + 4_000,
         ]);
         // shared, because the steps of a whole run are kept
-        let value = BIG[self.rng.random_range(0..BIG.len())].slice(..size);
+        let value = BIG[self.random.rng.random_range(0..BIG.len())].slice(..size);
         Request::Put(pb::PutRequest {
-            key: self.key(),
+            key: self.random.key(),
             value,
             ..pb::PutRequest::default()
         })
@@ -397,20 +299,51 @@ impl Script {
 
     fn compact(&mut self) -> Request {
         self.settle_all();
-        let (now, floor) = (self.revision, self.compacted);
-        let mut revision = match self.rng.random_range(0..10) {
-            0..=5 => (now - self.rng.random_range(0..60)).max(floor),
+        let (now, floor) = (self.random.known.revision, self.random.known.compacted);
+        let mut revision = match self.random.rng.random_range(0..10) {
+            0..=5 => (now - self.random.rng.random_range(0..60)).max(floor),
             6 => now,
-            7 => now + self.rng.random_range(1..3),
-            8 => floor + self.rng.random_range(-1..2),
-            _ => self.pick(&[0, -1, i64::MAX, i64::MIN]),
+            7 => now + self.random.rng.random_range(1..3),
+            8 => floor + self.random.rng.random_range(-1..2),
+            _ => self.random.pick(&[0, -1, i64::MAX, i64::MIN]),
         };
         while self.spared.contains(&revision) {
             revision -= 1;
         }
         Request::Compact(pb::CompactionRequest {
             revision,
-            physical: self.chance(30),
+            physical: self.random.chance(30),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_compaction_meets_a_txn_that_puts_what_it_deletes() {
+        let (mut script, mut met) = (Script::new(1), 0);
+        for revision in 2..3_000 {
+            let txn = script.random.txn();
+            let is_unseen = requests::puts_what_it_deletes(&txn);
+            let header = pb::ResponseHeader {
+                revision,
+                ..pb::ResponseHeader::default()
+            };
+            let answer = pb::TxnResponse {
+                header: Some(header),
+                ..pb::TxnResponse::default()
+            };
+            script.learn(&Request::Txn(txn), &Answer::Txn(answer));
+            if is_unseen {
+                met += 1;
+                for _ in 0..20 {
+                    let compaction = script.compact();
+                    assert!(matches!(&compaction, Request::Compact(compact) if compact.revision != revision));
+                }
+            }
+        }
+        assert!(met > 50, "{met}");
     }
 }

@@ -5,4 +5,6 @@
 pub mod certificates;
 pub mod goal;
 pub mod ports;
+#[cfg(feature = "requests")]
+pub mod requests;
 pub mod small_disk;

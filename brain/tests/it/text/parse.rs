@@ -218,7 +218,7 @@ fn number(word: &str) -> i64 {
 fn keys(word: &str) -> (Bytes, Bytes) {
     if let Some(prefix) = word.strip_suffix('*') {
         let key = bytes(prefix);
-        let end = crate::script::prefix_end(&key);
+        let end = testkit::requests::prefix_end(&key);
         return (key, end);
     }
     match word.split_once("..") {

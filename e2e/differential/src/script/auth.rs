@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use rand::RngExt as _;
+use testkit::requests;
 use wire::{authpb, etcdserverpb as pb};
 
-use super::{Script, keys};
+use super::Script;
 use crate::answer::Answer;
 use crate::request::{By, Request, Step};
 
@@ -69,14 +70,14 @@ impl Script {
     /// Any user, or none.
     pub(super) fn anybody(&mut self) -> Option<By> {
         let checked = self.users.checked.is_some();
-        let user = match self.rng.random_range(0..100) {
+        let user = match self.random.rng.random_range(0..100) {
             0..=49 if checked => ROOT,
             50..=57 if checked => return None,
             // a token says nothing while permissions are not checked
             3..=100 if !checked => return None,
-            _ => self.pick(USERS),
+            _ => self.random.pick(USERS),
         };
-        let header = self.pick(&["token", "token", "token", "authorization"]);
+        let header = self.random.pick(&["token", "token", "token", "authorization"]);
         Some(By {
             user: user.to_owned(),
             header: header.to_owned(),
@@ -111,7 +112,7 @@ impl Script {
     }
 
     pub(super) fn change_users(&mut self) -> Request {
-        match self.rng.random_range(0..100) {
+        match self.random.rng.random_range(0..100) {
             0..=14 => self.enable(),
             15..=24 => self.authenticate(),
             25..=36 => self.user_add(),
@@ -137,7 +138,7 @@ impl Script {
             68..=69 => Request::RoleDelete(pb::AuthRoleDeleteRequest { role: self.role() }),
             70..=84 => self.grant_permission(),
             85..=88 => {
-                let (key, range_end) = self.span();
+                let (key, range_end) = self.random.span();
                 Request::RevokePermission(pb::AuthRoleRevokePermissionRequest {
                     role: self.role(),
                     key,
@@ -178,10 +179,10 @@ impl Script {
 
     fn authenticate(&mut self) -> Request {
         let name = self.user();
-        let password = if self.chance(75) {
+        let password = if self.random.chance(75) {
             self.known_password(&name)
         } else {
-            self.pick(PASSWORDS).to_owned()
+            self.random.pick(PASSWORDS).to_owned()
         };
         Request::Authenticate(pb::AuthenticateRequest { name, password })
     }
@@ -193,8 +194,8 @@ impl Script {
     fn user_add(&mut self) -> Request {
         let name = self.user();
         let password = self.password_for(&name);
-        let no_password = name != ROOT && self.chance(10);
-        let options = (no_password || self.chance(50)).then_some(authpb::UserAddOptions { no_password });
+        let no_password = name != ROOT && self.random.chance(10);
+        let options = (no_password || self.random.chance(50)).then_some(authpb::UserAddOptions { no_password });
         Request::UserAdd(pb::AuthUserAddRequest {
             options,
             ..user(&name, &password)
@@ -202,20 +203,20 @@ impl Script {
     }
 
     fn user(&mut self) -> String {
-        self.pick(USERS).to_owned()
+        self.random.pick(USERS).to_owned()
     }
 
     fn role(&mut self) -> String {
-        self.pick(ROLES).to_owned()
+        self.random.pick(ROLES).to_owned()
     }
 
     fn password_for(&mut self, name: &str) -> String {
         if name == ROOT {
             ROOT.to_owned()
-        } else if self.chance(2) {
+        } else if self.random.chance(2) {
             "p".repeat(73)
         } else {
-            self.pick(PASSWORDS).to_owned()
+            self.random.pick(PASSWORDS).to_owned()
         }
     }
 
@@ -228,19 +229,19 @@ impl Script {
             .get(&name)
             .is_some_and(|many| *many >= PERMISSIONS)
         {
-            return if self.chance(50) {
+            return if self.random.chance(50) {
                 Request::RoleGet(pb::AuthRoleGetRequest { role: name })
             } else {
                 Request::RoleDelete(pb::AuthRoleDeleteRequest { role: name })
             };
         }
-        let (key, range_end) = if self.chance(8) {
-            (keys::ZERO, keys::ZERO)
+        let (key, range_end) = if self.random.chance(8) {
+            (requests::ZERO, requests::ZERO)
         } else {
-            self.span()
+            self.random.span()
         };
-        let perm_type = self.pick(&[0, 1, 2, 2, 0, 1, 2, 2, 7]);
-        let perm = self.chance(97).then_some(authpb::Permission {
+        let perm_type = self.random.pick(&[0, 1, 2, 2, 0, 1, 2, 2, 7]);
+        let perm = self.random.chance(97).then_some(authpb::Permission {
             perm_type,
             key,
             range_end,

@@ -22,7 +22,7 @@ impl Script {
         for id in CANDIDATES {
             self.push(Request::Grant(pb::LeaseGrantRequest { ttl: TTL, id }, 0));
         }
-        if self.chance(50) {
+        if self.random.chance(50) {
             self.lock_in_turn();
         } else {
             self.lead_in_turn();
@@ -55,14 +55,14 @@ impl Script {
         };
         let unlock = |lease| UnlockRequest { key: key(&name, lease) };
         self.push_any(Request::Lock(lock(one)));
-        if self.chance(30) {
+        if self.random.chance(30) {
             self.push_any(Request::Lock(lock(one))); // who has it gets it again
         }
-        if self.chance(70) {
+        if self.random.chance(70) {
             self.push(Request::LockBehind(lock(other), unlock(one)));
             self.push_any(Request::Unlock(unlock(other)));
         }
-        if self.chance(40) {
+        if self.random.chance(40) {
             self.push_any(Request::Unlock(unlock(one)));
         }
     }
@@ -92,23 +92,23 @@ impl Script {
             })
         };
         let who = || LeaderRequest { name: name.clone() };
-        if self.chance(30) {
+        if self.random.chance(30) {
             self.push_any(Request::Leader(who()));
         }
         self.push_any(Request::Campaign(campaign(one, b"one")));
         self.push_any(proclaim(one));
-        if self.chance(30) {
+        if self.random.chance(30) {
             self.push_any(Request::Campaign(campaign(one, b"again")));
         }
         self.push_any(Request::Leader(who()));
         self.push_any(Request::Observe(who()));
         self.push(Request::CampaignBehind(campaign(other, b"other"), resign(one)));
         self.push_any(Request::Leader(who()));
-        if self.chance(50) {
+        if self.random.chance(50) {
             self.push_any(proclaim(one)); // leads no longer
         }
         self.push_any(Request::Resign(resign(other)));
-        if self.chance(50) {
+        if self.random.chance(50) {
             self.push_any(Request::Resign(resign(one)));
         }
         self.push_any(Request::Leader(who()));
@@ -117,7 +117,7 @@ impl Script {
     /// As [`Script::push`], now and then over the gateway.
     fn push_any(&mut self, request: Request) {
         self.push(request);
-        let gateway = self.chance(25);
+        let gateway = self.random.chance(25);
         if let Some(step) = self.queue.back_mut() {
             step.gateway = gateway;
         }

@@ -40,24 +40,24 @@ const VERSIONS: &[&str] = &[
 
 impl Script {
     pub(super) fn rare(&mut self) -> Request {
-        match self.rng.random_range(0..44) {
+        match self.random.rng.random_range(0..44) {
             0..=5 => Request::Status(pb::StatusRequest {}),
             6..=9 => Request::MemberList(pb::MemberListRequest {
-                linearizable: self.chance(50),
+                linearizable: self.random.chance(50),
             }),
             10..=13 => Request::Alarm(pb::AlarmRequest {
-                alarm: self.pick(&[0, 1, 2]),
+                alarm: self.random.pick(&[0, 1, 2]),
                 ..pb::AlarmRequest::default()
             }),
             14..=16 => Request::Hash(pb::HashRequest {}),
             17 => Request::Defragment(pb::DefragmentRequest {}),
             18 => Request::MoveLeader(pb::MoveLeaderRequest {
-                target_id: self.pick(&[0, NOBODY]),
+                target_id: self.random.pick(&[0, NOBODY]),
             }),
             19 => {
                 let one = if self.alone { OWN_MEMBER } else { NOBODY };
                 Request::MemberRemove(pb::MemberRemoveRequest {
-                    id: self.pick(&[0, NOBODY, one]),
+                    id: self.random.pick(&[0, NOBODY, one]),
                 })
             }
             20 => {
@@ -65,18 +65,23 @@ impl Script {
                 Request::MemberUpdate(pb::MemberUpdateRequest { id: NOBODY, peer_ur_ls })
             }
             21 => Request::MemberPromote(pb::MemberPromoteRequest {
-                id: self.pick(&[0, NOBODY, OWN_MEMBER]),
+                id: self.random.pick(&[0, NOBODY, OWN_MEMBER]),
             }),
             22 => {
-                let peer_ur_ls = self.pick(PEER_URLS).iter().map(|url| (*url).to_owned()).collect();
+                let peer_ur_ls = self
+                    .random
+                    .pick(PEER_URLS)
+                    .iter()
+                    .map(|url| (*url).to_owned())
+                    .collect();
                 Request::MemberAdd(pb::MemberAddRequest {
                     peer_ur_ls,
-                    is_learner: self.chance(50),
+                    is_learner: self.random.chance(50),
                 })
             }
             23..=25 => {
-                let version = self.pick(VERSIONS).to_owned();
-                let mut action = self.pick(&[0, 0, 1, 2, 7]);
+                let version = self.random.pick(VERSIONS).to_owned();
+                let mut action = self.random.pick(&[0, 0, 1, 2, 7]);
                 // Etcd would write its data as 3.5 does from then on.
                 if action == 1 && version.starts_with(ALLOWED) {
                     action = 0;
@@ -87,7 +92,7 @@ impl Script {
             29 => Request::Alarm(pb::AlarmRequest {
                 action: 2,
                 member_id: NOBODY,
-                alarm: self.pick(&[1, 2]),
+                alarm: self.random.pick(&[1, 2]),
             }),
             30..=32 => Request::AuthStatus(pb::AuthStatusRequest {}),
             33..=35 => {
@@ -109,7 +114,7 @@ impl Script {
         let alarm = pb::AlarmRequest {
             action: 1,
             member_id: 0,
-            alarm: self.pick(&[1, 1, 2]),
+            alarm: self.random.pick(&[1, 1, 2]),
         };
         self.alarmed = Some((CALM_BEFORE_ALARM_ENDS, alarm));
         Request::Alarm(alarm)

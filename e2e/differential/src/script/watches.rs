@@ -52,37 +52,41 @@ impl Streams {
 
 impl Script {
     pub(super) fn watch(&mut self) -> Request {
-        let stream = self.rng.random_range(0..STREAMS);
+        let stream = self.random.rng.random_range(0..STREAMS);
         let full = self
             .streams
             .0
             .get(&stream)
             .is_some_and(|stream| stream.watchers.len() >= MOST);
-        let fresh = full || !self.streams.0.contains_key(&stream) || self.chance(5);
+        let fresh = full || !self.streams.0.contains_key(&stream) || self.random.chance(5);
         if fresh {
             self.settle_one(stream);
         }
-        let (key, range_end) = self.span();
-        let start_revision = match self.rng.random_range(0..20) {
+        let (key, range_end) = self.random.span();
+        let start_revision = match self.random.rng.random_range(0..20) {
             0..=6 => 0,
-            7..=14 => self.rng.random_range((self.compacted - 2).max(1)..=self.revision),
-            15..=16 => self.revision + self.rng.random_range(1..=FURTHEST),
-            17..=18 => self.compacted + self.rng.random_range(-2..=1),
-            _ => self.pick(&[-1, -5, i64::MIN]),
+            7..=14 => self
+                .random
+                .rng
+                .random_range((self.random.known.compacted - 2).max(1)..=self.random.known.revision),
+            15..=16 => self.random.known.revision + self.random.rng.random_range(1..=FURTHEST),
+            17..=18 => self.random.known.compacted + self.random.rng.random_range(-2..=1),
+            _ => self.random.pick(&[-1, -5, i64::MIN]),
         };
         let create = pb::WatchCreateRequest {
             key,
             range_end,
             start_revision,
-            progress_notify: self.chance(30),
+            progress_notify: self.random.chance(30),
             filters: self
+                .random
                 .pick::<&[i32]>(&[&[], &[], &[], &[], &[0], &[1], &[0, 1], &[5]])
                 .to_vec(),
-            prev_kv: self.chance(50),
-            watch_id: self.pick(&[0, 0, 0, 0, 1, 2, 3, 7, 100, -7, i64::MAX]),
-            fragment: self.chance(30),
+            prev_kv: self.random.chance(50),
+            watch_id: self.random.pick(&[0, 0, 0, 0, 1, 2, 3, 7, 100, -7, i64::MAX]),
+            fragment: self.random.chance(30),
         };
-        if start_revision > 0 && start_revision < self.compacted {
+        if start_revision > 0 && start_revision < self.random.known.compacted {
             // when the server ends it is not determined: nothing may happen on this stream before
             self.reach(stream);
             let watch = Request::Watch { stream, fresh, create };
@@ -97,7 +101,7 @@ impl Script {
             return self.watch();
         };
         match known {
-            Some(id) if self.chance(85) => {
+            Some(id) if self.random.chance(85) => {
                 self.settle_one(stream);
                 Request::Cancel {
                     stream,
@@ -141,8 +145,8 @@ impl Script {
     }
 
     fn any_stream(&mut self) -> Option<(usize, Option<i64>)> {
-        let (at, stream) = self.streams.0.iter().choose(&mut self.rng)?;
-        Some((*at, stream.watchers.iter().copied().choose(&mut self.rng)))
+        let (at, stream) = self.streams.0.iter().choose(&mut self.random.rng)?;
+        Some((*at, stream.watchers.iter().copied().choose(&mut self.random.rng)))
     }
 
     /// Puts until the store is where every watcher of the stream has begun.
@@ -153,7 +157,7 @@ impl Script {
             .iter()
             .filter(|step| matches!(step.request, Request::Put(_)))
             .count();
-        let reached = self.revision + i64::try_from(queued).unwrap_or(i64::MAX);
+        let reached = self.random.known.revision + i64::try_from(queued).unwrap_or(i64::MAX);
         for n in reached..until {
             let put = pb::PutRequest {
                 key: Bytes::from_static(b"ab"),
@@ -173,7 +177,7 @@ impl Script {
             .count();
         Request::Settle {
             stream,
-            revision: self.revision + i64::try_from(queued).unwrap_or(0),
+            revision: self.random.known.revision + i64::try_from(queued).unwrap_or(0),
         }
     }
 }

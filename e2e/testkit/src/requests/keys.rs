@@ -3,10 +3,7 @@
 use bytes::Bytes;
 use rand::RngExt as _;
 
-use super::Script;
-
-pub(super) const NONE: Bytes = Bytes::new();
-pub(super) const ZERO: Bytes = Bytes::from_static(b"\0");
+use super::{NONE, RandomRequests, ZERO};
 
 const KEYS: &[&[u8]] = &[
     b"\0",
@@ -39,8 +36,9 @@ const KEYS: &[&[u8]] = &[
 ];
 const VALUES: &[&[u8]] = &[b"", b"", b"x", b"x", b"y", b"\0", b"\xff", b"x\0", b"a longer value"];
 
-impl Script {
-    pub(super) fn key(&mut self) -> Bytes {
+impl RandomRequests {
+    /// One of few keys; rarely none, or a long one.
+    pub fn key(&mut self) -> Bytes {
         match self.rng.random_range(0..100) {
             0 => NONE,
             1 => vec![b'k'; 300].into(),
@@ -49,12 +47,12 @@ impl Script {
     }
 
     /// A key and a range end.
-    pub(super) fn span(&mut self) -> (Bytes, Bytes) {
+    pub fn span(&mut self) -> (Bytes, Bytes) {
         let key = self.key();
         let range_end = match self.rng.random_range(0..10) {
             0..=3 => NONE,
             4 => ZERO,
-            5..=6 => successor(&key),
+            5..=6 => prefix_end(&key),
             _ => self.key(),
         };
         let key = if range_end == ZERO && self.chance(50) {
@@ -65,7 +63,8 @@ impl Script {
         (key, range_end)
     }
 
-    pub(super) fn value(&mut self) -> Bytes {
+    /// Often one that other keys have, too.
+    pub fn value(&mut self) -> Bytes {
         match self.rng.random_range(0..20) {
             0 => vec![b'v'; 2_000].into(),
             1..=4 => self.rng.random_range(0..1_000_u32).to_string().into(),
@@ -75,7 +74,8 @@ impl Script {
 }
 
 /// The end of the range of all keys with this prefix.
-fn successor(prefix: &[u8]) -> Bytes {
+#[must_use]
+pub fn prefix_end(prefix: &[u8]) -> Bytes {
     let Some(last) = prefix.iter().rposition(|byte| *byte < 0xff) else {
         return ZERO;
     };
@@ -96,7 +96,7 @@ mod tests {
             (b"\xff\xff", b"\0"),
             (b"", b"\0"),
         ] {
-            assert_eq!(successor(prefix), end, "{prefix:?}");
+            assert_eq!(prefix_end(prefix), end, "{prefix:?}");
         }
     }
 }

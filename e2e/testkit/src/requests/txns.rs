@@ -6,13 +6,14 @@ use pb::request_op::Request as Op;
 use rand::RngExt as _;
 use wire::etcdserverpb as pb;
 
-use super::{Script, keys};
+use super::{NONE, RandomRequests, ZERO};
 
 const DEEPEST: u32 = 3;
 const MANY: usize = 130;
 
-impl Script {
-    pub(super) fn txn(&mut self) -> pb::TxnRequest {
+impl RandomRequests {
+    /// A transaction that etcd survives.
+    pub fn txn(&mut self) -> pb::TxnRequest {
         match self.rng.random_range(0..100) {
             0..=29 => self.kubernetes(),
             30..=31 => self.too_many(),
@@ -30,7 +31,7 @@ impl Script {
             target: 2,
             key: key.clone(),
             target_union,
-            range_end: keys::NONE,
+            range_end: NONE,
         };
         let write = if self.chance(70) {
             let lease = if self.chance(20) { self.lease() } else { 0 };
@@ -97,7 +98,7 @@ impl Script {
 
     fn compare(&mut self) -> pb::Compare {
         let (key, range_end) = if self.chance(75) {
-            (self.key(), keys::NONE)
+            (self.key(), NONE)
         } else {
             self.span()
         };
@@ -190,7 +191,7 @@ fn tamed(mut txn: pb::TxnRequest) -> pb::TxnRequest {
             if let Op::RequestDeleteRange(delete) = op
                 && is_endless(delete)
             {
-                delete.range_end = keys::NONE;
+                delete.range_end = NONE;
             }
         });
     }
@@ -198,13 +199,14 @@ fn tamed(mut txn: pb::TxnRequest) -> pb::TxnRequest {
 }
 
 /// True if the transaction may put keys that it deletes: etcd does not compare its puts with a deletion without an end.
-pub(super) fn puts_what_it_deletes(txn: &pb::TxnRequest) -> bool {
+#[must_use]
+pub fn puts_what_it_deletes(txn: &pb::TxnRequest) -> bool {
     let deletes = |op: &Op| matches!(op, Op::RequestDeleteRange(delete) if is_endless(delete));
     any(txn, &deletes) && any(txn, &|op| matches!(op, Op::RequestPut(_)))
 }
 
 fn is_endless(delete: &pb::DeleteRangeRequest) -> bool {
-    delete.range_end == keys::ZERO
+    delete.range_end == ZERO
 }
 
 fn any(txn: &pb::TxnRequest, holds: &dyn Fn(&Op) -> bool) -> bool {
@@ -237,17 +239,15 @@ fn op(request: Op) -> pb::RequestOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::Answer;
-    use crate::request::Request;
 
     #[test]
     fn what_ends_etcd_is_not_asked() {
         let mut keeping = 0;
         for seed in 0..20 {
-            let mut script = Script::new(seed);
+            let mut requests = RandomRequests::new(seed);
             for _ in 0..200 {
                 let (mut keeps, mut endless) = (false, false);
-                visit(&mut tamed(script.any_txn(0)), &mut |op| match op {
+                visit(&mut tamed(requests.any_txn(0)), &mut |op| match op {
                     Op::RequestPut(put) => keeps |= put.ignore_lease || put.ignore_value,
                     Op::RequestDeleteRange(delete) => endless |= is_endless(delete),
                     _ => {}
@@ -257,31 +257,5 @@ mod tests {
             }
         }
         assert!(keeping > 100, "{keeping}");
-    }
-
-    #[test]
-    fn no_compaction_meets_a_txn_that_puts_what_it_deletes() {
-        let (mut script, mut met) = (Script::new(1), 0);
-        for revision in 2..3_000 {
-            let txn = script.any_txn(0);
-            let is_unseen = puts_what_it_deletes(&txn);
-            let header = pb::ResponseHeader {
-                revision,
-                ..pb::ResponseHeader::default()
-            };
-            let answer = pb::TxnResponse {
-                header: Some(header),
-                ..pb::TxnResponse::default()
-            };
-            script.learn(&Request::Txn(txn), &Answer::Txn(answer));
-            if is_unseen {
-                met += 1;
-                for _ in 0..20 {
-                    let compaction = script.compact();
-                    assert!(matches!(&compaction, Request::Compact(compact) if compact.revision != revision));
-                }
-            }
-        }
-        assert!(met > 50, "{met}");
     }
 }
