@@ -76,7 +76,7 @@ fn is_namespace_terminating(status: &Status) -> bool {
 pub(crate) fn message(error: &kube::Error) -> String {
     let text = match error {
         kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists" => {
-            return "it was changed by somebody else meanwhile".to_owned();
+            return "another client changed it at the same time".to_owned();
         }
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
@@ -129,7 +129,7 @@ mod tests {
             "Precondition failed: ResourceVersion in precondition: 17, ResourceVersion in object meta: 18";
         assert_eq!(
             message(&answered(409, "Conflict", precondition)),
-            "it was changed by somebody else meanwhile"
+            "another client changed it at the same time"
         );
         assert_eq!(
             message(&answered(409, "AlreadyExists", "services \"a\" already exists")),

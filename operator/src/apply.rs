@@ -139,7 +139,7 @@ impl Applier<'_> {
                     if let (Step::Resize { pod, .. }, Class::Denied) = (step, error.class()) {
                         let words = error.message();
                         applied.refused_resize = Some(format!(
-                            "{pod} keeps its resources, as the API server forbids it the new ones: {words}"
+                            "{pod} keeps its resources: the API server rejected the new ones: {words}"
                         ));
                     }
                     if applied.failure.as_ref().is_none_or(|_| is_only_monitoring) {
@@ -202,7 +202,7 @@ impl Applier<'_> {
                 Ok(Some(Event::normal(
                     "LeaderTransferred",
                     "HandOver",
-                    format!("{from} handed over to {to}"),
+                    format!("transferred leadership from {from} to {to}"),
                 )))
             }
             Step::Replace { pod, .. } if !self.is_as_planned(pod).await? => {
@@ -237,7 +237,7 @@ impl Applier<'_> {
     }
 
     fn trial_begun(&self) -> Event {
-        let note = format!("made pod {} to try the new template", self.desired.names.trial());
+        let note = format!("created pod {} to try the new template", self.desired.names.trial());
         Event::normal("TrialStarted", "Try", note)
     }
 
@@ -273,7 +273,11 @@ impl Applier<'_> {
             applied.unchanged += 1;
             return Ok(None);
         }
-        let note = format!("took back {} of {}", additions.fields.join(", "), object.key);
+        let note = format!(
+            "removed {} from {}: another client had added it",
+            additions.fields.join(", "),
+            object.key
+        );
         Ok(Some(
             Event::normal("Updated", "TakeBack", note).about(reference(&object.key)),
         ))
@@ -297,7 +301,7 @@ impl Applier<'_> {
                 Ok(Some(Event::normal(
                     "VolumeResized",
                     "ResizeVolume",
-                    format!("asked for {} in {claim}", size.0),
+                    format!("requested {} for volume claim {claim}", size.0),
                 )))
             }
             Step::RetainClaims { set, uid } => {
@@ -305,7 +309,7 @@ impl Applier<'_> {
                 let patch = json!({"metadata": {"uid": uid}, "spec": policy});
                 let sets = self.dynamic(Kind::StatefulSet);
                 gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
-                let note = format!("the volumes of {set} stay when the cluster is deleted");
+                let note = format!("volumes of {set} are retained when the cluster is deleted");
                 Ok(Some(Event::normal("VolumesRetained", "RetainVolumes", note)))
             }
             Step::EndTrial { pod, uid } => {
@@ -323,7 +327,7 @@ impl Applier<'_> {
                 let patch = json!({"metadata": {"uid": uid}, "spec": {"replicas": replicas}});
                 let sets = self.dynamic(Kind::StatefulSet);
                 gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
-                let note = format!("set the number of members of {set} back to {replicas}");
+                let note = format!("reset the replicas of {set} to {replicas}");
                 Ok(Some(Event::normal("ReplicasHeld", "Scale", note)))
             }
             Step::Label { pod, uid, role } => {
@@ -611,17 +615,17 @@ pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
         Step::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
         Step::Apply { object, .. } => format!("apply {}", object.key),
         Step::TakeBack { object, additions, .. } => {
-            format!("take back {} of {}", additions.fields.join(", "), object.key)
+            format!("remove {} from {}", additions.fields.join(", "), object.key)
         }
         Step::Delete { key, .. } => format!("delete {key}"),
         Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
-        Step::RetainClaims { set, .. } => format!("keep the volume claims of {set} when it is deleted"),
-        Step::Try { .. } => format!("make pod {}", names.trial()),
+        Step::RetainClaims { set, .. } => format!("retain the volume claims of {set} when it is deleted"),
+        Step::Try { .. } => format!("create pod {}", names.trial()),
         Step::EndTrial { pod, .. } => format!("delete pod {pod}"),
-        Step::Scale { set, replicas, .. } => format!("set the members of {set} back to {replicas}"),
+        Step::Scale { set, replicas, .. } => format!("reset the replicas of {set} to {replicas}"),
         Step::Label { pod, .. } => format!("label pod {pod}"),
         Step::Resize { pod, .. } => format!("resize pod {pod}"),
-        Step::HandOver { from, to, .. } => format!("hand over from {from} to {to}"),
+        Step::HandOver { from, to, .. } => format!("transfer leadership from {from} to {to}"),
         Step::Replace { pod, .. } => format!("delete pod {pod}"),
     }
 }

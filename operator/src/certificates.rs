@@ -56,15 +56,15 @@ pub(crate) enum Error {
     Malformed,
     #[error("the key does not belong to the certificate")]
     Mismatch,
-    #[error("the certificate is no authority")]
+    #[error("the certificate is not that of an authority")]
     NoAuthority,
     #[error("its entry {0} is missing or wrong")]
     Field(&'static str),
-    #[error("that does not follow on the stored state")]
+    #[error("the step does not follow from the stored state")]
     Transition,
-    #[error("{0} is out of the range of dates")]
+    #[error("{0} is outside the range of dates")]
     Date(Timestamp),
-    #[error("{0:?} is no DNS name")]
+    #[error("{0:?} is not a DNS name")]
     Name(String),
 }
 

@@ -138,7 +138,7 @@ async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
         tokio::select! {
             () = stop.cancelled() => return false,
             () = &mut filling => return true,
-            () = tokio::time::sleep(SLOW) => warn!("still waiting for the first lists of all kinds; no cluster is looked after"),
+            () = tokio::time::sleep(SLOW) => warn!("still waiting for the first lists of all kinds; no cluster is reconciled"),
         }
     }
 }
@@ -147,7 +147,7 @@ async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
 fn note(problem: &controller::Error<Error, watcher::Error>) {
     match problem {
         controller::Error::ReconcilerFailed(..) => {}
-        controller::Error::ObjectNotFound(_) => debug!("a cluster was gone before its pass"),
+        controller::Error::ObjectNotFound(_) => debug!("skipped a cluster that was deleted before its pass"),
         problem => warn!(error = %problem, "a watch was interrupted"),
     }
 }
@@ -227,19 +227,19 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
     let class = problem.class();
     if !class.is_told(failures) {
         match class {
-            Class::Transient => info!(error = words, failures, "a pass failed and will be repeated"),
+            Class::Transient => info!(error = words, failures, "pass failed; will retry"),
             Class::NamespaceTerminating if failures == 1 => {
                 info!(
                     error = words,
-                    "the namespace is being deleted: waiting for the cluster's own deletion"
+                    "namespace is being deleted; waiting for the deletion of the cluster"
                 );
             }
-            _ => debug!(error = words, failures, "a pass will be repeated"),
+            _ => debug!(error = words, failures, "pass will be retried"),
         }
         return;
     }
     if matches!(problem, Error::Panic(_)) {
-        error!(error = words, failures, "a pass panicked");
+        error!(error = words, failures, "pass panicked; will retry");
     } else {
         warn!(error = words, failures, "passes keep failing");
     }
@@ -248,13 +248,13 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
         Ok(Err(unwritten)) => {
             debug!(
                 error = unwritten.message(),
-                "the failure could not be put into the status"
+                "could not write the failure into the status"
             );
             // If the status has no room, for instance because of a megabyte of annotations, only this event reports the problem.
             let event = Event::warning("StatusNotWritten", "Reconcile", words);
             context.events.publish(cluster, event).await;
         }
-        Err(_) => debug!("the failure could not be put into the status in time"),
+        Err(_) => debug!("timed out writing the failure into the status"),
     }
 }
 

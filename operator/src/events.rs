@@ -125,7 +125,7 @@ impl Events {
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, &about).await {
-            debug!(%error, reason = event.reason, "an event was not published");
+            debug!(%error, reason = event.reason, "could not publish an Event");
         }
     }
 
@@ -146,7 +146,7 @@ impl Events {
             secondary,
         };
         if let Err(error) = self.recorder.publish(&event, &cluster.object_ref(&())).await {
-            debug!(%error, reason = event.reason, "an event was not published");
+            debug!(%error, reason = event.reason, "could not publish an Event");
         }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) enum LogFormat {
 fn image(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     if text.is_empty() || !text.chars().all(good) {
-        return Err("an image is a repository, perhaps with a tag or digest".to_owned());
+        return Err("must be a repository, optionally with a tag or digest".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -92,7 +92,7 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err("it is a number from 1 on".to_owned()),
+        _ => Err("must be a number of at least 1".to_owned()),
     }
 }
 
@@ -100,7 +100,7 @@ fn pattern(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let beginning = text.strip_suffix('*').unwrap_or(text);
     if text.is_empty() || !beginning.chars().all(good) {
-        return Err("it is a key such as example.com/team, or the beginning of keys with a * behind".to_owned());
+        return Err("must be a key such as example.com/team, or a prefix of keys followed by *".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -108,7 +108,7 @@ fn pattern(text: &str) -> Result<String, String> {
 fn label(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || text.len() > 63 || !text.chars().all(good) || text.starts_with('-') || text.ends_with('-') {
-        return Err("a name has up to 63 of a-z, 0-9 and -, and no - at its ends".to_owned());
+        return Err("must have 1 to 63 characters of a-z, 0-9 and -, and not begin or end with -".to_owned());
     }
     Ok(text.to_owned())
 }

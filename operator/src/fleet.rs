@@ -130,11 +130,11 @@ fn admit(
     let is_unwell =
         |cluster: &&&Arc<KubeBrainCluster>| is(cluster, "Stalled", "True") || is(cluster, "Degraded", "True");
     if let Some(failed) = moving.iter().find(is_unwell) {
-        return Err(format!("{} is not well with it", named(failed)));
+        return Err(format!("{} is not healthy with it", named(failed)));
     }
     match moving.first() {
         Some(first) if moving.len() >= most && first.spec.paused => {
-            Err(format!("{} is paused before all its members run it", named(first)))
+            Err(format!("{} is paused and not all its members run it yet", named(first)))
         }
         Some(first) if moving.len() >= most => Err(format!("{} is rolled out first", named(first))),
         _ => {
@@ -251,7 +251,7 @@ mod tests {
         change(&mut all[0], |cluster| set(cluster, "Degraded", "True"));
         assert_eq!(admitted(&all, &mut begun, 3), ["c0"], "no other one begins");
         let why = admit(&all[1], &all, &mut begun, (NEW, 3)).unwrap_err();
-        assert_eq!(why, "brains/c0 is not well with it");
+        assert_eq!(why, "brains/c0 is not healthy with it");
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         });
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
         let why = admit(&all[1], &all, &mut BTreeSet::new(), (NEW, 1)).unwrap_err();
-        assert_eq!(why, "brains/c0 is paused before all its members run it");
+        assert_eq!(why, "brains/c0 is paused and not all its members run it yet");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Installation {
         }
         let own = self.own.as_deref().unwrap_or_default();
         let note = format!(
-            "the operator {other} looks after this cluster, and {own} leaves it alone: have them look after other namespaces each, or choose one by the annotation {MANAGED_BY_INSTALLATION}"
+            "the operator {other} manages this cluster, so {own} does not change it: give each operator its own namespaces, or choose one with the annotation {MANAGED_BY_INSTALLATION}"
         );
         warn!("{note}");
         let event = Event::warning("ManagedElsewhere", "Reconcile", note);
@@ -119,7 +119,7 @@ impl Installation {
         let lease = match tokio::time::timeout(READ, api.get_opt(name)).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(error)) => {
-                debug!(%error, other, "the Lease of another installation cannot be read");
+                debug!(%error, other, "cannot read the Lease of another installation");
                 return true;
             }
             Err(_) => return true,
@@ -143,7 +143,7 @@ impl Installation {
         }
         let lives = now.duration_since(seen.changed) < SILENT;
         if !lives {
-            info!(other, "another installation is gone: its clusters are taken over");
+            info!(other, "another installation no longer exists; taking over its clusters");
         }
         lives
     }

@@ -80,7 +80,7 @@ fn compete(lock: LeaseLock, mut election: Config) -> anyhow::Result<(Elector<Lea
 /// The Lease was lost.
 pub(crate) async fn run(elector: Elector<LeaseLock>, stop: CancellationToken) -> anyhow::Result<()> {
     elector.run(stop).await?;
-    info!("the Lease is released");
+    info!("released the Lease");
     Ok(())
 }
 

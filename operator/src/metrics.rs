@@ -161,13 +161,13 @@ impl Metrics {
             replicas: gauges(
                 r,
                 "kubebrain_cluster_spec_replicas",
-                "Members that a cluster shall have",
+                "Desired members of a cluster",
                 &["namespace", "name"],
             ),
             certificates: gauges(
                 r,
                 "kubebrain_certificate_expiry_timestamp_seconds",
-                "Unix time at which a certificate ends",
+                "Unix time at which a certificate expires",
                 &["namespace", "name", "secret"],
             ),
             renewals: gauges(
@@ -179,14 +179,14 @@ impl Metrics {
             authorities: gauges(
                 r,
                 "kubebrain_certificate_authority_expiry_timestamp_seconds",
-                "Unix time at which the certificate authority of a cluster ends",
+                "Unix time at which the certificate authority of a cluster expires",
                 &["namespace", "name"],
             ),
             expiry: add(
                 r,
                 IntGauge::with_opts(opts(
                     "certificate_expiry_timestamp_seconds",
-                    "Unix time at which the first of all certificates ends; 0 if there is none",
+                    "Unix time at which the first certificate expires; 0 if there is none",
                 )),
             ),
             registry,

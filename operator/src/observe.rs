@@ -177,7 +177,7 @@ async fn ask(
     identity: &Result<Option<Identity>, String>,
 ) -> BTreeMap<String, Result<Answer, Silence>> {
     let late = || {
-        let text = "it was not asked in time: other members do not answer";
+        let text = "it was not queried in time: other members do not answer";
         Err(Silence::from(text.to_owned()))
     };
     let mut answers: BTreeMap<String, Result<Answer, Silence>> =
@@ -185,7 +185,7 @@ async fn ask(
     let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
         let pod = member.pod;
         let Ok(_permit) = prober.0.acquire().await else {
-            return (pod, Err(Silence::from("the operator is ending".to_owned())));
+            return (pod, Err(Silence::from("the operator is shutting down".to_owned())));
         };
         let answer = match identity {
             Ok(identity) => probe::ask(&member.address, &member.host, identity.as_ref()).await,
@@ -220,7 +220,7 @@ pub(crate) fn identity(
     desired: &Desired,
     observed: &Observed,
 ) -> Result<Option<Identity>, String> {
-    let missing = || "the operator's certificate is not there yet".to_owned();
+    let missing = || "the operator's certificate does not exist yet".to_owned();
     match cluster.spec.tls.mode {
         TlsMode::Disabled => Ok(None),
         TlsMode::Operator => stored(cluster, desired, observed).ok_or_else(missing).map(Some),

@@ -97,7 +97,7 @@ async fn member(
     let text = match (reply.status, &refusal) {
         (StatusCode::OK, _) => return Ok(Answer::parse(&reply.body)?),
         (StatusCode::NOT_FOUND, _) => {
-            "it does not know /member: its version is older than this operator supports".to_owned()
+            "it has no /member endpoint: its version is older than this operator supports".to_owned()
         }
         (_, Some(refusal)) => format!("it does not serve: {}", refusal.message),
         (other, None) => format!(
@@ -160,7 +160,7 @@ fn client_port(address: &str) -> Result<SocketAddr, String> {
     }
     let ip: IpAddr = address
         .parse()
-        .map_err(|_| format!("its pod has {:?} for an address", clean(address, TEXT)))?;
+        .map_err(|_| format!("the address of its pod is invalid: {:?}", clean(address, TEXT)))?;
     let port = u16::try_from(CLIENT_PORT).map_err(|_| "the client port is out of range".to_owned())?;
     Ok(SocketAddr::new(ip, port))
 }

@@ -127,7 +127,7 @@ pub(crate) async fn reconcile(
     let clusters = api_of(context, &namespace);
     let Some(late) = catch_up(context, &namespace, &name)
         .await
-        .map_err(api("reading an object again"))?
+        .map_err(api("re-reading an object"))?
     else {
         return Ok(Some(Ended {
             outcome: Outcome::Behind,
@@ -162,7 +162,7 @@ pub(crate) async fn reconcile(
             Ok(()) => cluster.status = Some(begun),
             // The CRD is older than this operator: the running cluster is managed nevertheless.
             Err(error) if cluster.status.is_some() && error.class() == Class::Invalid => {
-                debug!(error = error.message(), "the status cannot name this installation");
+                debug!(error = error.message(), "cannot record this installation in the status");
             }
             Err(error) => return Err(error),
         }
@@ -170,7 +170,7 @@ pub(crate) async fn reconcile(
     // The finalizer must be set before any key is stored that it must wipe.
     wipe::guard(&clusters, &cluster).await?;
     let given = context.given_secrets.of(&cluster).await;
-    let given = given.map_err(api("looking at the objects"))?;
+    let given = given.map_err(api("reading the objects"))?;
     let desired = admitted(context, &cluster, read(context, &cluster, &given));
     if let Some(moving) = moved(&cluster, &desired) {
         // Record this before any write with the new image: an operator that restarts in between sees from it that the cluster has begun.
@@ -251,7 +251,7 @@ async fn act(
 ) -> Result<Ended, Error> {
     let mut observed = observe(context, cluster, desired, late)
         .await
-        .map_err(api("looking at the objects"))?;
+        .map_err(api("reading the objects"))?;
     let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
     // If applies changed nothing, plan a second time: the pass then continues as if these objects were as wanted.
     for _ in 0..2 {

@@ -239,7 +239,7 @@ fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
     let expressions = selector.match_expressions.as_ref().is_some_and(|all| !all.is_empty());
     if !labels || expressions {
         return Err(invalid(
-            "workload.selector: set matchLabels, and no matchExpressions: Services select pods by labels alone",
+            "workload.selector: set matchLabels and no matchExpressions: Services select pods only by labels",
         ));
     }
     Ok(())
@@ -257,7 +257,7 @@ fn pod_template(
         .and_then(|pod| pod.service_account_name.as_ref());
     if let Some(account) = account.filter(|account| **account != names.cluster && !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
-            "pod.serviceAccountName {account:?}: brains have no other identity than their own; or have the operator started with --allow-unsafe-pods"
+            "pod.serviceAccountName {account:?}: brains may not use another service account; to allow it, start the operator with --allow-unsafe-pods"
         )));
     }
     if let Some(why) = labels::malformed(cluster) {
@@ -266,7 +266,7 @@ fn pod_template(
     let allowed = &settings.allowed_pod_metadata;
     if let Some(why) = pod_template::metadata::inherited(cluster, allowed).filter(|_| !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
-            "{why}; or have the operator started with --allow-unsafe-pods"
+            "{why}; to allow it, start the operator with --allow-unsafe-pods"
         )));
     }
     let Some(template) = &cluster.spec.pod_template else {
@@ -277,7 +277,7 @@ fn pod_template(
     }
     if let Some(why) = pod_template::excess(cluster, names, template, allowed).filter(|_| !settings.allow_unsafe_pods) {
         return Err(invalid(format!(
-            "{why}; or have the operator started with --allow-unsafe-pods"
+            "{why}; to allow it, start the operator with --allow-unsafe-pods"
         )));
     }
     Ok(Some(template.clone()))

@@ -36,7 +36,7 @@ use crate::stores::received::Stub;
 /// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has released the dependents.
 const ORPHAN: &str = "orphan";
 /// Reason why the keys of such a cluster are kept.
-const ORPHANED: &str = "the cluster was deleted without its objects, so its members go on";
+const ORPHANED: &str = "the cluster was deleted without its objects, so its members keep running";
 /// Maximum number of pods that are read in a pass.
 const PODS: usize = 16;
 /// Pause before a failed Job is replaced.
@@ -153,7 +153,7 @@ fn released(cluster: &KubeBrainCluster) -> Option<Event> {
         .get(SKIP_WIPE)
         .is_some_and(|value| value == "true")
     {
-        return Some(kept(cluster, "the annotation kubebrain.io/skip-wipe says so"));
+        return Some(kept(cluster, "the annotation kubebrain.io/skip-wipe is set"));
     }
     if cluster.finalizers().iter().any(|finalizer| finalizer == ORPHAN) {
         return Some(kept(cluster, ORPHANED));
@@ -173,7 +173,7 @@ fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
     let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
     let prefix = storage.and_then(|storage| storage.key_prefix.as_ref());
     let prefix = prefix.map_or_else(String::new, |prefix| format!(" below {prefix:?}"));
-    Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} stay in TiKV: {why}"))
+    Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} remain in TiKV: {why}"))
 }
 
 /// Takes the next step. Objects are read from the API server, because the stores may lag.
@@ -189,13 +189,13 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     let desired = reconcile::read(context, cluster, &Given::default());
     // If the spec cannot be applied, the pinned storage is used.
     if desired.refusal().is_some() && !has_stored(cluster) {
-        let event = kept(cluster, "the spec was never acted on, so nothing was stored");
+        let event = kept(cluster, "the spec was never applied, so nothing was stored");
         return Ok(Progress::Done(Box::new(event)));
     }
     let tikv = desired.storage.tikv().filter(|tikv| !tikv.pd_endpoints.is_empty());
     let Some(tikv) = tikv else {
         let message = format!(
-            "no TiKV cluster is known to wipe the keys from: set the annotation {SKIP_WIPE}=true to let them stay"
+            "the TiKV cluster that holds the keys is unknown: set the annotation {SKIP_WIPE}=true to keep them"
         );
         return Ok(Progress::Trouble(message));
     };
@@ -215,8 +215,8 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
             context.events.publish_about_namespace(&namespace, &name, &event).await;
             return Ok(Progress::Done(Box::new(event)));
         }
-        made.map_err(api("making the Job of the wipe"))?;
-        return Ok(Progress::Waiting(format!("Job {} is made", desired.names.wipe())));
+        made.map_err(api("creating the Job of the wipe"))?;
+        return Ok(Progress::Waiting(format!("created Job {}", desired.names.wipe())));
     };
     let uid = cluster.uid().unwrap_or_default();
     if ownership::of(&job.metadata, &name, &uid) != Ownership::Ours {
@@ -237,14 +237,14 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     }
     if is_outdated(&job, &wanted) {
         delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
-        let message = format!("Job {} is made anew: the spec changed", job.name_any());
+        let message = format!("recreating Job {}: the spec changed", job.name_any());
         return Ok(Progress::Waiting(message));
     }
     let why = failure(context, &namespace, &job).await?;
     let Some(failed) = ended("Failed") else {
         return Ok(match why {
             Some(why) => Progress::Trouble(why),
-            None => Progress::Waiting(format!("Job {} runs", job.name_any())),
+            None => Progress::Waiting(format!("Job {} is running", job.name_any())),
         });
     };
     let since = failed.last_transition_time.as_ref().map(|time| time.0);

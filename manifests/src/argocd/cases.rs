@@ -103,7 +103,7 @@ pub(super) fn health() -> Vec<Health> {
             ..case(
                 "new",
                 "Progressing",
-                "The operator has not looked at the cluster yet",
+                "The operator has not reconciled the cluster yet",
                 &[],
             )
         },

@@ -50,17 +50,17 @@ pub(crate) fn leaf(
 /// Describes a change of the authority for an error message.
 pub(super) fn describe(change: &Change, names: &Names) -> String {
     let authority = names.authority();
-    let phase = |phase: Phase| format!("take {authority} to the phase {}", phase.as_str());
+    let phase = |phase: Phase| format!("move {authority} to the phase {}", phase.as_str());
     match change {
         Change::Create { .. } => format!("create the certificate authority {authority}"),
-        Change::Recreate { .. } => format!("make a new key for the lost certificate authority {authority}"),
-        Change::Adopt { .. } => format!("take the given certificate authority into {authority}"),
+        Change::Recreate { .. } => format!("create a new key for the lost certificate authority {authority}"),
+        Change::Adopt { .. } => format!("import the given certificate authority into {authority}"),
         Change::Renew | Change::Renewed { .. } => format!("renew the certificate authority {authority}"),
         Change::Replace { .. } => phase(Phase::Publishing),
         Change::Issue => phase(Phase::Issuing),
         Change::Retire => phase(Phase::Retiring),
         Change::Finish => phase(Phase::Stable),
-        Change::Published => format!("note in {authority} that its bundle is published"),
+        Change::Published => format!("record in {authority} that its bundle is published"),
         Change::Keep => format!("apply Secret {authority}"),
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
         ),
         Change::Adopt { .. } => (
             "AuthorityAdopted",
-            format!("took the given certificate authority into {authority}"),
+            format!("imported the given certificate authority into {authority}"),
         ),
         Change::Renew | Change::Renewed { .. } => (
             "AuthorityRenewed",
@@ -87,13 +87,13 @@ pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
         ),
         Change::Issue => (
             "AuthorityIssuing",
-            format!("the new key of {authority} signs from now on"),
+            format!("the new key of {authority} now signs certificates"),
         ),
         Change::Retire => (
             "AuthorityRetiring",
-            format!("the former certificate of {authority} is trusted no more"),
+            format!("the former certificate of {authority} is no longer trusted"),
         ),
-        Change::Finish => ("AuthorityReplaced", format!("the key of {authority} is replaced")),
+        Change::Finish => ("AuthorityReplaced", format!("replaced the key of {authority}")),
         Change::Published | Change::Keep => return None,
     };
     Some(Event::normal(reason, "IssueCertificate", note).about(reference(&Key::new(Kind::Secret, authority))))

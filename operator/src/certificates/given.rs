@@ -54,12 +54,12 @@ pub(crate) fn check(
     let wrong = |key: &str, what: &str| Problem::new("SecretInvalid", format!("Secret {secret}, key {key}: {what}"));
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
         .collect::<Result<_, _>>()
-        .map_err(|_| wrong("tls.crt", "it is no certificate in PEM"))?;
+        .map_err(|_| wrong("tls.crt", "it is not a certificate in PEM"))?;
     let (first, rest) = chain
         .split_first()
         .ok_or_else(|| wrong("tls.crt", "it holds no certificate in PEM"))?;
     let inspected = Inspected::read(&pair.certificate).map_err(|error| wrong("tls.crt", &error.to_string()))?;
-    if !fits(&pair.key, &inspected).ok_or_else(|| wrong("tls.key", "it is no private key in PEM"))? {
+    if !fits(&pair.key, &inspected).ok_or_else(|| wrong("tls.key", "it is not a private key in PEM"))? {
         return Err(wrong("tls.key", "it does not belong to the certificate in tls.crt"));
     }
     if purpose.common_name.is_some_and(|name| name != inspected.common_name) {
@@ -91,8 +91,8 @@ pub(crate) fn check(
         .build()
         .map_err(|error| Problem::new("NotTrusted", format!("the given bundle cannot be used: {error}")))?;
     for host in &purpose.hosts {
-        let name =
-            ServerName::try_from(host.as_str()).map_err(|_| wrong("tls.crt", &format!("{host:?} is no DNS name")))?;
+        let name = ServerName::try_from(host.as_str())
+            .map_err(|_| wrong("tls.crt", &format!("{host:?} is not a DNS name")))?;
         verifier
             .verify_server_cert(first, rest, &name, &[], at)
             .map_err(|error| refused(&error, Some(host)))?;
@@ -129,7 +129,7 @@ fn refusal(secret: &str, error: &rustls::Error, host: Option<&str>, certificate:
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => Problem::new(
             "Expired",
             format!(
-                "{at}: it or what signed it has ended; it was valid until {}",
+                "{at}: it or its issuer has expired; it was valid until {}",
                 certificate.not_after
             ),
         ),

@@ -54,13 +54,13 @@ pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
         };
     }
     if !gates.published {
-        return Next::Wait("the bundle has to be published".to_owned());
+        return Next::Wait("waiting for the bundle to be published".to_owned());
     }
     let Some(published) = state.published else {
         return Next::Do(Change::Published);
     };
     if let Some(why) = &gates.distrust {
-        return Next::Wait(format!("all members have to trust the new bundle: {why}"));
+        return Next::Wait(format!("waiting for all members to trust the new bundle: {why}"));
     }
     match state.phase {
         Phase::Stable => Next::Nothing,
@@ -74,7 +74,7 @@ pub(crate) fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
         }
         Phase::Issuing => {
             if let Some(why) = &gates.outdated {
-                return Next::Wait(format!("all members have to use their new certificates: {why}"));
+                return Next::Wait(format!("waiting for all members to use their new certificates: {why}"));
             }
             let to = (Phase::Retiring, state.generation);
             gate(gates, to, published.max(gates.issued), now).unwrap_or(Next::Do(Change::Retire))
@@ -97,7 +97,7 @@ fn gate(gates: &Gates, (to, generation): (Phase, i32), from: Timestamp, now: Tim
         }
         Advance::Auto => {
             let at = from.checked_add(gates.propagation).unwrap_or(Timestamp::MAX);
-            (now < at).then(|| Next::Wait(format!("clients have until {at} to load what was published")))
+            (now < at).then(|| Next::Wait(format!("clients have until {at} to load the published bundle")))
         }
     }
 }

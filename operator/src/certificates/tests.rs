@@ -209,7 +209,10 @@ fn an_authority_that_cannot_sign_is_refused() {
         load(&good.pair().certificate, &other.pair().key),
         "the key does not belong to the certificate"
     );
-    assert_eq!(load(&leaf.certificate, &leaf.key), "the certificate is no authority");
+    assert_eq!(
+        load(&leaf.certificate, &leaf.key),
+        "the certificate is not that of an authority"
+    );
 }
 
 /// Returns the reason to reissue a certificate that was issued now for the server and `a.example`; empty if there is none.

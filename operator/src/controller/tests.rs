@@ -202,7 +202,7 @@ async fn a_conflict_ends_the_pass_in_silence() {
     let problem = pass(&rig).await.unwrap_err();
     assert_eq!(
         problem.to_string(),
-        "could not issue the certificate dev-peer-tls: it was changed by somebody else meanwhile"
+        "could not issue the certificate dev-peer-tls: another client changed it at the same time"
     );
     let sets = rig
         .api

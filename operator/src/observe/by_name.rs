@@ -48,7 +48,7 @@ pub(crate) async fn ask(
             // Compare the code: an API server that does not know the group answers without a reason.
             Err(kube::Error::Api(status)) if status.code == 404 => Found::Nothing,
             Err(error) if is_optional(key.kind) => {
-                debug!(%error, kind = resource.kind, name = key.name, "an object of an optional kind cannot be read");
+                debug!(%error, kind = resource.kind, name = key.name, "cannot read an object of an optional kind");
                 Found::Unknown
             }
             found => found?.map_or(Found::Nothing, |object| {

@@ -40,7 +40,7 @@ pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i
     let found = match list_kept(&events, params, EVENTS, |_| true).await {
         Ok(found) => found,
         Err(error) => {
-            debug!(%error, "Events of a controller cannot be read");
+            debug!(%error, "cannot read the Events of a controller");
             return None;
         }
     };

@@ -40,8 +40,7 @@ pub(crate) fn terminating(desired: &Desired, observed: &Observed) -> Option<Refu
     desired.storage.embedded()?;
     let (claim, pod) = held_by_pods(observed).next()?;
     let message = format!(
-        "the volume claim {claim} is being deleted, and its data is lost when the pod {pod} ends: copy the data out first, such as by \
-         etcdctl snapshot save, then delete that pod; nothing is changed until then"
+        "the volume claim {claim} is being deleted, and its data is lost when the pod {pod} ends: copy the data out first, for example with etcdctl snapshot save, then delete that pod; the operator changes nothing until then"
     );
     Some(Refusal {
         reason: TERMINATING,

@@ -24,7 +24,7 @@ pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option
     Some(Refusal {
         reason: "DowngradeRefused",
         message: format!(
-            "{runs} runs{written}, and {wanted} may not read what is stored: set spec.version to {runs}, or annotate the cluster with {ALLOW_DOWNGRADE}={wanted}"
+            "{runs} runs{written}, and {wanted} may not be able to read the stored data: set spec.version to {runs}, or annotate the cluster with {ALLOW_DOWNGRADE}={wanted}"
         ),
     })
 }

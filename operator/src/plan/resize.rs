@@ -71,7 +71,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
 /// with more room. If its node can never give the resources, there may be no other node that can: the member stays until a user deletes its
 /// pod. A member that does not run only at the moment stays, too.
 pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bool, bool)) -> Option<&'static str> {
-    const MEMORY: &str = "a brain shares out its memory when it starts, and its limit of memory changes";
+    const MEMORY: &str = "a brain divides its memory only at startup, and its memory limit changes";
     let has = |key| pod.annotations().get(key).map(String::as_str) == Some(wanted);
     let (limit, present) = (limit(set), present(pod));
     let grows_first = is_only && runs && present.is_some() && present < limit && !has(RESIZE_REFUSED);
@@ -86,7 +86,7 @@ pub(super) fn blocker(pod: &Pod, wanted: &str, set: &Value, (is_only, runs): (bo
     }
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
     let stays = waits || is_only;
-    (is_infeasible(pod) && !stays).then_some("its node cannot give it the resources")
+    (is_infeasible(pod) && !stays).then_some("its node does not have the resources")
 }
 
 /// Returns true if the node of a pod can never give it the requested resources.
@@ -101,21 +101,21 @@ pub(super) fn waits(pod: &Pod) -> Option<String> {
     let waits = pod.annotations().contains_key(MEMORY_RESIZED);
     if let Some(state) = reason(pod, "PodResizePending").filter(|_| waits) {
         return Some(format!(
-            "{name} keeps its memory, as its node cannot give it more ({state}): make room there, or delete the pod to move it"
+            "{name} keeps its memory because its node does not have more ({state}): free memory on the node, or delete the pod to move it"
         ));
     }
     if let Some(condition) = condition(pod, "PodResizePending").filter(|it| it.reason.as_deref() == Some("Infeasible"))
     {
         let why = condition.message.as_deref().unwrap_or("Infeasible");
         return Some(format!(
-            "{name} keeps its resources, as its node can never give it the new ones ({why}): change the spec, or delete the pod to move it to a larger node"
+            "{name} keeps its resources because its node can never provide the new ones ({why}): change the spec, or delete the pod to move it to a larger node"
         ));
     }
     let is_given = given(pod) == memory(pod);
     (waits && !is_given).then(|| {
         let state = reason(pod, "PodResizeInProgress").filter(|state| !state.is_empty());
         let state = state.map_or_else(String::new, |state| format!(" ({state})"));
-        format!("{name} is restarted with its new limit of memory when its node has given it that{state}")
+        format!("{name} restarts with its new memory limit once its node has provided it{state}")
     })
 }
 

@@ -154,7 +154,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         .find_map(|pod| Some((pod.name_any(), blocker(pod)?)));
     act(plan, &members, choice);
     if let (Some((pod, why)), Some(waiting)) = (blocker, &mut plan.rollout.waiting) {
-        *waiting = format!("{waiting}; {pod} is to be replaced: {why}");
+        *waiting = format!("{waiting}; {pod} must be replaced: {why}");
     }
 }
 
@@ -197,7 +197,7 @@ fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &
         });
     }
     plan.rollout.step = Some("HandOver");
-    plan.rollout.waiting = Some(format!("{} shall lead instead of {}", asked.to, asked.from));
+    plan.rollout.waiting = Some(format!("transferring leadership to {} from {}", asked.to, asked.from));
     plan.rollout.hand_over = Some(asked);
 }
 

@@ -23,7 +23,7 @@ pub(super) fn unfit_authority(desired: &Desired, observed: &Observed) -> Option<
         Some(Refusal {
             reason,
             message: format!(
-                "{what}: storage.tikv.tls.caSecretRef names it, and no pod is made or replaced without it"
+                "{what}: storage.tikv.tls.caSecretRef names it, and the operator creates and replaces no pod without it"
             ),
         })
     };
@@ -55,7 +55,7 @@ pub(super) fn missing_keys(cluster: &KubeBrainCluster, observed: &Observed) -> O
     is_missing.then(|| Refusal {
         reason: SECRET_MISSING,
         message: format!(
-            "Secret {name} does not exist: jwtSecretRef names it, and no pod is made or replaced without it"
+            "Secret {name} does not exist: jwtSecretRef names it, and the operator creates and replaces no pod without it"
         ),
     })
 }
@@ -77,11 +77,11 @@ pub(super) fn changed(desired: &Desired, observed: &Observed) -> Option<Refusal>
         .or_else(|| answers.clone().next().map(|(_, id)| id))?;
     if let Some((pod, id)) = answers.find(|(_, id)| *id != pinned) {
         return Some(refusal(format!(
-            "{pod} runs on the TiKV cluster {id}, and the data lies in {pinned}: have storage.tikv lead to that cluster again"
+            "{pod} runs on the TiKV cluster {id}, but the data is in {pinned}: change storage.tikv so that it refers to that cluster again"
         )));
     }
     let referenced = tikv.referenced_id.as_ref().filter(|id| *id != pinned)?;
     Some(refusal(format!(
-        "storage.tikv.clusterRef leads to the TiKV cluster {referenced}, and the data lies in {pinned}: have it lead to that cluster again"
+        "storage.tikv.clusterRef refers to the TiKV cluster {referenced}, but the data is in {pinned}: change it so that it refers to that cluster again"
     )))
 }

@@ -50,18 +50,21 @@ pub(super) fn replaced(cluster: &KubeBrainCluster, desired: &Desired, observed: 
                 .filter_map(refusal_of(observed))
                 .find(|(_, refusal)| refusal.code == MISSING)?;
             let what = format!("{pod} does not find the store {pinned}: {}", refusal.message);
-            (what, "have storage.tikv lead to it again, or restore it")
+            (
+                what,
+                "change storage.tikv so that it refers to that store again, or restore it",
+            )
         }
         Storage::Unmanaged => return None,
     };
     let anew = match accepted_store(cluster) {
-        Some(accepted) if accepted == pinned => ", which has to be removed first: the present one was acted on before",
+        Some(accepted) if accepted == pinned => ", which must be removed first: the present one was already used",
         _ => "",
     };
     Some(Refusal {
         reason: DATA_REPLACED,
         message: format!(
-            "{what}; {back}, or give that store up and go on with what is there by the annotation {ACCEPT_STORE}={pinned}{anew}"
+            "{what}; {back}, or abandon that store and continue with the present one: set the annotation {ACCEPT_STORE}={pinned}{anew}"
         ),
     })
 }
@@ -72,7 +75,7 @@ fn other_than(pinned: &String, desired: &Desired, observed: &Observed) -> Option
     match answer(desired, observed).and_then(|answer| answer.cluster.as_ref()) {
         Some(found) if found == pinned => None,
         Some(found) => Some(format!(
-            "{member} serves the store {found}, and the data lies in {pinned}"
+            "{member} serves the store {found}, but the data is in {pinned}"
         )),
         None => {
             let pod = observed.pods.iter().find(|pod| pod.name_any() == member)?;
@@ -100,7 +103,7 @@ pub(super) fn waits_for_lost(pod: &Pod, desired: &Desired) -> Option<&'static st
         let (mut variables, mut args) = (container.env.iter().flatten(), container.args.iter().flatten());
         variables.any(|variable| variable.name == STORE_ID) || args.any(|arg| arg == EXISTING)
     });
-    (waits && !is_ready(pod) && desired.store.is_none()).then_some("the store that it waits for is given up")
+    (waits && !is_ready(pod) && desired.store.is_none()).then_some("the store that it waits for is abandoned")
 }
 
 /// Returns pods that are not the member with the data: all but the first one, and any that serves another store.

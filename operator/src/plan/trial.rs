@@ -101,13 +101,13 @@ pub(super) fn holds_back(
         }
         (Some(_), None) => {
             end(plan);
-            format!("{name} of another template ends first")
+            format!("{name} of another template must end first")
         }
         (Some(_), Some(pod)) => match outcome(pod, observed) {
             Outcome::Passed => return false,
             Outcome::Untestable => {
                 let note = format!(
-                    "the brain of the new template does not know --check, so the template replaces {member} untried"
+                    "the brain of the new template does not support --check, so {member} is replaced without a trial"
                 );
                 plan.untried = Some(Event::warning("TrialSkipped", "Try", note));
                 return false;
@@ -120,7 +120,7 @@ pub(super) fn holds_back(
                     end(plan);
                     plan.lost_trial = true;
                 }
-                format!("{name} was ended by somebody else and is made anew: {why}")
+                format!("another client ended {name}; it will be created again: {why}")
             }
             Outcome::Lost(why) | Outcome::Failed(why) => {
                 plan.blocker = Some(failed(&desired.names, &why));
@@ -138,7 +138,7 @@ pub(crate) fn failed(names: &Names, why: &str) -> Refusal {
     Refusal {
         reason: TRIAL_FAILED,
         message: format!(
-            "the new template does not run, so {member} keeps the one that it has: {why}; change the spec, delete the pod {name} to try it again, or skip the trial by the annotation {SKIP_TRIAL}=true"
+            "the new template does not run, so {member} keeps its present one: {why}; change the spec, delete the pod {name} to try again, or skip the trial with the annotation {SKIP_TRIAL}=true"
         ),
     }
 }

@@ -131,7 +131,7 @@ impl Target {
             404 => anyhow::anyhow!(
                 "this API server does not know {what}: the definition of KubeBrainCluster is not installed (manifests/yaml/crd)"
             ),
-            409 => anyhow::anyhow!("{what} was changed by somebody else meanwhile: try again"),
+            409 => anyhow::anyhow!("another client changed {what} at the same time: try again"),
             _ => anyhow::anyhow!("could not {verb} {what}: {}", status.message),
         }
     }

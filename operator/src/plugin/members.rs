@@ -72,7 +72,7 @@ async fn ask_one(target: &Target, pod: &str) -> Result<Answer, Unanswered> {
         return Err(failed(format!("it answered {}", status.as_u16())));
     }
     let body = Limited::new(answer.into_body(), LONGEST).collect().await;
-    let body = body.map_err(|error| failed(format!("its answer is not understood: {error}")))?;
+    let body = body.map_err(|error| failed(format!("its answer cannot be decoded: {error}")))?;
     Answer::parse(&body.to_bytes()).map_err(failed)
 }
 

@@ -105,14 +105,12 @@ async fn members_of(target: &Target, cluster: &KubeBrainCluster, observed: &mut 
     match asked.not_asked {
         None => {
             observed.probes = asked.answers;
-            "members were asked through the API server".to_owned()
+            "members were queried through the API server".to_owned()
         }
         Some(why) => {
             observed.probes = members::by_status(cluster.status.as_ref());
             observed.probes.retain(|pod, _| pods.contains(pod));
-            format!(
-                "who leads and what members run is from the status, and which certificates they use is not known: {why}"
-            )
+            format!("leader and versions are from the status, and the certificates in use are unknown: {why}")
         }
     }
 }
@@ -122,7 +120,7 @@ fn versions(cluster: &KubeBrainCluster) -> Option<String> {
     const OWN: &str = env!("CARGO_PKG_VERSION");
     let status = cluster.status.as_ref();
     match status.and_then(|status| status.operator_version.as_deref()) {
-        None => Some("no operator has looked at this cluster yet".to_owned()),
+        None => Some("no operator has reconciled this cluster yet".to_owned()),
         Some(OWN) => None,
         Some(other) => Some(format!("the operator is of version {other}, this planner of {OWN}")),
     }
@@ -182,7 +180,7 @@ impl Report {
             .extend(foreign.map(|key| format!("{key} is not owned by this cluster: delete or rename it")));
         let former = plan.former.iter();
         self.waits_for
-            .extend(former.map(|key| format!("{key} of a deleted cluster of the same name is not gone yet")));
+            .extend(former.map(|key| format!("{key} of a deleted cluster of the same name still exists")));
         if !plan.fixed.is_empty() {
             self.waits_for
                 .push(format!("the StatefulSet cannot change {}", plan.fixed.join(", ")));
@@ -211,8 +209,8 @@ impl fmt::Display for Report {
             writeln!(f, "  {number}. {step}")?;
         }
         let lists = [
-            ("Held back:", &self.held_back),
-            ("Waits for:", &self.waits_for),
+            ("Blocked:", &self.held_back),
+            ("Waiting:", &self.waits_for),
             ("Note:", &self.notes),
         ];
         for (title, lines) in lists.into_iter().filter(|(_, lines)| !lines.is_empty()) {

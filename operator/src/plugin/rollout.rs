@@ -60,7 +60,7 @@ pub(super) async fn until_transferred(
         let status = cluster.status.as_ref();
         let is_handled = status.and_then(|status| status.last_handled_transfer.as_deref()) == Some(wish);
         if is_handled {
-            return Seen::Done("the operator has dealt with it".to_owned());
+            return Seen::Done("the operator has handled it".to_owned());
         }
         let waiting = status.and_then(|status| status.rollout.as_ref()?.waiting_for.clone());
         Seen::NotYet(waiting.map_or("waiting for the operator".to_owned(), |why| {
@@ -76,7 +76,7 @@ pub(super) async fn until_transferred(
         Some(leader) if wanted.is_some_and(|wanted| wanted == leader) => Seen::Done(format!("{leader} leads")),
         Some(leader) if wanted.is_none() && before.as_deref() != Some(leader) => Seen::Done(format!("{leader} leads")),
         Some(leader) => Seen::NotYet(format!("{leader} still leads")),
-        None => Seen::NotYet("no leader is known".to_owned()),
+        None => Seen::NotYet("the leader is unknown".to_owned()),
     };
     watch(target, name, deadline.min(Instant::now() + LEADER), out, moved).await
 }
@@ -102,14 +102,14 @@ pub(super) async fn until_restart_is_taken(
         match handled {
             // A restart time in the future hides every other request.
             Some(handled) if lies_ahead(handled) => Seen::NotYet(format!(
-                "the operator still goes by a restart at {handled}, which lies ahead"
+                "the operator still uses a restart time in the future, {handled}"
             )),
             Some(handled) if wished.is_some_and(|wished| handled >= wished) => {
                 Seen::Done("the operator restarts the members".to_owned())
             }
             _ => match condition(cluster, "Stalled").filter(|stalled| stalled.status == "True") {
                 Some(stalled) => Seen::Failed(format!(
-                    "the operator acts on no wish of {name} now: {}: {}",
+                    "the operator handles no requests for {name} now: {}: {}",
                     stalled.reason, stalled.message
                 )),
                 None => Seen::NotYet("waiting for the operator".to_owned()),
@@ -147,7 +147,7 @@ async fn watch(
     let mut said = String::new();
     loop {
         let Ok(change) = tokio::time::timeout_at(deadline, changes.next()).await else {
-            anyhow::bail!("{name} is not there in time: {said}");
+            anyhow::bail!("timed out waiting for {name}: {said}");
         };
         let seen = match change {
             Some(Ok(Some(cluster))) if cluster.name_any() == name => judge(&cluster),
@@ -185,20 +185,20 @@ fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condi
 /// Returns the state of the roll-out of the spec.
 fn complete(cluster: &KubeBrainCluster) -> Seen {
     let Some(status) = &cluster.status else {
-        return Seen::NotYet("the operator has not looked at it yet".to_owned());
+        return Seen::NotYet("the operator has not reconciled it yet".to_owned());
     };
     if let Some(at) = wished_restart(cluster).filter(|at| has_unseen_restart(cluster) && lies_ahead(*at)) {
         return Seen::Failed(format!(
-            "the annotation {RESTART} asks for a restart at {at}, which lies ahead: the operator ignores it"
+            "the annotation {RESTART} requests a restart in the future, at {at}: the operator ignores it"
         ));
     }
     if status.observed_generation != cluster.metadata.generation || has_unseen_restart(cluster) {
-        return Seen::NotYet("the operator has not dealt with the newest spec yet".to_owned());
+        return Seen::NotYet("the operator has not observed the newest spec yet".to_owned());
     }
     let is = |type_: &str, wanted: &str| condition(cluster, type_).is_some_and(|found| found.status == wanted);
     let message = |type_: &str| {
         let found = condition(cluster, type_);
-        found.map_or("not known".to_owned(), |found| {
+        found.map_or("unknown".to_owned(), |found| {
             format!("{}: {}", found.reason, found.message)
         })
     };
@@ -216,7 +216,7 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
         .map(|step| format!("; {step}"));
     let waiting = rollout
         .and_then(|rollout| rollout.waiting_for.as_ref())
-        .map(|why| format!("; waits: {why}"));
+        .map(|why| format!("; waiting: {why}"));
     let why = waiting.unwrap_or_else(|| format!("; {}", message("Ready")));
     Seen::NotYet(format!(
         "{} of {} members updated, {} ready{}{why}",

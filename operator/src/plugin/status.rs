@@ -98,12 +98,12 @@ async fn holder(target: &Target, name: &str) -> Result<String, String> {
 pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Result<String, String>>) -> View {
     let mut notes = Vec::new();
     if let Some(why) = &said.not_asked {
-        notes.push(format!("LAG is not known: {why}"));
+        notes.push(format!("LAG is unknown: {why}"));
     }
     let holder = holder.and_then(|holder| holder.map_err(|why| notes.push(why)).ok());
     let status = cluster.status.clone().unwrap_or_default();
     if status.observed_generation != cluster.metadata.generation {
-        notes.push("the operator has not dealt with the newest spec yet".to_owned());
+        notes.push("the operator has not observed the newest spec yet".to_owned());
     }
     let revision = |pod: &str| Some(said.answers.get(pod)?.as_ref().ok()?.revision);
     let newest = status.leader.as_ref().and_then(|leader| revision(&leader.member));
@@ -201,7 +201,7 @@ impl View {
             match (&self.lock.backend, self.lock.holder.as_deref()) {
                 (ElectionBackend::Storage, _) => "Storage".to_owned(),
                 (ElectionBackend::Lease, None) => "Lease".to_owned(),
-                (ElectionBackend::Lease, Some("")) => "Lease, held by nobody".to_owned(),
+                (ElectionBackend::Lease, Some("")) => "Lease, not held".to_owned(),
                 (ElectionBackend::Lease, Some(holder)) => format!("Lease, held by {holder}"),
             },
         ));
@@ -212,16 +212,16 @@ impl View {
             let ends = ca
                 .not_after
                 .as_ref()
-                .map(|at| format!(", ends {}", at.0))
+                .map(|at| format!(", expires {}", at.0))
                 .unwrap_or_default();
             lines.push(("CA:", format!("generation {}, {}{ends}", ca.generation, ca.phase)));
         }
         if let Some(rollout) = &self.rollout {
             let step = rollout.step.clone().into_iter();
-            let waiting = rollout.waiting_for.iter().map(|why| format!("waits: {why}"));
+            let waiting = rollout.waiting_for.iter().map(|why| format!("waiting: {why}"));
             let said: Vec<String> = step.chain(waiting).collect();
             let said = if said.is_empty() {
-                "under way".to_owned()
+                "in progress".to_owned()
             } else {
                 said.join(", ")
             };

@@ -30,13 +30,13 @@ pub(super) async fn transfer_leader(
     }
     let leader = leader(&cluster);
     if to.is_some() && to == leader {
-        anyhow::bail!("{} leads already", to.unwrap_or_default());
+        anyhow::bail!("{} already leads", to.unwrap_or_default());
     }
     // The time makes it differ from the previous request.
     let wish = format!("{}@{}", to.unwrap_or(ANY), now());
     target.annotate(name, TRANSFER_LEADER, &wish).await?;
     let (to, leader) = (to.unwrap_or("any other member"), leader.unwrap_or("an unknown member"));
-    writeln!(out, "asked for {to} to lead {name} instead of {leader}")?;
+    writeln!(out, "requested {to} as leader of {name} instead of {leader}")?;
     Ok(wish)
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -
     target.annotate(name, RESTART, &at).await?;
     writeln!(
         out,
-        "asked for a restart of {name} at {at}; to follow it: kubectl kubebrain wait rollout {name}"
+        "requested a restart of {name} at {at}; to follow it: kubectl kubebrain wait rollout {name}"
     )?;
     Ok(at)
 }
@@ -73,7 +73,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
     let tls = &cluster.spec.tls;
     if tls.mode != TlsMode::Operator {
         anyhow::bail!(
-            "the operator makes no certificates for {name}: its tls.mode is {:?}",
+            "the operator issues no certificates for {name}: its tls.mode is {:?}",
             tls.mode
         );
     }
@@ -87,7 +87,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
     let before = tls.ca_generation.unwrap_or(1);
     if let Some(ca) = ca.filter(|ca| ca.phase != "Stable" || ca.generation < before) {
         anyhow::bail!(
-            "the key of {name} is being replaced already: generation {}, {}",
+            "the key of {name} is already being replaced: generation {}, {}",
             ca.generation.max(before),
             ca.phase
         );
@@ -95,8 +95,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
     let next = before + 1;
     writeln!(
         out,
-        "This sets spec.tls.caGeneration of {name} from {before} to {next}. Where git holds the cluster, set it there instead: \
-         it would be taken back here."
+        "This sets spec.tls.caGeneration of {name} from {before} to {next}. If the cluster is managed in git, set it there instead, or the change will be reverted."
     )?;
     if !yes && !agreed(&format!("Replace the key of the authority of {name}?"), out)? {
         anyhow::bail!("nothing was changed");
@@ -106,7 +105,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
     target.patch(name, patch).await?;
     writeln!(
         out,
-        "asked for generation {next}; its phases are in: kubectl kubebrain status {name}"
+        "requested generation {next}; to see its phases: kubectl kubebrain status {name}"
     )?;
     Ok(())
 }
@@ -115,7 +114,7 @@ pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut 
 fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        anyhow::bail!("nobody can be asked here: give --yes");
+        anyhow::bail!("standard input is not a terminal: use --yes");
     }
     write!(out, "{question} [y/N] ")?;
     out.flush()?;
@@ -132,7 +131,7 @@ pub(super) async fn pause(target: &Target, name: &str, paused: bool, out: &mut i
     let cluster = target.get(name).await?;
     let word = if paused { "paused" } else { "resumed" };
     if cluster.spec.paused == paused {
-        writeln!(out, "{name} is {word} already")?;
+        writeln!(out, "{name} is already {word}")?;
         return Ok(());
     }
     target.patch(name, json!({"spec": {"paused": paused}})).await?;

@@ -119,12 +119,12 @@ impl Answer {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let wire: Wire = serde_json::from_slice(body).map_err(|error| {
             format!(
-                "its answer is not understood: {}",
+                "its answer cannot be decoded: {}",
                 clean(&error.to_string(), super::TEXT)
             )
         })?;
         wire.read()
-            .ok_or_else(|| "its answer is not understood: an id, a fingerprint or a time is malformed".to_owned())
+            .ok_or_else(|| "its answer cannot be decoded: an id, a fingerprint or a time is malformed".to_owned())
             .and_then(Self::consistent)
     }
 

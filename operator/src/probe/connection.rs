@@ -79,7 +79,7 @@ impl Peer<'_> {
             return Ok(Stream::Plain(tcp));
         };
         let name = ServerName::try_from(self.host.to_owned())
-            .map_err(|_| format!("{:?} is no name for a certificate", self.host))?;
+            .map_err(|_| format!("{:?} is not a valid name for a certificate", self.host))?;
         let connector = TlsConnector::from(Arc::new(config(identity)?));
         let tls = connector.connect(name, tcp).await.map_err(broken)?;
         Ok(Stream::Tls(Box::new(tls)))
@@ -120,7 +120,7 @@ async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Rep
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let broken = |error: h2::Error| format!("the exchange broke: {}", clean(&error.to_string(), super::TEXT));
+    let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), super::TEXT));
     let (send, connection) = h2::client::Builder::new()
         .enable_push(false)
         .initial_window_size(LONGEST + 1)

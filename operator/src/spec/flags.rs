@@ -14,11 +14,11 @@ pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {
             return Err(invalid(format!(
-                "flags: {flag:?} is no flag; write it without dashes in front"
+                "flags: {flag:?} is not a flag; write it without leading dashes"
             )));
         }
         if OWN_FLAGS.contains(&flag.as_str()) {
-            return Err(invalid(format!("flags: the operator itself sets {flag:?}")));
+            return Err(invalid(format!("flags: {flag:?} is set by the operator")));
         }
         let Some(known) = flags::named(flag) else {
             return Err(invalid(format!("flags: the brain has no flag {flag:?}{}", hint(flag))));
@@ -27,7 +27,7 @@ pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
             return Err(invalid(format!("flags: set spec.{field} instead of {flag:?}")));
         }
         if known.treatment == Treatment::Refused {
-            return Err(invalid(format!("flags: the brain does not start with {flag:?}")));
+            return Err(invalid(format!("flags: the brain refuses to start with {flag:?}")));
         }
         if value.contains(['\0', '\n']) {
             return Err(invalid(format!(
@@ -89,7 +89,7 @@ mod tests {
         );
         unknown(
             "discovery-token",
-            "InvalidSpec: flags: the brain does not start with \"discovery-token\"",
+            "InvalidSpec: flags: the brain refuses to start with \"discovery-token\"",
         );
     }
 
@@ -131,7 +131,7 @@ mod tests {
         for &flag in OWN_FLAGS {
             refused(
                 json!({"flags": {flag: "x"}}),
-                &format!("InvalidSpec: flags: the operator itself sets {flag:?}"),
+                &format!("InvalidSpec: flags: {flag:?} is set by the operator"),
             );
         }
         refused(

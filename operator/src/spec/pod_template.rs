@@ -31,7 +31,7 @@ pub(super) fn malformed(template: &Value) -> Option<String> {
         value.is_some_and(|value| !value.is_object())
     });
     if let Some(part) = found {
-        return Some(format!("podTemplate{}: it is no map", part.replace('/', ".")));
+        return Some(format!("podTemplate{}: must be a map", part.replace('/', ".")));
     }
     let directive = directive(template, "podTemplate")?;
     Some(format!(
@@ -104,7 +104,7 @@ pub(super) fn excess(
         .or_else(|| check.pod(&template["spec"]))
         .or_else(|| {
             let path = allowed::stranger(template, &allowed::TEMPLATE, "")?;
-            refuse(&path, "it is not among the fields that a podTemplate may set")
+            refuse(&path, "a podTemplate may not set this field")
         })
 }
 
@@ -133,7 +133,7 @@ pub(super) fn taken(template: &Value) -> Option<String> {
         let taken = keys.into_iter().find(|key| is_reserved(key))?;
         refuse(
             &format!("metadata.{kind}[{taken}]"),
-            "keys of kubebrain.io are the operator's",
+            "keys of kubebrain.io are reserved for the operator",
         )
     })
 }
@@ -197,7 +197,7 @@ impl Check<'_> {
         if let Some(field) = HOST.into_iter().find(|field| spec[*field] == true) {
             return refuse(
                 &format!("spec.{field}"),
-                "brains have nothing of the node or of other processes",
+                "brains may not use the host's namespaces or see other processes",
             );
         }
         for field in ["serviceAccountName", "serviceAccount"] {
@@ -205,12 +205,12 @@ impl Check<'_> {
                 .as_str()
                 .is_some_and(|name| !name.is_empty() && name != self.account)
             {
-                return refuse(&format!("spec.{field}"), "brains have no other identity than their own");
+                return refuse(&format!("spec.{field}"), "brains may not use another service account");
             }
         }
         for field in ["serviceAccountName", "automountServiceAccountToken"] {
             if spec.get(field).is_some_and(Value::is_null) {
-                return refuse(&format!("spec.{field}"), "brains keep what the operator sets");
+                return refuse(&format!("spec.{field}"), "the operator sets this field");
             }
         }
         if spec["automountServiceAccountToken"] == true {
@@ -222,7 +222,7 @@ impl Check<'_> {
         if spec["nodeName"].as_str().is_some_and(|name| !name.is_empty()) {
             return refuse(
                 "spec.nodeName",
-                "it passes the scheduler and taints by: use pod.nodeSelector",
+                "it bypasses the scheduler and taints: use pod.nodeSelector",
             );
         }
         if let Some(why) = security("spec.securityContext", spec.get("securityContext")) {
@@ -255,7 +255,7 @@ impl Check<'_> {
         {
             return refuse(
                 &format!("{path}.hostPort"),
-                "brains take no port of the node: use a Service",
+                "brains may not use a port of the node: use a Service",
             );
         }
         let env = entries(container, path, "env").into_iter().find_map(|(path, env)| {
@@ -295,7 +295,7 @@ impl Check<'_> {
             .and_then(|labels| labels.keys().find(|key| is_reserved(key)));
         refuse(
             &format!("{path}.ephemeral.volumeClaimTemplate.metadata.labels[{}]", reserved?),
-            "keys of kubebrain.io are the operator's",
+            "keys of kubebrain.io are reserved for the operator",
         )
     }
 
@@ -306,7 +306,7 @@ impl Check<'_> {
             Some(Keys::All) => return None,
             Some(Keys::These(allowed)) => allowed,
             None => {
-                let why = "is not this cluster's: brains read their own and those that the spec names";
+                let why = "does not belong to this cluster: brains may read only their own Secrets and those that the spec names";
                 return refuse(path, &format!("Secret {name} {why}"));
             }
         };
@@ -317,7 +317,7 @@ impl Check<'_> {
         refuse(
             path,
             &format!(
-                "of Secret {name} the spec names {}: read only that, by its key",
+                "the spec names only {} of Secret {name}: read only that, by its key",
                 allowed.join(" and ")
             ),
         )
@@ -342,7 +342,7 @@ fn mounts(path: &str, container: &Value, is_brain: bool) -> Option<String> {
             if !["None", "HostToContainer"].contains(&propagation) {
                 return refuse(
                     &format!("{path}.mountPropagation"),
-                    "brains hand no mounts on to the node",
+                    "brains may not propagate mounts to the node",
                 );
             }
             None
@@ -354,55 +354,61 @@ fn security(path: &str, context: Option<&Value>) -> Option<String> {
     let context = context?;
     let at = |field: &str| format!("{path}.{field}");
     if has_null(context) {
-        return refuse(path, "brains keep what the operator sets; a null would remove it");
+        return refuse(path, "the operator sets this field; a null would remove it");
     }
     for field in ["privileged", "allowPrivilegeEscalation"] {
         if context[field] == true {
-            return refuse(&at(field), "brains have no rights beyond their user's");
+            return refuse(&at(field), "brains may not gain privileges");
         }
     }
     for field in ["runAsUser", "runAsGroup", "fsGroup"] {
         if is_zero(&context[field]) {
-            return refuse(&at(field), "brains do not run as root");
+            return refuse(&at(field), "brains may not run as root");
         }
     }
     let mut groups = context["supplementalGroups"].as_array().into_iter().flatten();
     if groups.any(is_zero) {
-        return refuse(&at("supplementalGroups"), "brains are not in root's group");
+        return refuse(&at("supplementalGroups"), "brains may not be in the group of root");
     }
     if context["runAsNonRoot"] == false {
-        return refuse(&at("runAsNonRoot"), "brains do not run as root");
+        return refuse(&at("runAsNonRoot"), "brains may not run as root");
     }
     let added = context["capabilities"]["add"].as_array().into_iter().flatten();
     if let Some(capability) = added.into_iter().find(|name| *name != "NET_BIND_SERVICE") {
         return refuse(
             &at("capabilities.add"),
-            &format!("brains need no capability {capability}"),
+            &format!("brains may not add the capability {capability}"),
         );
     }
     if context["seccompProfile"]["type"] == "Unconfined" {
-        return refuse(&at("seccompProfile"), "brains run with a seccomp profile");
+        return refuse(&at("seccompProfile"), "brains must run with a seccomp profile");
     }
     let app_armor = &context["appArmorProfile"];
     if !app_armor.is_null() && app_armor["type"] != "RuntimeDefault" {
-        return refuse(&at("appArmorProfile"), "brains run with the runtime's AppArmor profile");
+        return refuse(
+            &at("appArmorProfile"),
+            "brains must run with the runtime's AppArmor profile",
+        );
     }
     let labels = context["seLinuxOptions"].as_object();
     if labels.is_some_and(|labels| !labels.is_empty()) {
         return refuse(
             &at("seLinuxOptions"),
-            "brains have the SELinux label that the runtime gives",
+            "brains must run with the SELinux label that the runtime assigns",
         );
     }
     if context["windowsOptions"]["hostProcess"] == true {
-        return refuse(&at("windowsOptions.hostProcess"), "brains have nothing of the node");
+        return refuse(
+            &at("windowsOptions.hostProcess"),
+            "brains may not use paths or devices of the node",
+        );
     }
     if context["procMount"].as_str().is_some_and(|mount| mount != "Default") {
-        return refuse(&at("procMount"), "brains see /proc as other containers do");
+        return refuse(&at("procMount"), "brains may not unmask /proc");
     }
     let sysctls = context["sysctls"].as_array();
     if sysctls.is_some_and(|list| !list.is_empty()) {
-        return refuse(&at("sysctls"), "brains change no kernel parameters");
+        return refuse(&at("sysctls"), "brains may not change kernel parameters");
     }
     None
 }
@@ -416,7 +422,7 @@ fn dials(path: &str, container: &Value) -> Option<String> {
             if handler[action]["host"].as_str().is_some_and(|host| !host.is_empty()) {
                 return refuse(
                     &format!("{path}.{name}.{action}.host"),
-                    "the kubelet asks the pod itself, and no other host",
+                    "probes may only go to the pod itself, not to another host",
                 );
             }
         }

@@ -47,10 +47,10 @@ pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
             }
             // An operator acted on this time already, so it is not reported as ignored.
             Ok(at) if newest.is_some_and(|(newest, _)| at == newest) => continue,
-            Ok(_) => "lies ahead",
-            Err(_) => "is no time such as 2026-11-21T00:00:00Z",
+            Ok(_) => "is in the future",
+            Err(_) => "is not a time such as 2026-11-21T00:00:00Z",
         };
-        ignored = Some(format!("{place} asks for a restart, and {wish:?} {why}: it is ignored"));
+        ignored = Some(format!("{place} requests a restart, but {wish:?} {why}: ignored"));
     }
     Restart {
         at: newest.map(|(_, wish)| wish.clone()),
@@ -116,9 +116,9 @@ mod tests {
         };
         assert_eq!(
             said(ahead),
-            format!("spec.restartedAt asks for a restart, and {ahead:?} lies ahead: it is ignored")
+            format!("spec.restartedAt requests a restart, but {ahead:?} is in the future: ignored")
         );
-        assert!(said("2026-13-45T00:00:00Z").contains("is no time such as"));
+        assert!(said("2026-13-45T00:00:00Z").contains("is not a time such as"));
         assert_eq!(said(first), "");
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn read(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject
             }
             if crate::quantity::parse(&embedded.size).is_none_or(|size| size <= 0) {
                 return Err(invalid(format!(
-                    "storage.embedded.size {:?} is no size",
+                    "storage.embedded.size {:?} is not a size",
                     embedded.size.0
                 )));
             }
@@ -98,7 +98,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
                 Some(Err(why)) => return Err(not_found(format!("Cluster {}: {why}", reference.name))),
                 None => {
                     return Err(not_found(format!(
-                        "there is no Cluster {} of core.pingcap.com in this namespace: make it, or set pdEndpoints",
+                        "there is no Cluster {} of core.pingcap.com in this namespace: create it, or set pdEndpoints",
                         reference.name
                     )));
                 }
@@ -116,7 +116,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
         return Err(Refusal {
             reason: "KeyPrefixChanged",
             message: format!(
-                "the data lies under the key prefix {before:?}, and the spec asks for {key_prefix:?}: put it back, or make a new cluster"
+                "the data is below the key prefix {before:?}, but the spec requests {key_prefix:?}: revert the change, or create a new cluster"
             ),
         });
     }
@@ -126,7 +126,9 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     {
         return Err(Refusal {
             reason: "ClusterIDChanged",
-            message: format!("the data lies in the TiKV cluster {before}, and the spec asks for {wanted}: put it back"),
+            message: format!(
+                "the data is in the TiKV cluster {before}, but the spec requests {wanted}: revert the change"
+            ),
         });
     }
     let gc = wanted.gc.as_ref().filter(|gc| gc.owner == GcOwner::Brain);

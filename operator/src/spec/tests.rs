@@ -52,7 +52,7 @@ fn contradictions_that_the_api_server_did_not_see_are_refused() {
     );
     refused(
         json!({"leaderElection": {"retryPeriod": "1d"}}),
-        "InvalidSpec: leaderElection: \"1d\" is no duration",
+        "InvalidSpec: leaderElection: \"1d\" is not a duration",
     );
     refused(
         json!({"tls": {"validity": "90d"}}),
@@ -140,11 +140,11 @@ fn pod_template_is_judged_by_what_it_asks_for() {
     );
     refused(
         json!({"podTemplate": {"spec": {"contianers": []}, "x": 1}}),
-        "InvalidSpec: podTemplate.spec.contianers: it is not among the fields",
+        "InvalidSpec: podTemplate.spec.contianers: a podTemplate may not set this field",
     );
     refused(
         json!({"podTemplate": {"spec": 1}}),
-        "InvalidSpec: podTemplate.spec: it is no map",
+        "InvalidSpec: podTemplate.spec: must be a map",
     );
     let label = json!({"podTemplate": {"metadata": {"labels": {"kubebrain.io/role": "leader"}}}});
     refused(

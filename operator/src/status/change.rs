@@ -56,7 +56,7 @@ impl Change {
 pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Change {
     let (plan, observed) = (pass.plan, pass.observed);
     if let Some(key) = plan.former.first() {
-        return Change::Waiting(format!("{key} of a deleted cluster of the same name is not gone yet"));
+        return Change::Waiting(format!("{key} of a deleted cluster of the same name still exists"));
     }
     let set = observed
         .objects

@@ -68,7 +68,7 @@ pub(super) fn first() -> Vec<ConditionUpdate> {
             type_,
             ConditionStatus::Unknown,
             "Creating",
-            "the operator has not looked yet",
+            "the operator has not reconciled it yet",
         )
     };
     ALWAYS.map(unknown).to_vec()
@@ -178,7 +178,7 @@ fn available(facts: &Facts) -> ConditionUpdate {
         return no("Suspended", "spec.replicas is 0".to_owned());
     }
     if let Some(alarm) = &facts.alarm {
-        return no("NoSpace", format!("the brains take no writes: {alarm}"));
+        return no("NoSpace", format!("the brains refuse writes: {alarm}"));
     }
     if let Some(refused) = facts.refused_pods.as_ref().filter(|_| facts.leader.is_none()) {
         // Volumes wait for pods that are not created.
@@ -251,7 +251,7 @@ fn degraded(facts: &Facts) -> ConditionUpdate {
         return yes("FieldConflict", contested.clone());
     }
     if let Some(alarm) = &facts.alarm {
-        return yes("NoSpace", format!("the brains take no writes: {alarm}"));
+        return yes("NoSpace", format!("the brains refuse writes: {alarm}"));
     }
     if let CertificateState::Expired(why) = &facts.trust {
         return yes("CertificateError", why.clone());
@@ -330,7 +330,7 @@ fn storage(facts: &Facts) -> ConditionUpdate {
         Volumes::Unknown => say(
             ConditionStatus::Unknown,
             "Creating",
-            "no member has said whether it reaches its storage".to_owned(),
+            "no member has reported whether it reaches its storage".to_owned(),
         ),
     }
 }
@@ -354,7 +354,7 @@ fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
 fn in_flight(facts: &Facts) -> String {
     let what = match &facts.change {
         Change::None => "nothing is being changed".to_owned(),
-        Change::Creating => "the members are being made".to_owned(),
+        Change::Creating => "the members are being created".to_owned(),
         Change::Rolling(None) => "members are being replaced".to_owned(),
         Change::Rolling(Some(why)) => format!("members are being replaced: {why}"),
         Change::Scaling => format!("the number of members is changing to {}", facts.replicas),
@@ -368,13 +368,13 @@ fn in_flight(facts: &Facts) -> String {
 
 fn lead_unknown(facts: &Facts) -> String {
     let why = facts.trouble.as_deref().unwrap_or("too few members answer");
-    format!("the operator cannot tell who leads: {why}")
+    format!("the leader is unknown: {why}")
 }
 
 fn members(facts: &Facts) -> String {
     let leader = match &facts.leader {
         Some(leader) => format!("{leader} leads"),
-        None if facts.lead_unknown => "it is not known who leads".to_owned(),
+        None if facts.lead_unknown => "the leader is unknown".to_owned(),
         None => "no member leads".to_owned(),
     };
     format!("{} of {} members are ready; {leader}", facts.ready, facts.replicas)

@@ -236,7 +236,7 @@ fn contested(plan: &Plan) -> Option<String> {
     let named: Vec<String> = named
         .map(|(key, contested)| format!("{key}: {}", contested.field))
         .collect();
-    (!named.is_empty()).then(|| format!("somebody else keeps changing {}", named.join(", ")))
+    (!named.is_empty()).then(|| format!("another client keeps changing {}", named.join(", ")))
 }
 
 fn unready_for(conditions: &[Condition], now: i64) -> Duration {
@@ -263,7 +263,7 @@ fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
             return CertificateState::Missing(format!("{name} holds no certificate"));
         };
         if now >= stored.certificate.not_after {
-            return CertificateState::Expired(format!("the certificate in {name} has ended"));
+            return CertificateState::Expired(format!("the certificate in {name} has expired"));
         }
         if stored.renewal.is_some_and(|renewal| now >= renewal) {
             let end = stored.certificate.not_after;
@@ -272,7 +272,7 @@ fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
                 .as_ref()
                 .map_or_else(String::new, |why| format!(": {why}"));
             due = Some(format!(
-                "the certificate in {name} is due for renewal, and ends at {end}{why}"
+                "the certificate in {name} is due for renewal and expires at {end}{why}"
             ));
         }
     }
@@ -294,7 +294,7 @@ fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<Stri
     let given = cluster.spec.tls.ca_secret_ref.as_ref();
     let name = given.map_or_else(|| pass.desired.names.authority(), |given| given.name.clone());
     Some(format!(
-        "the certificate authority in Secret {name} ends at {end}, and every certificate with it: put one with a later end there"
+        "the certificate authority in Secret {name} expires at {end}, and every certificate with it: replace it by one that expires later"
     ))
 }
 
@@ -320,7 +320,7 @@ fn reach(pass: &Pass<'_>) -> Volumes {
         return Volumes::Reachable;
     }
     if answers.iter().any(|answer| answer.is_ok()) {
-        return Volumes::Unreachable("members do not get an answer from TiKV".to_owned());
+        return Volumes::Unreachable("members get no answer from TiKV".to_owned());
     }
     if let Some(refused) = refused(pass) {
         return refused;
@@ -460,12 +460,12 @@ fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
     if !plan.foreign.is_empty() {
         let names: Vec<String> = plan.foreign.iter().map(ToString::to_string).collect();
         let mut message = format!(
-            "not owned by this cluster, so left alone: {}; delete or rename what stands there",
+            "not owned by this cluster, so not changed: {}; delete or rename these objects",
             names.join(", ")
         );
         if let Some(fingerprint) = &plan.certificates.adoptable {
             message += &format!(
-                ", or, to take over the key that a deleted cluster left in Secret {}, set the annotation {ADOPT_CA} to {fingerprint}",
+                ", or, to adopt the key that a deleted cluster left in Secret {}, set the annotation {ADOPT_CA} to {fingerprint}",
                 pass.desired.names.authority()
             );
         }
@@ -495,7 +495,7 @@ fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
     }
     if !plan.fixed.is_empty() {
         let message = format!(
-            "the StatefulSet cannot change {}: delete it with --cascade=orphan to have it made anew",
+            "the StatefulSet cannot change {}: delete it with --cascade=orphan to have it created again",
             plan.fixed.join(", ")
         );
         return Some(Blocker {

@@ -26,7 +26,7 @@ pub(super) fn other_holder(cluster: &KubeBrainCluster, pass: &Pass<'_>, leader: 
     }
     let shown: String = holder.chars().filter(|c| !c.is_control()).take(HOLDER).collect();
     Some(match shown.as_str() {
-        "" => format!("nobody holds Lease {name}"),
+        "" => format!("Lease {name} has no holder"),
         shown => format!("Lease {name} is held by {shown}"),
     })
 }

@@ -82,10 +82,10 @@ pub(crate) fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         let crashes = found.is_some() || brain.restart_count >= RESTARTS && failed.is_some();
         // Use the same words in each of its states, so that nothing flaps.
         let why = failed.map_or_else(String::new, |ended| format!(": {}", ending("last", ended)));
-        crashes.then(|| named(CRASHING, format!("it ends again and again{why}")))
+        crashes.then(|| named(CRASHING, format!("it keeps terminating{why}")))
     });
     let stuck = stuck.or_else(|| {
-        const WHY: &str = "the kubelet cannot start its containers yet: a Secret, a ConfigMap or a volume that it mounts is not there, or the network of its node; kubectl describe pod says which";
+        const WHY: &str = "the kubelet cannot start its containers yet: a Secret, a ConfigMap, a volume or the network of its node is missing; kubectl describe pod names it";
         let waits = sandbox_awaited_since(pod).is_some_and(|since| now - since > VOLUME_GRACE);
         waits.then(|| named(NOT_CREATED, WHY.to_owned()))
     });
@@ -173,7 +173,7 @@ pub(super) fn lacks(answer: &Answer, lead: Option<&str>) -> Option<String> {
         _ if answer.ready => None,
         _ if !answer.storage.reachable => Some("it does not reach its storage".to_owned()),
         (Role::None, Some(lead)) => Some(format!(
-            "it does not follow {lead}: look whether DNS gives it the name of {lead}, and whether it reaches port {PEER_PORT} there"
+            "it does not follow {lead}: check that DNS resolves the name of {lead}, and that it reaches port {PEER_PORT} there"
         )),
         (Role::None, None) => Some("it knows no leader".to_owned()),
         (Role::Leader | Role::Follower, _) => None,
@@ -232,7 +232,7 @@ mod tests {
             &waits("ErrImagePull", Some("no such host")),
             Some(("ImagePullFailed", pull)),
         );
-        let crash = "dev-0: it ends again and again";
+        let crash = "dev-0: it keeps terminating";
         check(&waits("CrashLoopBackOff", None), Some(("CrashLoopBackOff", crash)));
         let config = "dev-0: CreateContainerConfigError: secret \"x\" not found";
         check(
@@ -257,7 +257,7 @@ mod tests {
                 }],
             }))
         };
-        let crash = Some(("CrashLoopBackOff", "dev-0: it ends again and again: last: exit code 3"));
+        let crash = Some(("CrashLoopBackOff", "dev-0: it keeps terminating: last: exit code 3"));
         let running = json!({"running": {}});
         check(
             &container(json!({"waiting": {"reason": "CrashLoopBackOff"}}), 2, false),

@@ -408,7 +408,7 @@ fn other_holder_of_the_lease_is_a_message_and_moves_no_label() {
             "dev-1_00000000000000bb",
             "dev-0 leads; Lease dev-leader is held by dev-1",
         ),
-        ("", "dev-0 leads; nobody holds Lease dev-leader"),
+        ("", "dev-0 leads; Lease dev-leader has no holder"),
     ] {
         let fake = by_lease(holder);
         assert_eq!(message(&fake, "Available"), expected);

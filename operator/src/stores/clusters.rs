@@ -85,7 +85,7 @@ impl Weights {
             });
         }
         let why = format!(
-            "the specs of all clusters together take more than {} MiB of the operator's memory: make {} or other clusters smaller",
+            "the specs of all clusters together take more than {} MiB of the operator's memory: reduce {} or other clusters",
             ALL >> 20,
             object.cut.join(", ")
         );
@@ -109,7 +109,7 @@ pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
         return Some(cluster);
     }
     let why = format!(
-        "{} takes more than {} KiB of the operator's memory: make it smaller, for instance by a ConfigMap that the pods mount",
+        "{} takes more than {} KiB of the operator's memory: reduce it, for example by moving data to a ConfigMap that the pods mount",
         cut.join(", "),
         FIELD >> 10
     );

@@ -320,11 +320,11 @@ impl Feed {
         match tokio::time::timeout(READ, api.get_opt(name)).await {
             Ok(Ok(found)) => found.map(|object| object.into_dynamic(&resource)),
             Ok(Err(error)) => {
-                debug!(%error, namespace, name, "an object cannot be read");
+                debug!(%error, namespace, name, "cannot read an object");
                 None
             }
             Err(_) => {
-                debug!(namespace, name, "an object was not read in time");
+                debug!(namespace, name, "timed out reading an object");
                 None
             }
         }
@@ -379,9 +379,9 @@ impl Feed {
                 Err(error) => {
                     // Warn only for the first error in a row: a kind that may not be watched would fill the log.
                     if failing {
-                        debug!(%error, plural, "a watch is still interrupted");
+                        debug!(%error, plural, "watch is still interrupted");
                     } else {
-                        warn!(%error, plural, "a watch is interrupted");
+                        warn!(%error, plural, "watch interrupted; will retry");
                     }
                     failing = true;
                     continue;
@@ -454,7 +454,7 @@ impl<S> Merged<S> {
                     self.known.insert(cluster);
                 }
                 Err(error) => {
-                    debug!(%error, plural = self.resource.plural, "cannot list what was there before a cluster");
+                    debug!(%error, plural = self.resource.plural, "cannot list objects that existed before a cluster");
                 }
             }
         }
@@ -527,7 +527,7 @@ fn admit(
         if cluster.is_none() {
             warn!(
                 namespace,
-                name, "an object is no KubeBrainCluster of this version: it is left alone"
+                name, "ignoring an object that is not a KubeBrainCluster of this version"
             );
         }
         cluster

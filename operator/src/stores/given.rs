@@ -222,7 +222,7 @@ async fn first(mut watch: watch::Receiver<Seen>, key: &Key, until: Instant) -> k
     match seen {
         Seen::Secret(secret) => Ok(secret),
         Seen::Failed(error) => Err(bad(format!("Secret {} cannot be watched: {error}", key.name))),
-        Seen::Nothing => Err(bad(format!("Secret {} was not read in time", key.name))),
+        Seen::Nothing => Err(bad(format!("timed out reading Secret {}", key.name))),
     }
 }
 
@@ -236,9 +236,9 @@ fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
         first
     });
     if first {
-        warn!(%error, namespace = key.namespace, secret = key.name, "a Secret cannot be watched");
+        warn!(%error, namespace = key.namespace, secret = key.name, "cannot watch a Secret");
     } else {
-        debug!(%error, namespace = key.namespace, secret = key.name, "the watch of a Secret is interrupted");
+        debug!(%error, namespace = key.namespace, secret = key.name, "watch of a Secret interrupted; will retry");
     }
 }
 

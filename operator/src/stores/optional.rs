@@ -49,7 +49,7 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                     info!(
                         kind = wanted.resource.kind,
                         group = wanted.resource.group,
-                        "the kind exists: watching it"
+                        "optional kind exists; watching it"
                     );
                     feed.name_all();
                 }
@@ -71,7 +71,7 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                 until_due(&feed, wanted.asked).await;
             }
             Err(error) => {
-                debug!(%error, plural, "cannot look for a kind");
+                debug!(%error, plural, "cannot discover an optional kind");
                 tokio::time::sleep(RETRY).await;
             }
         }

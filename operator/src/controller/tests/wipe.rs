@@ -449,7 +449,7 @@ async fn ending_namespace_is_told_what_stays_in_tikv() {
     let about = rig.api.events_about("Namespace");
     assert_eq!(about.len(), 1, "{about:?}");
     assert!(
-        about[0].contains("KubeBrainCluster dev: the keys stay in TiKV"),
+        about[0].contains("KubeBrainCluster dev: the keys remain in TiKV"),
         "{about:?}"
     );
 }

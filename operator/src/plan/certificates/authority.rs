@@ -182,8 +182,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     plan.certificates.stall(
         "AuthorityMissing",
         format!(
-            "Secret {name} with the certificate authority is gone: restore it from a backup, or set tls.caGeneration to {} to \
-             have a new key made; until then no certificate can be issued",
+            "Secret {name} with the certificate authority is gone: restore it from a backup, or set tls.caGeneration to {} to get a new key; until then no certificate can be issued",
             newest.max(recorded.generation) + 1
         ),
     );
@@ -229,7 +228,7 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
         Err(_) => {
             let key = Key::new(Kind::Secret, scope.desired.names.authority());
             let message = format!(
-                "{key} has no key, which came from tls.caSecretRef: set that again, or set tls.caGeneration to {} to have a new key made",
+                "{key} has no key because it came from tls.caSecretRef: set that field again, or set tls.caGeneration to {} to get a new key",
                 state.generation + 1
             );
             plan.certificates.stall("AuthorityMissing", message);
@@ -272,7 +271,7 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     let invalid = |what: String| ("AuthorityInvalid", format!("Secret {name} of tls.caSecretRef: {what}"));
     let mut data = scope
         .given(name)
-        .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key, or have cert-manager make it"))?;
+        .ok_or_else(|| missing("does not exist: create it with ca.crt and ca.key, or let cert-manager create it"))?;
     // These are the keys of a Secret of cert-manager, where ca.crt is the certificate of the issuer of this authority.
     let [certificate, key] = if data.contains_key("ca.key") {
         ["ca.crt", "ca.key"]
@@ -288,13 +287,13 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     };
     let authority = Authority::load(found).map_err(|error| {
         invalid(format!(
-            "{error}; {key} has to be a private key in PEM (PKCS#8, PKCS#1 or SEC1), {certificate} the certificate of an authority"
+            "{error}; {key} must be a private key in PEM (PKCS#8, PKCS#1 or SEC1), {certificate} the certificate of an authority"
         ))
     })?;
     let (inspected, now) = (authority.inspected(), scope.observed.now);
     if now >= inspected.not_after {
         return Err(invalid(format!(
-            "the certificate in {certificate} has ended at {}",
+            "the certificate in {certificate} expired at {}",
             inspected.not_after
         )));
     }
@@ -334,8 +333,7 @@ fn remove_former_key(data: &mut BTreeMap<String, String>, given: &Authority) {
 
 fn unusable(plan: &mut Plan, key: &Key, why: &str) {
     let message = format!(
-        "{key} holds no usable authority ({why}): restore it from a backup, or delete it and raise tls.caGeneration to have a \
-         new key made"
+        "{key} holds no usable authority ({why}): restore it from a backup, or delete it and raise tls.caGeneration to get a new key"
     );
     plan.certificates.stall("AuthorityInvalid", message);
 }

@@ -57,7 +57,7 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
         return Err(Problem::new(
             "SecretInvalid",
             format!(
-                "Secret {name}, key {key}: it holds more than certificates; clients read it, so put nothing else there"
+                "Secret {name}, key {key}: it holds more than certificates; clients read it, so it must hold nothing else"
             ),
         ));
     }

@@ -30,7 +30,7 @@ fn find(observed: &Observed, objection: impl Fn(&Tls) -> Option<String>) -> Opti
     observed.pods.iter().filter(|pod| is_running(pod)).find_map(|pod| {
         let name = pod.name_any();
         let why = match observed.probes.get(&name) {
-            None => Some("it was not asked yet".to_owned()),
+            None => Some("it was not queried yet".to_owned()),
             Some(Err(error)) => Some(error.clone()),
             Some(Ok(answer)) => match &answer.tls {
                 None => Some("it reports no certificates".to_owned()),

@@ -150,10 +150,10 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
         return Choice::Wait("too few members are ready".to_owned());
     }
     if members.desired.replicas > 1 && members.lead == Lead::Unknown {
-        return Choice::Wait("it is not known who leads".to_owned());
+        return Choice::Wait("the leader is unknown".to_owned());
     }
     if members.desired.replicas > 1 && members.lead == Lead::Nobody {
-        return Choice::Wait("nobody leads".to_owned());
+        return Choice::Wait("no member leads".to_owned());
     }
     let mut answers = members.observed.probes.values().flatten().peekable();
     if answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable) {
@@ -248,7 +248,7 @@ fn the_leader<'a>(members: &Members<'a>, leader: &'a Pod) -> Choice<'a> {
 fn hand_over_or_replace<'a>(members: &Members<'a>, from: &'a Pod, to: &'a Pod) -> Choice<'a> {
     match members.lead {
         Lead::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => Choice::HandOver { from, to, epoch },
-        _ => replace_leader(from, "it is outdated and did not hand over in time"),
+        _ => replace_leader(from, "it is outdated and did not transfer leadership in time"),
     }
 }
 

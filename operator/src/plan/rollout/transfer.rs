@@ -61,7 +61,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
         return;
     }
     let Lead::Held { pod: leader, epoch } = &members.lead else {
-        plan.rollout.waiting = Some("a wish for another leader waits until it is known who leads".to_owned());
+        plan.rollout.waiting = Some("the requested transfer waits because the leader is unknown".to_owned());
         return;
     };
     let name = match Successor::of(wish) {
@@ -75,7 +75,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
         });
     };
     if name == Some(leader) {
-        return end(Outcome::Done(format!("{leader} leads already")));
+        return end(Outcome::Done(format!("{leader} already leads")));
     }
     // It was requested before and succeeded, although the answer was lost.
     let asked = status.and_then(|status| status.rollout.as_ref()?.hand_over.as_ref());

@@ -49,7 +49,7 @@ fn leader_is_replaced_alone_whatever_the_budget() {
     );
     fake.kubelet_keeping_the_leader();
     fake.wait(15);
-    assert_eq!(deletions(&mut fake), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(deletions(&mut fake), ["transfer leadership from dev-0 to dev-1"]);
     assert_eq!(deletions(&mut fake), ["delete pod dev-0"]);
 }
 

@@ -96,13 +96,17 @@ fn a_lost_authority_is_replaced_beside_what_was_trusted_when_that_is_asked_for()
     fake.edit(json!({"tls": {"caGeneration": 2}}));
     assert_eq!(
         fake.steps(),
-        ["make a new key for the lost certificate authority dev-ca"]
+        ["create a new key for the lost certificate authority dev-ca"]
     );
     fake.pass();
     fake.pass();
     let mut both = before.clone();
     both.extend(&published(&mut fake));
-    assert_eq!(published(&mut fake), both, "the former certificate is trusted no more");
+    assert_eq!(
+        published(&mut fake),
+        both,
+        "the former certificate is no longer trusted"
+    );
     assert_ne!(published(&mut fake), before);
     for _ in 0..6 {
         fake.wait(601);

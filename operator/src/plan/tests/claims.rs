@@ -37,7 +37,7 @@ fn deletion(fake: &mut FakeCluster) -> Value {
 
 #[test]
 fn claims_are_kept_at_once_whatever_holds_the_spec_back() {
-    const KEEP: &str = "keep the volume claims of dev when it is deleted";
+    const KEEP: &str = "retain the volume claims of dev when it is deleted";
     let policy = |wanted: &str| json!({"storage": {"embedded": {"whenDeleted": wanted}}});
     let deleted = || FakeCluster::settled(policy("Delete"));
     // The cluster is paused, its spec is refused, or another problem blocks it.

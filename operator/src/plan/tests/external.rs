@@ -83,7 +83,7 @@ fn leader_is_transferred_on_request() {
     fake.settle();
     let annotations = fake.cluster.metadata.annotations.get_or_insert_default();
     annotations.insert(crds::wishes::TRANSFER_LEADER.to_owned(), "edge-b".to_owned());
-    assert_eq!(fake.steps(), ["hand over from edge-a to edge-b"]);
+    assert_eq!(fake.steps(), ["transfer leadership from edge-a to edge-b"]);
     fake.pass();
     fake.pass();
     let status = fake.cluster.status.clone().unwrap();

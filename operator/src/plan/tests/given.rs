@@ -227,13 +227,13 @@ fn what_is_wrong_with_the_own_authority_is_named_and_heals() {
     );
     check(
         &mut fake,
-        "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate is no authority",
+        "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate is not that of an authority",
     );
     let old = Authority::create("mine", 1, begin() - SignedDuration::from_hours(24 * 366 * 11)).unwrap();
     put_authority(&mut fake, &old);
     check(
         &mut fake,
-        "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate in ca.crt has ended",
+        "AuthorityInvalid: Secret mine of tls.caSecretRef: the certificate in ca.crt has expired",
     );
     put_authority(&mut fake, &mine);
     fake.settle();
@@ -347,7 +347,7 @@ fn what_is_wrong_with_a_given_secret_is_named_and_heals() {
     );
     check(
         &|fake| put(fake, "server", &[("tls.crt", &server.certificate), ("tls.key", "x")]),
-        "SecretInvalid: Secret server, key tls.key: it is no private key",
+        "SecretInvalid: Secret server, key tls.key: it is not a private key",
     );
     check(
         &|fake| {

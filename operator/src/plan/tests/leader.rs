@@ -23,7 +23,7 @@ fn unready_leader_that_is_alone_is_replaced() {
 fn unready_leader_hands_over_before_it_is_replaced() {
     let mut fake = members(3, [true; 3]);
     unready_but_answering(&mut fake, "dev-0");
-    assert_eq!(fake.pass(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.pass(), ["transfer leadership from dev-0 to dev-1"]);
     assert!(
         fake.steps().contains(&"delete pod dev-0".to_owned()),
         "{:?}",
@@ -33,14 +33,14 @@ fn unready_leader_hands_over_before_it_is_replaced() {
     // It prefers a member that will not hand over again.
     let mut fake = members(3, [true, true, false]);
     unready_but_answering(&mut fake, "dev-0");
-    assert_eq!(fake.steps(), ["hand over from dev-0 to dev-2"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-0 to dev-2"]);
 
     // A refusal delays it only for the timeout of a hand-over.
     let mut fake = members(3, [true; 3]);
     unready_but_answering(&mut fake, "dev-0");
     fake.refuses_hand_over = true;
     fake.pass();
-    assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-0 to dev-1"]);
     fake.wait(30);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
 }
@@ -84,7 +84,7 @@ fn hand_over_in_a_pause_is_not_recorded() {
     };
     assert_eq!(hand_over(&fake), None);
     fake.edit(json!({"paused": false}));
-    assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-0 to dev-1"]);
     // A leader that was asked before the pause is asked again, with a new timeout.
     fake.refuses_hand_over = true;
     fake.pass();
@@ -93,7 +93,7 @@ fn hand_over_in_a_pause_is_not_recorded() {
     fake.pass();
     fake.wait(3600);
     fake.edit(json!({"paused": false}));
-    assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-0 to dev-1"]);
 }
 
 fn wish(fake: &mut FakeCluster, text: &str) {
@@ -113,7 +113,7 @@ fn transfer_wish_outlasts_a_pause() {
     fake.edit(json!({"paused": true}));
     assert_eq!((fake.pass(), handled(&fake)), (vec![], None));
     fake.edit(json!({"paused": false}));
-    assert_eq!(fake.pass(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.pass(), ["transfer leadership from dev-0 to dev-1"]);
     assert_eq!(handled(&fake).as_deref(), Some("any@1"));
     fake.pass();
     assert_eq!(fake.steps(), Vec::<String>::new());
@@ -124,7 +124,7 @@ fn transfer_wish_outlasts_a_refusal() {
     let mut fake = members(3, [false; 3]);
     wish(&mut fake, "any@1");
     fake.refuses_hand_over = true;
-    assert_eq!(fake.pass(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.pass(), ["transfer leadership from dev-0 to dev-1"]);
     assert_eq!(handled(&fake), None);
     // The hand-over succeeded although the answer was lost: it is not requested again.
     fake.lead("dev-1");
@@ -138,7 +138,7 @@ fn transfer_wish_waits_for_a_member_that_can_lead() {
     let mut fake = members(3, [false; 3]);
     fake.set_ready("dev-2", false);
     wish(&mut fake, "dev-2@1");
-    assert!(!fake.pass().iter().any(|step| step.starts_with("hand over")));
+    assert!(!fake.pass().iter().any(|step| step.starts_with("transfer leadership")));
     assert_eq!(handled(&fake), None);
     assert_eq!(fake.plan().rollout.waiting.as_deref(), Some("dev-2 cannot lead now"));
     fake.kubelet_keeping_the_leader();
@@ -155,7 +155,7 @@ fn transfer_wish_that_cannot_come_true_is_given_up() {
         wish(fake, text);
         let transfer = fake.plan().rollout.transfer;
         let note = transfer.and_then(|transfer| transfer.event()).map(|event| event.note);
-        assert!(!fake.pass().iter().any(|step| step.starts_with("hand over")));
+        assert!(!fake.pass().iter().any(|step| step.starts_with("transfer leadership")));
         (handled(fake).as_deref() == Some(text), note.unwrap_or_default())
     };
     let mut fake = members(3, [false; 3]);
@@ -172,5 +172,5 @@ fn transfer_wish_that_cannot_come_true_is_given_up() {
 fn bare_time_is_a_wish_for_any_leader() {
     let mut fake = members(3, [false; 3]);
     wish(&mut fake, "2026-11-21T00:00:00Z");
-    assert_eq!(fake.pass(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.pass(), ["transfer leadership from dev-0 to dev-1"]);
 }

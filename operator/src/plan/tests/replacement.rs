@@ -100,7 +100,7 @@ fn members_are_replaced_one_by_one_the_leader_last() {
     check(0, all, all, "delete pod dev-2");
     check(2, all, all, "delete pod dev-1");
     check(2, all, [true, false, true], "delete pod dev-0");
-    check(2, all, [false, false, true], "hand over from dev-2 to dev-0");
+    check(2, all, [false, false, true], "transfer leadership from dev-2 to dev-0");
     // A member that does not serve costs nothing, whatever its position.
     check(2, [false, true, true], all, "delete pod dev-0");
     check(
@@ -150,7 +150,7 @@ fn a_roll_out_replaces_followers_then_hands_over_then_replaces_the_former_leader
         [
             "delete pod dev-2",
             "delete pod dev-1",
-            "hand over from dev-0 to dev-1",
+            "transfer leadership from dev-0 to dev-1",
             "delete pod dev-0"
         ]
     );
@@ -160,7 +160,7 @@ fn a_roll_out_replaces_followers_then_hands_over_then_replaces_the_former_leader
 #[test]
 fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     let mut fake = members(3, [true, false, false]);
-    assert_eq!(fake.steps(), ["hand over from dev-0 to dev-1"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-0 to dev-1"]);
     // It is asked, but does not answer.
     let refuse = |fake: &mut FakeCluster| {
         let (desired, plan) = (fake.desired(), fake.plan());
@@ -215,10 +215,7 @@ fn nothing_is_disrupted_while_somebody_else_disrupts_or_it_is_not_known_who_lead
         *answer = Err("silent".to_owned());
     }
     assert_eq!(fake.steps(), Vec::<String>::new());
-    assert_eq!(
-        fake.plan().rollout.waiting.as_deref(),
-        Some("it is not known who leads")
-    );
+    assert_eq!(fake.plan().rollout.waiting.as_deref(), Some("the leader is unknown"));
 }
 
 #[test]
@@ -295,7 +292,7 @@ fn a_leader_that_scaling_removes_hands_over_first() {
     fake.pass();
     fake.edit(json!({"replicas": 1}));
     let steps = fake.steps();
-    assert!(steps.contains(&"hand over from dev-2 to dev-0".to_owned()), "{steps:?}");
+    assert!(steps.contains(&"transfer leadership from dev-2 to dev-0".to_owned()), "{steps:?}");
     assert!(!steps.contains(&"apply StatefulSet dev".to_owned()), "{steps:?}");
     fake.pass();
     assert!(
@@ -305,7 +302,7 @@ fn a_leader_that_scaling_removes_hands_over_first() {
     );
     // Scaling to zero: no member is left to hand over to.
     fake.edit(json!({"replicas": 0}));
-    assert!(!fake.steps().iter().any(|step| step.starts_with("hand over")));
+    assert!(!fake.steps().iter().any(|step| step.starts_with("transfer leadership")));
 }
 
 #[test]
@@ -314,7 +311,7 @@ fn a_wish_for_another_leader_is_dealt_with_once() {
     fake.cluster
         .annotations_mut()
         .insert(crds::wishes::TRANSFER_LEADER.to_owned(), "dev-2@1".to_owned());
-    assert_eq!(fake.pass(), ["hand over from dev-0 to dev-2"]);
+    assert_eq!(fake.pass(), ["transfer leadership from dev-0 to dev-2"]);
     assert_eq!(fake.plan().lead.pod(), Some("dev-2"));
     fake.lead("dev-1");
     fake.pass();
@@ -322,7 +319,7 @@ fn a_wish_for_another_leader_is_dealt_with_once() {
     fake.cluster
         .annotations_mut()
         .insert(crds::wishes::TRANSFER_LEADER.to_owned(), "any@2".to_owned());
-    assert_eq!(fake.steps(), ["hand over from dev-1 to dev-0"]);
+    assert_eq!(fake.steps(), ["transfer leadership from dev-1 to dev-0"]);
 }
 
 #[test]

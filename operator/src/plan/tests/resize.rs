@@ -155,7 +155,7 @@ fn wait_for_a_replacement_names_the_pod_that_cannot_be_resized() {
     say(&mut fake, "dev-0", "PodResizePending", "Infeasible");
     let waiting = fake.plan().rollout.waiting.unwrap();
     assert!(
-        waiting.ends_with("; dev-0 is to be replaced: its node cannot give it the resources"),
+        waiting.ends_with("; dev-0 must be replaced: its node does not have the resources"),
         "{waiting}"
     );
 }
@@ -178,7 +178,7 @@ fn other_limit_of_memory_restarts_the_brain() {
         Step::Replace { why, .. } => Some(why),
         _ => None,
     });
-    assert!(why.unwrap().contains("shares out its memory when it starts"));
+    assert!(why.unwrap().contains("divides its memory only at startup"));
     fake.pass();
     fake.kubelet();
     fake.pass();
@@ -218,7 +218,7 @@ fn only_member_is_replaced_for_more_memory_when_its_node_has_given_that() {
         assert!(progressing.contains(state), "{progressing}");
     }
     // The node has accepted it, and the message names the problem it meets.
-    for (state, expected) in [("", "has given it that"), ("Error", "has given it that (Error)")] {
+    for (state, expected) in [("", "has provided it"), ("Error", "has provided it (Error)")] {
         say(&mut fake, "dev-0", "PodResizeInProgress", state);
         assert_eq!(fake.pass(), Vec::<String>::new(), "{state}");
         let progressing = message(&fake, "Progressing");

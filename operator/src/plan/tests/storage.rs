@@ -113,7 +113,7 @@ fn reference_that_leads_to_another_tikv_cluster_is_named() {
     };
     assert_eq!(changed("7"), None);
     let why = changed("8").unwrap();
-    assert!(why.contains("clusterRef leads to the TiKV cluster 8"), "{why}");
+    assert!(why.contains("clusterRef refers to the TiKV cluster 8"), "{why}");
 }
 
 /// A Secret with this value.

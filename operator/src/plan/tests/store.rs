@@ -178,7 +178,7 @@ fn empty_prefix_of_a_cluster_that_served_is_begun_anew_only_when_its_store_is_gi
     assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
     assert_eq!(fake.condition("StorageReady"), "False/DataReplaced");
     assert!(
-        message(&fake).contains("have storage.tikv lead to it again"),
+        message(&fake).contains("change storage.tikv so that it refers to that store again"),
         "{}",
         message(&fake)
     );
@@ -216,7 +216,7 @@ fn store_that_was_given_up_and_came_back_is_not_given_up_again() {
     serve(&mut fake, OTHER);
     fake.pass();
     assert_eq!(fake.condition("Stalled"), "True/DataReplaced");
-    assert!(message(&fake).contains("has to be removed first"), "{}", message(&fake));
+    assert!(message(&fake).contains("must be removed first"), "{}", message(&fake));
     fake.cluster.annotations_mut().remove(ACCEPT_STORE);
     fake.pass();
     annotate(&mut fake, STORE);
@@ -246,7 +246,7 @@ fn pods_beside_the_only_member_are_neither_led_to_nor_kept() {
             fake.seen.probes.insert(name.to_owned(), Ok(alone));
         }
         assert_eq!(fake.plan().lead.pod(), Some("dev-0"), "{paused}");
-        assert_eq!(fake.pass(), ["set the members of dev back to 1"], "{paused}");
+        assert_eq!(fake.pass(), ["reset the replicas of dev to 1"], "{paused}");
         assert_eq!(written(&fake)["StatefulSet dev"]["spec"]["replicas"], 1);
         assert_eq!(role(&mut fake, "dev-0").as_deref(), Some("leader"));
     }
@@ -266,7 +266,7 @@ fn number_of_members_is_held_while_nothing_may_change() {
     assert_eq!(fake.pass(), Vec::<String>::new(), "a pause holds our own changes");
     for replicas in [1, 7] {
         set_replicas(&mut fake, replicas);
-        assert_eq!(fake.pass()[0], "set the members of dev back to 3");
+        assert_eq!(fake.pass()[0], "reset the replicas of dev to 3");
     }
     fake.edit(json!({"paused": false}));
     fake.pass();

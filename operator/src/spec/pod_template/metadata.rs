@@ -61,10 +61,10 @@ pub(super) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<Strin
         return None;
     }
     if key.starts_with(APP_ARMOR) {
-        return (value != "runtime/default").then(|| "brains run with the runtime's AppArmor profile".to_owned());
+        return (value != "runtime/default").then(|| "brains must run with the runtime's AppArmor profile".to_owned());
     }
     Some(format!(
-        "it may give a pod an identity, a network or a container of somebody else: remove it, or have the operator started with --allowed-pod-metadata={key}"
+        "it may inject an identity, a network or a container into the pod: remove it, or start the operator with --allowed-pod-metadata={key}"
     ))
 }
 

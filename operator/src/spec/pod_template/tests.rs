@@ -199,7 +199,7 @@ fn key_that_tikv_certificate_needs_is_all_that_is_read_of_its_secret() {
     let mount = |secret: Value| json!({"spec": {"volumes": [{"name": "a", "secret": secret}]}});
     let whole = excess(&cluster, &names, &mount(json!({"secretName": "database"})), &[]);
     let expected =
-        "podTemplate.spec.volumes[0].secret: of Secret database the spec names ca.pem: read only that, by its key";
+        "podTemplate.spec.volumes[0].secret: the spec names only ca.pem of Secret database: read only that, by its key";
     assert_eq!(whole.as_deref(), Some(expected));
     let one = mount(json!({"secretName": "database", "items": [{"key": "ca.pem", "path": "x"}]}));
     assert_eq!(excess(&cluster, &names, &one, &[]), None);
@@ -439,11 +439,11 @@ fn kubelet_dials_no_other_host() {
 #[test]
 fn unmergeable_template_is_refused_with_its_path() {
     for (template, expected) in [
-        (json!({"spec": []}), "podTemplate.spec: it is no map"),
-        (json!({"metadata": 1}), "podTemplate.metadata: it is no map"),
+        (json!({"spec": []}), "podTemplate.spec: must be a map"),
+        (json!({"metadata": 1}), "podTemplate.metadata: must be a map"),
         (
             json!({"metadata": {"annotations": "x"}}),
-            "podTemplate.metadata.annotations: it is no map",
+            "podTemplate.metadata.annotations: must be a map",
         ),
         (
             json!({"spec": {"$patch": "replace"}}),

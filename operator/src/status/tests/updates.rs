@@ -321,13 +321,13 @@ fn pods_that_a_quota_refuses_are_named_and_not_the_volume_that_waits_for_them() 
 #[test]
 fn ignored_wish_is_said() {
     let facts = Facts {
-        ignored: Some("it lies ahead: it is ignored".to_owned()),
+        ignored: Some("it is in the future: ignored".to_owned()),
         ..good()
     };
     let updates = conditions::judge(&facts);
     let progressing = updates.iter().find(|update| update.type_ == "Progressing").unwrap();
     assert_eq!(
         progressing.message,
-        "nothing is being changed; it lies ahead: it is ignored"
+        "nothing is being changed; it is in the future: ignored"
     );
 }

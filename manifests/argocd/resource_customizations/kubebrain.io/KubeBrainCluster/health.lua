@@ -10,7 +10,7 @@ end
 
 local status = obj.status
 if status == nil or status.conditions == nil then
-  return judged("Progressing", "The operator has not looked at the cluster yet")
+  return judged("Progressing", "The operator has not reconciled the cluster yet")
 end
 
 -- Conditions of an older spec say nothing about this one.
