@@ -115,7 +115,7 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     kind = "KubeBrainCluster",
     namespaced,
     status = "KubeBrainClusterStatus",
-    doc = "A cluster of brains: servers that every etcd v3 client, a kube-apiserver above all, takes for etcd.",
+    doc = "A cluster of brains: etcd-v3-compatible servers for Kubernetes.",
     shortname = "kbc",
     category = "kubebrain",
     derive = "PartialEq",
@@ -164,11 +164,11 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.leaderElection)")
         .message("leaderElection has no effect with Embedded storage, whose single member always leads: remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.updateStrategy)")
-        .message("updateStrategy has no effect with workload.type External: whoever owns the pods replaces them; remove it"),
+        .message("updateStrategy has no effect with workload.type External: the owner of the pods replaces them; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.leaderElection)")
         .message("leaderElection has no effect with workload.type External: set the brain's flags where the pods are made; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || !has(self.spec.podDisruptionBudget)")
-        .message("podDisruptionBudget has no effect with workload.type External: make one beside the pods; remove it"),
+        .message("podDisruptionBudget has no effect with workload.type External: create one together with the pods; remove it"),
     validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.pod) && !has(self.spec.podTemplate))")
         .message("pod and podTemplate have no effect with workload.type External: set them where the pods are made"),
     validation = Rule::new("self.spec.workload.type != 'External' || (!has(self.spec.image) && !has(self.spec.imagePullSecrets) && !has(self.spec.restartedAt))")
@@ -184,12 +184,12 @@ pub const TYPED_FLAGS: &[(&str, &str)] = &[
     validation = Rule::new("self.spec.workload.type == 'External' || self.spec.storage.type != 'Embedded' || has(self.spec.storage.embedded)")
         .message("storage.embedded is required when type is Embedded: set storage.embedded.size, such as 10Gi"),
     validation = Rule::new("self.spec.storage.type != 'Embedded' || !has(self.spec.updateStrategy) || !has(self.spec.updateStrategy.leaderTransferTimeoutSeconds)")
-        .message("updateStrategy.leaderTransferTimeoutSeconds has no effect with Embedded storage, whose single member hands over to nobody: remove it")
+        .message("updateStrategy.leaderTransferTimeoutSeconds has no effect with Embedded storage, whose only member cannot transfer leadership: remove it")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.storage.type == oldSelf.storage.type")
-        .message("storage.type is immutable: make a new cluster and copy the data")
+        .message("storage.type is immutable: create a new cluster and copy the data")
         .field_path(".storage.type"),
     validation = Rule::new("has(self.bootstrap) == has(oldSelf.bootstrap)")
         .message("bootstrap is immutable: it says where the first data came from"),

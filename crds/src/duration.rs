@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no duration: write numbers with the units h, m, s or ms, as in 1h30m or 1500ms")]
+#[error("{text:?} is not a duration: use numbers with the units h, m, s or ms, as in 1h30m or 1500ms")]
 pub struct Error {
     /// The rejected text.
     pub text: String,

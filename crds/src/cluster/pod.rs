@@ -18,7 +18,7 @@ use super::schema;
         .message("inheritedMetadata.labels must not have the operator's own: those of kubebrain.io, and app.kubernetes.io/component, managed-by, name, part-of and version")
         .field_path(".labels"),
     validation = Rule::new("!has(self.annotations) || self.annotations.all(key, !key.startsWith('kubebrain.io/'))")
-        .message("inheritedMetadata.annotations must not have those of kubebrain.io, which are the operator's")
+        .message("inheritedMetadata.annotations must not have keys of kubebrain.io, which are reserved for the operator")
         .field_path(".annotations")
 )]
 pub struct InheritedMetadata {

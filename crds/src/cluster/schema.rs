@@ -69,11 +69,11 @@ pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-validations": [
             {
                 "rule": "self.all(flag, flag.matches('^[a-z][a-z0-9-]*$'))",
-                "message": "a flag is written without dashes in front, such as max-txn-ops: \"1024\"",
+                "message": "flags are written without leading dashes, such as max-txn-ops: \"1024\"",
             },
             {
                 "rule": format!("!self.exists(flag, flag in [{}])", owned.join(", ")),
-                "message": "the operator itself sets this flag: names, addresses, certificates and storage follow from the other fields of the spec",
+                "message": "this flag is set by the operator: names, addresses, certificates and storage follow from the other fields of the spec",
             },
             {
                 "rule": format!("!self.exists(flag, flag in [{}])", typed.join(", ")),
@@ -81,7 +81,7 @@ pub(super) fn flags(_: &mut SchemaGenerator) -> Schema {
             },
             {
                 "rule": format!("self.all(flag, flag in [{}])", free.join(", ")),
-                "message": "this is no flag that can be set here: `kubebrain --help` names the brain's flags, and some follow from other fields of the spec",
+                "message": "this flag cannot be set here: `kubebrain --help` lists the brain's flags, and some of them follow from other fields of the spec",
             },
         ],
     })

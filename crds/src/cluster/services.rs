@@ -25,7 +25,7 @@ pub struct Services {
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
     validation = Rule::new("!has(self.loadBalancerClass) || self.type == 'LoadBalancer'")
-        .message("loadBalancerClass goes with type LoadBalancer: set services.client.type, or remove loadBalancerClass")
+        .message("loadBalancerClass requires type LoadBalancer: set services.client.type, or remove loadBalancerClass")
 )]
 pub struct ClientService {
     /// Type of the Service.

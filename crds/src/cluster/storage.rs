@@ -49,14 +49,14 @@ pub enum StorageType {
     validation = Rule::new("has(self.clusterRef) != has(self.pdEndpoints)")
         .message("set exactly one of clusterRef and pdEndpoints"),
     validation = Rule::new("has(self.keyPrefix) == has(oldSelf.keyPrefix) && (!has(self.keyPrefix) || self.keyPrefix == oldSelf.keyPrefix)")
-        .message("storage.tikv.keyPrefix is immutable: the data lies under it; make a new cluster"),
+        .message("storage.tikv.keyPrefix is immutable: the data is below it; create a new cluster"),
     validation = Rule::new("!has(oldSelf.clusterID) || (has(self.clusterID) && self.clusterID == oldSelf.clusterID)")
-        .message("storage.tikv.clusterID is immutable: the data lies in that TiKV cluster"),
+        .message("storage.tikv.clusterID is immutable: the data is in that TiKV cluster"),
     validation = Rule::new("!has(self.clusterRef) || (!has(self.clusterRef.group) || self.clusterRef.group == 'core.pingcap.com') && (!has(self.clusterRef.kind) || self.clusterRef.kind == 'Cluster')")
         .message("storage.tikv.clusterRef must name a Cluster of core.pingcap.com")
         .field_path(".clusterRef"),
     validation = Rule::new("!has(self.pdEndpoints) || self.pdEndpoints.all(e, e.matches(r'^(https?://)?([A-Za-z0-9._-]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$'))")
-        .message("storage.tikv.pdEndpoints must be host:port, perhaps with http:// or https:// in front")
+        .message("storage.tikv.pdEndpoints must be host:port, optionally with http:// or https://")
         .field_path(".pdEndpoints")
 )]
 pub struct Tikv {
@@ -102,7 +102,7 @@ pub struct Tikv {
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
     validation = Rule::new("self.owner == 'Brain' || (!has(self.interval) && !has(self.window))")
-        .message("storage.tikv.gc.interval and window go with owner Brain: nobody else reads them")
+        .message("storage.tikv.gc.interval and window require owner Brain")
 )]
 pub struct TikvGc {
     /// Selects who advances the GC safe point.
@@ -149,7 +149,7 @@ pub struct TikvTls {
     validation = Rule::new(
         "has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
     )
-    .message("storage.embedded.storageClassName is immutable: make a new cluster and copy the data"),
+    .message("storage.embedded.storageClassName is immutable: create a new cluster and copy the data"),
     validation = Rule::new("self.accessMode == oldSelf.accessMode")
         .message("storage.embedded.accessMode is immutable")
         .field_path(".accessMode"),

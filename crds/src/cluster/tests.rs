@@ -181,8 +181,8 @@ fn tls_modes_come_with_their_own_settings_only() {
     });
     accepted(tls(json!({"mode": "Disabled"})));
     accepted(tls(json!({"mode": "Secret", "secrets": secrets.clone()})));
-    refused(tls(json!({"mode": "Secret"})), "secrets goes with mode Secret");
-    refused(tls(json!({"secrets": secrets})), "secrets goes with mode Secret");
+    refused(tls(json!({"mode": "Secret"})), "secrets is required with mode Secret");
+    refused(tls(json!({"secrets": secrets})), "secrets is required with mode Secret");
 }
 
 #[test]
@@ -290,11 +290,11 @@ fn flags_that_the_brain_does_not_know_are_refused() {
         accepted(flags(known));
     }
     for unknown in ["max-txn-op", "no-such-flag", "discovery-token", "force-new-cluster"] {
-        refused(flags(unknown), "no flag that can be set here");
+        refused(flags(unknown), "this flag cannot be set here");
     }
     refused(
         flags("client-cert-allowed-hostname"),
-        "the operator itself sets this flag",
+        "this flag is set by the operator",
     );
 }
 

@@ -21,13 +21,13 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
         .message("tls.mode is immutable: brains and clients of the former mode would lose each other. To have cert-manager's authority sign, keep mode Operator and set tls.caSecretRef; for another mode restore a snapshot into a new cluster")
         .field_path(".mode"),
     validation = Rule::new("(self.mode == 'Secret') == has(self.secrets)")
-        .message("tls.secrets goes with mode Secret and only with it"),
+        .message("tls.secrets is required with mode Secret and forbidden otherwise"),
     validation = Rule::new("self.mode == 'Operator' || !has(self.caSecretRef)")
-        .message("tls.caSecretRef goes with mode Operator: the operator signs with that authority"),
+        .message("tls.caSecretRef requires mode Operator: the operator signs with that authority"),
     validation = Rule::new("self.mode == 'Operator' || (!has(self.validity) && !has(self.renewBefore) && !has(self.serverAltNames))")
-        .message("tls.validity, renewBefore and serverAltNames go with mode Operator: remove them, or set them where the certificates are made"),
+        .message("tls.validity, renewBefore and serverAltNames require mode Operator: remove them, or set them where the certificates are made"),
     validation = Rule::new("self.mode == 'Operator' || (!has(self.caGeneration) && !has(self.caAdvance))")
-        .message("tls.caGeneration and caAdvance go with mode Operator"),
+        .message("tls.caGeneration and caAdvance require mode Operator"),
     validation = Rule::new("!has(self.caSecretRef) || !has(self.caGeneration)")
         .message("tls.caGeneration replaces the operator's own key: with caSecretRef put the new key into that Secret instead"),
     validation = Rule::new("!has(self.validity) || self.validity.matches('^([0-9]+(h|m|s))+$')")

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "cel"), x_kube(cel))]
 #[x_kube(
     validation = Rule::new("(self.type == 'External') == has(self.selector)")
-        .message("workload.selector goes with type External and only with it: name the labels of the pods that hold the brains"),
+        .message("workload.selector is required with type External and forbidden otherwise: name the labels of the pods that hold the brains"),
     validation = Rule::new("!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0 && !has(self.selector.matchExpressions))")
-        .message("workload.selector needs matchLabels and takes no matchExpressions: Services select pods by labels alone")
+        .message("workload.selector needs matchLabels and no matchExpressions: Services select pods only by labels")
         .field_path(".selector"),
     validation = Rule::new("self.type == oldSelf.type")
-        .message("workload.type is immutable: make a new cluster")
+        .message("workload.type is immutable: create a new cluster")
         .field_path(".type")
 )]
 pub struct Workload {

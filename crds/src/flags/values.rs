@@ -54,14 +54,14 @@ impl Values {
             Self::Number(least, most) => match whole(value) {
                 Some(number) if (least..=most).contains(&number) => None,
                 Some(_) => Some(format!("is not in {least} to {most}")),
-                None => Some("is no whole number".to_owned()),
+                None => Some("is not an integer".to_owned()),
             },
             Self::Duration(least, most) => match nanoseconds(value) {
                 Some(taken) if (least..=most).contains(&taken) => None,
-                Some(_) if value.len() > 64 => Some("is no duration".to_owned()),
+                Some(_) if value.len() > 64 => Some("is not a duration".to_owned()),
                 Some(taken) if taken < least => Some(format!("is shorter than {}", shown(least))),
                 Some(_) => Some(format!("is longer than {}", shown(most))),
-                None => Some("is no duration such as 5s, 1m30s or 100ms".to_owned()),
+                None => Some("is not a duration such as 5s, 1m30s or 100ms".to_owned()),
             },
             Self::OneOf(words) if words.split('|').any(|word| word == value) => None,
             Self::OneOf(words) => {
@@ -173,7 +173,7 @@ mod tests {
             " 4",
             "99999999999999999999999999999999999999999",
         ] {
-            check(number, bad, Some("is no whole number"));
+            check(number, bad, Some("is not an integer"));
         }
         check(Values::Bool, "true", None);
         check(Values::Bool, "yes", Some("is neither true nor false"));
@@ -192,7 +192,7 @@ mod tests {
         check(duration, "0", Some("is shorter than 1ns"));
         check(duration, "31s", Some("is longer than 30s"));
         for bad in ["", "5", "-1s", "1d", "s", "1..2s", "1h1", "\u{e9}"] {
-            check(duration, bad, Some("is no duration such as 5s, 1m30s or 100ms"));
+            check(duration, bad, Some("is not a duration such as 5s, 1m30s or 100ms"));
         }
     }
 }

@@ -97,20 +97,20 @@ mod tests {
     fn value_that_the_brain_does_not_take_is_refused_in_words() {
         let judge = |flag: &str, value: &str| judged(json!({"flags": {flag: value}}));
         for (flag, value, fault) in [
-            ("max-txn-ops", "abc", "is no whole number"),
+            ("max-txn-ops", "abc", "is not an integer"),
             ("bcrypt-cost", "3", "is not in 4 to 31"),
             ("strict-reads", "yes", "is neither true nor false"),
             ("metrics", "all", "is none of basic, extensive"),
             (
                 "grpc-keepalive-interval",
                 "5",
-                "is no duration such as 5s, 1m30s or 100ms",
+                "is not a duration such as 5s, 1m30s or 100ms",
             ),
             ("compaction-sleep-interval", "1h", "is longer than 30s"),
             (
                 "experimental-warning-apply-duration",
                 "-1s",
-                "is no duration such as 5s, 1m30s or 100ms",
+                "is not a duration such as 5s, 1m30s or 100ms",
             ),
         ] {
             assert_eq!(
