@@ -87,7 +87,7 @@ fn about() -> Value {
     json!({
         "apiVersion": "v2",
         "name": "kubebrain-operator",
-        "description": "The operator of KubeBrain: servers that every etcd v3 client takes for etcd",
+        "description": "The operator of KubeBrain, an etcd v3-compatible server for Kubernetes",
         "type": "application",
         "version": VERSION,
         "appVersion": VERSION,

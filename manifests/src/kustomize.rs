@@ -66,7 +66,8 @@ pub(crate) fn files(crd: &Value) -> anyhow::Result<BTreeMap<String, String>> {
     }
     put("install.yaml", everything(crd, &install))?;
     for (name, objects) in samples::all() {
-        put(&format!("samples/{name}.yaml"), objects)?;
+        let text = documents(&objects).with_context(|| format!("render the sample {name}"))?;
+        all.insert(format!("yaml/samples/{name}.yaml"), samples::with_comments(&text));
     }
     Ok(all)
 }

@@ -75,21 +75,21 @@ fn operator() -> Vec<Value> {
             "absent(kubebrain_operator_leader == 1)",
             "5m",
             "critical",
-            "No replica of the KubeBrain operator leads: clusters are not looked after, and certificates not renewed.",
+            "No replica of the KubeBrain operator leads: clusters are not managed and certificates are not renewed.",
         ),
         alert(
             "KubeBrainOperatorPassesFail",
             r#"sum(increase(kubebrain_operator_reconcile_total{result="Failed"}[10m])) > 5"#,
             "10m",
             "warning",
-            "Passes over KubeBrainClusters keep failing: read the conditions of the clusters and the operator's log.",
+            "Reconciles of KubeBrainClusters keep failing: read the conditions of the clusters and the operator's log.",
         ),
         alert(
             "KubeBrainOperatorPanicked",
             "sum(increase(kubebrain_operator_reconcile_panics_total[1h])) > 0",
             "0m",
             "warning",
-            "A pass of the KubeBrain operator panicked: please report its log.",
+            "A reconcile of the KubeBrain operator panicked: please report its log.",
         ),
         alert(
             "KubeBrainClusterNotReady",
@@ -106,16 +106,14 @@ fn operator() -> Vec<Value> {
              unless on (namespace, name, secret) kubebrain_certificate_renewal_timestamp_seconds > time()",
             "1h",
             "warning",
-            "The certificate in Secret {{ $labels.secret }} of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} ends within a week \
-             and was not renewed.",
+            "The certificate in Secret {{ $labels.secret }} of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} expires within a week and was not renewed.",
         ),
         alert(
             "KubeBrainCertificateAuthorityExpires",
             "min by (namespace, name) (kubebrain_certificate_authority_expiry_timestamp_seconds) - time() < 30 * 24 * 3600",
             "1h",
             "warning",
-            "The certificate authority of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} ends within 30 days, and every \
-             certificate with it. Whoever made it has to renew it.",
+            "The certificate authority of KubeBrainCluster {{ $labels.namespace }}/{{ $labels.name }} expires within 30 days, and every certificate with it. Its issuer must renew it.",
         ),
     ]
 }

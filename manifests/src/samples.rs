@@ -30,6 +30,13 @@ pub(crate) fn all() -> Vec<(&'static str, Vec<Value>)> {
     ]
 }
 
+/// Explains the values of a rendered sample that are wrong for some users.
+pub(crate) fn with_comments(text: &str) -> String {
+    const OWNER: &str = "owner: Brain";
+    let why = "Only without TiDB, and for one cluster on this TiKV; otherwise remove gc.";
+    text.replace(&format!("{OWNER}\n"), &format!("{OWNER} # {why}\n"))
+}
+
 /// Returns a namespace under the restricted pod security standard.
 pub(crate) fn namespace(name: &str) -> Value {
     json!({

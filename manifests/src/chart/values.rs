@@ -36,7 +36,7 @@ fn table() -> Vec<Field> {
             "fullnameOverride",
             json!(""),
             json!({"type": "string", "maxLength": 50}),
-            "Name of every object of the operator; made from the release's name if empty.",
+            "Name of every object of the operator; derived from the release's name if empty.",
         ),
         field(
             "image.repository",
@@ -88,7 +88,7 @@ fn table() -> Vec<Field> {
                 "uniqueItems": true,
                 "items": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
             }),
-            "The only namespaces whose clusters are looked after, with a Role in each; they have to exist. All if empty, with a ClusterRole.",
+            "Namespaces whose clusters are managed, with a Role in each; they must exist. If empty: all namespaces, with a ClusterRole.",
         ),
         field(
             "allowedPodMetadata",
@@ -98,7 +98,7 @@ fn table() -> Vec<Field> {
                 "uniqueItems": true,
                 "items": {"type": "string", "pattern": "^[-A-Za-z0-9_./]*[-A-Za-z0-9_./*]$"},
             }),
-            "Labels and annotations that clusters may give their pods beside the known ones, such as example.com/*.",
+            "Labels and annotations that clusters may give their pods in addition to the known ones, such as example.com/*.",
         ),
         field(
             "extraArgs",
@@ -113,7 +113,7 @@ fn table() -> Vec<Field> {
             any(),
             "Security context of the pods. On OpenShift set runAsUser and runAsGroup to null, and pod.runAs of clusters to Platform.",
         ),
-        field("nodeSelector", json!({}), labels(), "Labels that a node has to have."),
+        field("nodeSelector", json!({}), labels(), "Labels that a node must have."),
         field(
             "tolerations",
             json!([]),
@@ -126,37 +126,37 @@ fn table() -> Vec<Field> {
             "crds.install",
             json!(true),
             switch(),
-            "Whether the definition of KubeBrainCluster is part of the release. It is upgraded with it, and stays when it is uninstalled.",
+            "Makes the definition of KubeBrainCluster part of the release. It is upgraded with the release and kept when that is uninstalled.",
         ),
         field(
             "aggregatedRoles.create",
             json!(true),
             switch(),
-            "Whether Kubernetes' roles view, edit and admin get rights on KubeBrainClusters.",
+            "Gives Kubernetes' roles view, edit and admin rights on KubeBrainClusters.",
         ),
         field(
             "podDisruptionBudget.enabled",
             json!(true),
             switch(),
-            "Whether a drain takes one operator at a time.",
+            "Limits drains to one operator at a time.",
         ),
         field(
             "networkPolicy.enabled",
             json!(false),
             switch(),
-            "Whether a NetworkPolicy limits whom the operator talks to.",
+            "Limits the operator's connections with a NetworkPolicy.",
         ),
         field(
             "networkPolicy.apiServerPorts",
             json!(api_server_ports()),
             json!({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1, "maximum": 65535}}),
-            "Ports of the API server, before and behind its Service.",
+            "Ports of the API server and of its Service.",
         ),
         field(
             "podMonitor.enabled",
             json!(false),
             switch(),
-            "Whether the Prometheus operator scrapes the operator.",
+            "Creates a PodMonitor, so that the Prometheus operator scrapes the operator.",
         ),
         field(
             "podMonitor.labels",
@@ -174,7 +174,7 @@ fn table() -> Vec<Field> {
             "prometheusRule.enabled",
             json!(false),
             switch(),
-            "Whether there are alerts on the metrics of the operator and of brains.",
+            "Creates a PrometheusRule with alerts on the metrics of the operator and of brains.",
         ),
         field(
             "prometheusRule.labels",
@@ -186,13 +186,13 @@ fn table() -> Vec<Field> {
             "admissionPolicies.children.enabled",
             json!(false),
             switch(),
-            "Whether only the operator and Kubernetes' controllers may write what the operator made.",
+            "Allows only the operator and Kubernetes' controllers to write objects of the operator.",
         ),
         field(
             "admissionPolicies.podTemplates.enabled",
             json!(false),
             switch(),
-            "Whether clusters are refused whose pods would be privileged, use a node's namespaces and paths, or a foreign account.",
+            "Refuses clusters whose pods would be privileged or would use a node's namespaces and paths, or another service account.",
         ),
     ]
 }

@@ -35,7 +35,7 @@ fn leaders() -> Vec<Value> {
             &format!("etcd_server_has_leader == 0 {BRAIN}"),
             "1m",
             "critical",
-            "Member {{ $labels.instance }} of {{ $labels.job }} knows no leader: it takes no writes and no linearizable reads.",
+            "Member {{ $labels.instance }} of {{ $labels.job }} knows no leader: it accepts no writes and no linearizable reads.",
         ),
         alert(
             "etcdMembersDown",
@@ -49,7 +49,7 @@ fn leaders() -> Vec<Value> {
             &format!("max by (job) (increase(etcd_server_leader_changes_seen_total[15m]) {BRAIN}) >= 4"),
             "5m",
             "warning",
-            "The leader of {{ $labels.job }} changed four times or more within 15 minutes: look at its processors, disks and TiKV.",
+            "The leader of {{ $labels.job }} changed four times or more within 15 minutes: check CPU, disks and TiKV.",
         ),
         alert(
             "etcdMemberCommunicationSlow",
@@ -66,7 +66,7 @@ fn leaders() -> Vec<Value> {
             "kubebrain_server_follower_lag_slots > 1000",
             "2m",
             "warning",
-            "Member {{ $labels.instance }} of {{ $labels.job }} shows its clients a state that is more than 1000 records old.",
+            "Member {{ $labels.instance }} of {{ $labels.job }} lags by more than 1000 records: its clients read old data.",
         ),
     ]
 }
@@ -103,7 +103,7 @@ fn requests() -> Vec<Value> {
             &format!("rate(etcd_server_proposals_failed_total[15m]) > 5 {BRAIN}"),
             "15m",
             "warning",
-            "More than five changes a second through {{ $labels.instance }} of {{ $labels.job }} time out or are lost with their leader.",
+            "More than five changes per second through {{ $labels.instance }} of {{ $labels.job }} time out or are lost with their leader.",
         ),
         alert(
             "KubeBrainReadIndexesFail",
@@ -163,7 +163,7 @@ fn space() -> Vec<Value> {
             &format!("100 * etcd_mvcc_db_total_size_in_bytes / (etcd_server_quota_backend_bytes > 0) > 95 {BRAIN}"),
             "10m",
             "critical",
-            "The store of {{ $labels.instance }} of {{ $labels.job }} takes 95 % of its quota: beyond it there are no writes.",
+            "The store of {{ $labels.instance }} of {{ $labels.job }} uses 95 % of its quota: above the quota writes are refused.",
         ),
         alert(
             "etcdExcessiveDatabaseGrowth",
@@ -173,7 +173,7 @@ fn space() -> Vec<Value> {
             ),
             "10m",
             "warning",
-            "The store of {{ $labels.instance }} of {{ $labels.job }} grows so fast that it reaches its quota within four hours.",
+            "The store of {{ $labels.instance }} of {{ $labels.job }} will reach its quota within four hours at the present rate.",
         ),
         alert(
             "KubeBrainDiskNearlyFull",
@@ -187,8 +187,7 @@ fn space() -> Vec<Value> {
             "max by (job, alarm) (kubebrain_server_alarm_raised) == 1",
             "0m",
             "critical",
-            "The alarm {{ $labels.alarm }} of {{ $labels.job }} is raised. NOSPACE refuses writes; CORRUPT refuses everything that changes \
-             the store, and what is stored is damaged.",
+            "The alarm {{ $labels.alarm }} of {{ $labels.job }} is raised. NOSPACE: writes that need space are refused. CORRUPT: all changes are refused because storage rejects acknowledged writes; reads are served, and the log names the cause.",
         ),
         alert(
             "KubeBrainNotCompacted",
@@ -198,7 +197,7 @@ fn space() -> Vec<Value> {
             ),
             "30m",
             "warning",
-            "Nobody compacted {{ $labels.job }} for an hour of many writes: its history takes ever more space.",
+            "{{ $labels.job }} was not compacted during an hour of many writes: its history keeps growing.",
         ),
     ]
 }
@@ -211,8 +210,7 @@ fn key_index() -> Vec<Value> {
         "30m",
         "warning",
         "Member {{ $labels.instance }} of {{ $labels.job }} has no index of keys, so counts of large ranges are slow; its log says why. \
-         Too much memory: raise --key-index-bytes and restart the member, or delete keys. Too many changes at once: slow the writers down. \
-         Rows cannot be read: look at its disk or TiKV. --key-index-bytes=-1 does without the index, and without this alert.",
+         Too much memory: raise --key-index-bytes and restart the member, or delete keys. Too many changes at once: slow the writers down. Rows cannot be read: check its disk or TiKV. --key-index-bytes=-1 disables the index and this alert.",
     )]
 }
 
@@ -222,7 +220,7 @@ fn watchers() -> Vec<Value> {
         &format!("etcd_debugging_mvcc_slow_watcher_total > 0 {BRAIN}"),
         "15m",
         "warning",
-        "Watchers of {{ $labels.instance }} of {{ $labels.job }} stay behind: their clients read too slowly.",
+        "Watchers of {{ $labels.instance }} of {{ $labels.job }} do not catch up: their clients read too slowly.",
     )]
 }
 
@@ -233,15 +231,14 @@ fn certificates() -> Vec<Value> {
             "(kubebrain_tls_certificate_expiry_timestamp_seconds > 0) - time() < 7 * 24 * 3600",
             "1h",
             "warning",
-            "The certificate in use by {{ $labels.instance }} of {{ $labels.job }} ends within a week.",
+            "The certificate in use by {{ $labels.instance }} of {{ $labels.job }} expires within a week.",
         ),
         alert(
             "KubeBrainCertificateReloadFails",
             "kubebrain_tls_reloads_failing > 0",
             "2m",
             "warning",
-            "Member {{ $labels.instance }} of {{ $labels.job }} cannot load its certificates from their files, and goes on with those it has. \
-             Its log names the file.",
+            "Member {{ $labels.instance }} of {{ $labels.job }} cannot load its certificates from their files and keeps using the previous ones. Its log names the file.",
         ),
     ]
 }
@@ -273,6 +270,6 @@ fn process() -> Vec<Value> {
         &format!("process_open_fds / process_max_fds > 0.8 {BRAIN}"),
         "10m",
         "warning",
-        "Member {{ $labels.instance }} of {{ $labels.job }} uses 80 % of the file descriptors that it may have.",
+        "Member {{ $labels.instance }} of {{ $labels.job }} uses more than 80 % of its file descriptors.",
     )]
 }

@@ -42,7 +42,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             Panel(
-                "Records that a follower does not show yet",
+                "Records that a follower has not applied yet",
                 "short",
                 &[(r#"kubebrain_server_follower_lag_slots{job="$job"}"#, "{{instance}}")],
             ),
@@ -90,7 +90,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             Panel(
-                "Changes that wait, and that failed",
+                "Proposals: pending, failed",
                 "short",
                 &[
                     (r#"etcd_server_proposals_pending{job="$job"}"#, "{{instance}} waiting"),
@@ -101,7 +101,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 ],
             ),
             Panel(
-                "Confirmations of reads: slow, failed",
+                "Read indexes: slow, failed",
                 "short",
                 &[
                     (
@@ -198,7 +198,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                     (r#"etcd_debugging_mvcc_watcher_total{job="$job"}"#, "{{instance}}"),
                     (
                         r#"etcd_debugging_mvcc_slow_watcher_total{job="$job"}"#,
-                        "{{instance}} behind",
+                        "{{instance}} fallen behind",
                     ),
                 ],
             ),
@@ -299,7 +299,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             Panel(
-                "Time until the certificate ends",
+                "Time until the certificate expires",
                 "s",
                 &[(
                     r#"(kubebrain_tls_certificate_expiry_timestamp_seconds{job="$job"} > 0) - time()"#,
@@ -307,7 +307,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 )],
             ),
             Panel(
-                "Certificates that do not load",
+                "Failing certificate reloads",
                 "short",
                 &[(r#"kubebrain_tls_reloads_failing{job="$job"}"#, "{{instance}}")],
             ),
@@ -345,7 +345,7 @@ pub(super) fn dashboard() -> Value {
     json!({
         "uid": "kubebrain-brains",
         "title": "KubeBrain",
-        "description": "Clusters of brains, by the names of etcd's metrics and their own.",
+        "description": "Clusters of brains: etcd's metrics and those of KubeBrain.",
         "tags": ["kubebrain", "etcd"],
         "schemaVersion": 39,
         "editable": true,

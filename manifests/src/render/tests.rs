@@ -24,6 +24,20 @@ fn the_committed_files_are_what_would_be_rendered() {
 }
 
 #[test]
+fn samples_that_own_garbage_collection_exclude_tidb() {
+    let all = files().unwrap();
+    let samples = all.iter().filter(|(name, _)| name.starts_with("yaml/samples/"));
+    let owners: Vec<&str> = samples
+        .flat_map(|(_, text)| text.lines())
+        .filter(|line| line.trim().starts_with("owner: Brain"))
+        .collect();
+    assert!(!owners.is_empty());
+    for line in owners {
+        assert!(line.contains("# Only without TiDB"), "{line}");
+    }
+}
+
+#[test]
 fn no_committed_file_is_left_over() {
     let rendered = files().unwrap();
     let mut directories: Vec<_> = ROOTS.map(|root| directory().join(root)).to_vec();
