@@ -83,7 +83,7 @@ fn amend(proto: &Path, amended: &Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(proto.join("pdpb.proto")).context("read pdpb.proto")?;
     ensure!(
         !text.contains("AdvanceTxnSafePoint"),
-        "the client's pdpb.proto names GC states by now: take them out of here"
+        "the client's pdpb.proto has GC states: remove them from this file"
     );
     let service = "service PD {";
     ensure!(text.contains(service), "pdpb.proto has no service PD");

@@ -38,7 +38,7 @@ pub(crate) fn refuse_memory(dir: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("look at the file system of {}", dir.display()))?
         .f_type;
     match u64::try_from(magic).unwrap_or_default() {
-        TMPFS_MAGIC | RAMFS_MAGIC => bail!("{} lies in memory: give --dir a directory on a disk", dir.display()),
+        TMPFS_MAGIC | RAMFS_MAGIC => bail!("{} is in memory: set --dir to a directory on a disk", dir.display()),
         _ => Ok(()),
     }
 }

@@ -35,32 +35,32 @@ const H2LOAD: &[debian::Package] = &[debian::Package {
     name: "nghttp2-client",
 }];
 
-/// Measures a brain beside etcd.
+/// Benchmarks a brain and etcd side by side.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-bench", version)]
 pub struct Flags {
-    /// How often each is measured; medians are reported.
+    /// Number of measurements of each; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Requests of each load.
     #[arg(long, default_value_t = 60_000)]
     requests: u64,
-    /// Where data directories are made: a real disk.
+    /// Parent of the data directories, on a real disk.
     #[arg(long, default_value = "target")]
     dir: PathBuf,
-    /// Where the numbers are written too, as JSON.
+    /// File for the numbers, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Where medians are written too, as a table in Markdown.
+    /// File for the medians, as a table in Markdown.
     #[arg(long)]
     markdown: Option<PathBuf>,
     /// Directory for charts of the ratios, as SVG, and of growth if there are several --keys.
     #[arg(long)]
     plots: Option<PathBuf>,
-    /// Measures nothing: shows what --json of other runs wrote, all together.
+    /// Measures nothing: prints the --json files of other runs in one table.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["clients", "keys", "tikv", "takeover"])]
     from: Vec<PathBuf>,
-    /// How long the idle brain is looked at, in seconds.
+    /// Seconds to watch the idle brain.
     #[arg(long, default_value_t = 30)]
     idle: u64,
     /// Only updates and reads, no kube-apiserver and no idling.

@@ -102,7 +102,7 @@ impl Report {
     pub(crate) fn read(&mut self, path: &Path) -> anyhow::Result<()> {
         let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         let rows: Vec<Row> =
-            serde_json::from_slice(&json).with_context(|| format!("{} is no report of a bench", path.display()))?;
+            serde_json::from_slice(&json).with_context(|| format!("{} is not a benchmark report", path.display()))?;
         for row in &rows {
             for (program, values) in &row.measured {
                 for value in values {

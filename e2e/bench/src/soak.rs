@@ -29,20 +29,20 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// The least there is: a large cache fills for an hour, with blocks of tables that are gone, too, and would hide what grows.
 const CACHE: &str = "--embedded-cache-bytes=67108864";
 
-/// Puts a steady load on one brain, and checks that memory, disk and latency stay what they are.
+/// Puts a steady load on one brain, and checks that memory, disk and latency do not grow.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-soak", version)]
 pub struct Flags {
-    /// How long.
+    /// Duration of the load.
     #[arg(long, default_value_t = 60)]
     minutes: usize,
-    /// Minutes at the beginning that do not count; by default a third of all, ten at most.
+    /// Minutes of warm-up; by default a third of all, at most ten.
     #[arg(long)]
     warm_up: Option<usize>,
     /// Requests a second.
     #[arg(long, default_value_t = 400)]
     rate: u32,
-    /// Where the data directory is made: a real disk.
+    /// Parent of the data directory, on a real disk.
     #[arg(long, default_value = "target")]
     dir: PathBuf,
 }
@@ -69,7 +69,7 @@ pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
     let warm_up = flags.warm_up.unwrap_or((flags.minutes / 3).min(10));
     ensure!(
         flags.minutes >= warm_up + FEWEST,
-        "too short: {FEWEST} minutes are needed behind {warm_up} of warm-up"
+        "too short: {FEWEST} minutes are needed after {warm_up} of warm-up"
     );
     ensure!(flags.rate > 0, "--rate is at least 1");
     std::fs::create_dir_all(&flags.dir).with_context(|| format!("create {}", flags.dir.display()))?;

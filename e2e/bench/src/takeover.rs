@@ -131,7 +131,7 @@ async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<
 }
 
 async fn a_follower(members: &Members) -> anyhow::Result<usize> {
-    members.followers().await?.first().copied().context("nobody follows")
+    members.followers().await?.first().copied().context("no member follows")
 }
 
 async fn connect(members: &Members, member: usize) -> anyhow::Result<KvClient<Channel>> {

@@ -42,7 +42,7 @@ impl Cluster {
         let (mock_tikv, pd) = store()?;
         let members = Members::brains(&Program::kubebrain()?, &pd, 3, &[])?;
         let leader = members.leader().await?;
-        let follower = *members.followers().await?.first().context("nobody follows")?;
+        let follower = *members.followers().await?.first().context("no member follows")?;
         Ok(Self {
             members,
             mock_tikv,

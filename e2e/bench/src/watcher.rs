@@ -64,11 +64,11 @@ async fn watch(
         "the watch was refused: {}",
         first.cancel_reason
     );
-    created.send(()).ok().context("nobody waits for the watcher")?;
+    created.send(()).ok().context("no receiver for the watcher")?;
     let (mut count, mut last, mut until) = (0, 0, i64::MAX);
     while last < until {
         tokio::select! {
-            revision = &mut stop, if until == i64::MAX => until = revision.context("nobody waits for the watcher")?,
+            revision = &mut stop, if until == i64::MAX => until = revision.context("no receiver for the watcher")?,
             message = responses.message() => {
                 let message = message?.context("the watch ended")?;
                 for event in &message.events {

@@ -340,7 +340,7 @@ impl Nemesis<'_> {
                 Err(_) => last = format!("no answer within {REQUEST_TIMEOUT:?}"),
             }
         }
-        bail!("nobody took over within {TAKEN_OVER:?} from member {member}, which had lost its log: {last}")
+        bail!("no member took over within {TAKEN_OVER:?} from member {member}, which had lost its log: {last}")
     }
 
     fn was_away(&mut self, member: usize, from: Duration) {

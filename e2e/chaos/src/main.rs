@@ -36,14 +36,14 @@ use test_cluster::tikv::{self, Tikv};
 const LIFE: u64 = 10;
 const MEMBERS: usize = 3;
 
-/// Breaks three brains on TiKV in every way, and checks what clients saw.
+/// Injects faults into three brains on TiKV, and checks the histories of their clients.
 ///
 /// TiKV is a mock that breaks, too, or the cluster whose PD `TIKV_PD` names, as `host:port`: no faults are injected into a real cluster,
 /// but members are cut off from it.
 #[derive(Debug, Parser)]
 #[command(name = "kubebrain-chaos", version)]
 struct Flags {
-    /// How many rounds.
+    /// Number of rounds.
     #[arg(long, default_value_t = 20)]
     rounds: u64,
     /// The seed of the first round; the others follow.
@@ -62,7 +62,7 @@ struct Flags {
     /// A brain that is linked dynamically, so that its time of day can be changed; without it no clock jumps.
     #[arg(long)]
     with_clock: Option<PathBuf>,
-    /// Where logs, and the histories of failed rounds, are kept.
+    /// Directory for logs and the histories of failed rounds.
     #[arg(long, default_value = "/var/log/kubebrain-chaos")]
     logs: PathBuf,
 }
@@ -190,7 +190,7 @@ async fn play(flags: &Flags, cluster: &mut TestCluster, seed: u64) -> anyhow::Re
         Ok(verdict) => {
             anyhow::ensure!(
                 flags.lost_replies.is_none() || verdict.unknown > 0,
-                "seed {seed}: replies were lost, and no client was left in the dark"
+                "seed {seed}: replies were lost, and every client got its outcome"
             );
             println!(
                 "  {} operations, {} unknown, {} of them done; {} revisions; {} watch messages; {} leases: ok",

@@ -365,7 +365,7 @@ async fn recover(cluster: &mut TestCluster) -> anyhow::Result<i64> {
                 Err(_) => "no answer".to_owned(),
             };
             if Instant::now() > deadline {
-                bail!("member {member} does not answer {RECOVERY:?} after all was well again: {last}");
+                bail!("member {member} does not answer {RECOVERY:?} after all faults ended: {last}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -381,7 +381,9 @@ async fn finish(cluster: &mut TestCluster, round: &Round, history: &mut History)
         let listed = timeout(Duration::from_secs(3), leases.lease_leases(pb::LeaseLeasesRequest {})).await;
         match listed {
             Ok(Ok(listed)) if listed.get_ref().leases.is_empty() => break,
-            _ if Instant::now() > deadline => bail!("leases live {RECOVERY:?} after everybody left them: {listed:?}"),
+            _ if Instant::now() > deadline => {
+                bail!("leases still exist {RECOVERY:?} after all clients left: {listed:?}")
+            }
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

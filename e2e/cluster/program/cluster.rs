@@ -14,21 +14,21 @@ use programs::tools;
 use programs::tools::own::Programs;
 use tracing_subscriber::EnvFilter;
 
-/// Calls about clusters.
+/// Commands for clusters.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Install and build everything that clusters and tests need.
     Tools,
     /// Start a cluster and leave it running.
     Up(Up),
-    /// Show the way from nothing to an API server on a brain that the operator made, and leave it running.
+    /// Run the demo: install the operator, create a brain and an API server on it, and leave them running.
     Demo(Up),
-    /// End a cluster, and sweep what killed runs left.
+    /// Stop a cluster, and remove the remains of killed runs.
     Down {
         /// The cluster's name.
         #[arg(long, default_value = "demo")]
         name: Name,
-        /// That of this checkout's tests instead: it ends by itself, and this waits for it.
+        /// Use the cluster of this checkout's tests: wait until it has stopped.
         #[arg(long, conflicts_with = "name")]
         tests: bool,
     },
@@ -55,7 +55,7 @@ pub(crate) struct Up {
     /// Loopback port of the API server; any free one if 0.
     #[arg(long, default_value_t = 0)]
     port: u16,
-    /// Do without the images of brain, operator and the tenant's API server.
+    /// Skip the images of brain, operator and the tenant's API server.
     #[arg(long)]
     bare: bool,
 }
@@ -120,7 +120,8 @@ fn up(up: &Up, progress: &Progress) -> anyhow::Result<()> {
     let cluster = up.start(progress)?;
     let kubeconfig = cluster.home().kubeconfig();
     cluster.release()?;
-    writeln!(std::io::stdout(), "export KUBECONFIG={}", kubeconfig.display()).context("say where the kubeconfig is")
+    writeln!(std::io::stdout(), "export KUBECONFIG={}", kubeconfig.display())
+        .context("print the path of the kubeconfig")
 }
 
 /// The demo. One that is up already is ended first, so that it works twice in a row.
@@ -132,7 +133,7 @@ fn show(up: &Up, progress: &Progress) -> anyhow::Result<()> {
         Ok(summary) => {
             cluster.release()?;
             whole.done();
-            write!(std::io::stdout(), "{summary}").context("say what happened")
+            write!(std::io::stdout(), "{summary}").context("print the events")
         }
         Err(error) => {
             let logs = cluster.home().logs();

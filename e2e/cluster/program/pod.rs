@@ -25,7 +25,7 @@ enum Command {
         #[arg(long)]
         volume: Option<PathBuf>,
     },
-    /// Looks up a name, and says its addresses.
+    /// Looks up a name, and prints its addresses.
     Lookup {
         /// The name.
         name: String,

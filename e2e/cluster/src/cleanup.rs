@@ -32,7 +32,7 @@ pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
     for home in ClusterDir::all()? {
         let Some(_lock) = Lock::try_take(&home)? else { continue }; // it is up
         progress.during(
-            format_args!("swept what a killed run left: cluster {}", home.name()),
+            format_args!("removed the remains of a killed run: cluster {}", home.name()),
             || everything(&home),
         )?;
     }

@@ -36,7 +36,7 @@ impl FromStr for Name {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         ensure!(
             (1..=20).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('-'),
-            "{name:?} is no name for a cluster: 1 to 20 of a-z, 0-9 and -, not beginning with -"
+            "{name:?} is not a valid cluster name: it must have 1 to 20 characters of a-z, 0-9 and -, and not begin with -"
         );
         Ok(Self(name.to_owned()))
     }

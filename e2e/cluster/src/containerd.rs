@@ -83,7 +83,7 @@ pub fn serves(home: &ClusterDir) -> anyhow::Result<()> {
 ///
 /// `ctr` fails.
 pub fn import(home: &ClusterDir, archive: &Path) -> anyhow::Result<()> {
-    let archive = archive.to_str().context("an archive's path is no text")?;
+    let archive = archive.to_str().context("an archive's path is not UTF-8")?;
     ctr(home, &["--namespace", "k8s.io", "images", "import", archive])
 }
 
@@ -101,7 +101,9 @@ pub fn tag(home: &ClusterDir, image: &str, name: &str) -> anyhow::Result<()> {
 
 fn ctr(home: &ClusterDir, args: &[&str]) -> anyhow::Result<()> {
     let socket = home.containerd_socket();
-    let socket = socket.to_str().context("the home's path is no text")?;
+    let socket = socket
+        .to_str()
+        .context("the path of the cluster directory is not UTF-8")?;
     run(debian::find("ctr")?, ["--address", socket].iter().chain(args))?;
     Ok(())
 }

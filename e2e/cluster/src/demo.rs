@@ -31,7 +31,7 @@ fn workspace(path: &str) -> anyhow::Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
-        .context("the crate lies in no workspace")?;
+        .context("the crate is not in a workspace")?;
     Ok(workspace.join(path))
 }
 
@@ -211,7 +211,7 @@ pub fn summary(cluster: &Cluster, tenant: &Kubectl) -> anyhow::Result<String> {
         .kubectl()
         .program()
         .parent()
-        .context("kubectl lies in no directory")?
+        .context("kubectl has no parent directory")?
         .display()
         .to_string();
     let home = cluster.home();

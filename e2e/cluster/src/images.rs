@@ -140,7 +140,7 @@ impl Image {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
-            .context("the crate lies in no workspace")?;
+            .context("the crate is not in a workspace")?;
         let containerfile = workspace.join(self.containerfile);
         let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
         let (recipe, program) = (read(&containerfile)?, read(&self.program)?);

@@ -39,7 +39,7 @@ pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("look at {}", dir.display())),
-        Ok(metadata) if !metadata.is_dir() => bail!("{} is no directory", dir.display()),
+        Ok(metadata) if !metadata.is_dir() => bail!("{} is not a directory", dir.display()),
         Ok(_) => {}
     }
     let owner = match fs::read_to_string(dir.join(MARKER)) {
@@ -53,7 +53,7 @@ pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
                 return Ok(());
             }
             bail!(
-                "{} is not the directory of a cluster, for there is no {MARKER} in it: it is left alone",
+                "{} is not the directory of a cluster because it has no {MARKER}; not removed",
                 dir.display()
             )
         }
@@ -61,7 +61,7 @@ pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
     };
     if owner.trim_end() != name.to_string() {
         bail!(
-            "{} is the directory of cluster {}, not of {name}: it is left alone",
+            "{} is the directory of cluster {}, not of {name}; not removed",
             dir.display(),
             owner.trim_end()
         );

@@ -205,7 +205,7 @@ impl Keeper {
                 status = child.wait() => status.with_context(|| format!("wait for {name}"))?,
                 () = self.stop.cancelled() => return end(name, child, id).await,
             };
-            warn!(name, %status, "ended by itself");
+            warn!(name, %status, "exited unexpectedly");
             self.count.send_modify(|count| *count += 1);
             delay = if began.elapsed() > RAN_WELL {
                 FIRST_DELAY
@@ -231,7 +231,7 @@ impl Keeper {
         let child = command
             .spawn()
             .with_context(|| format!("start {name}: {}", path.display()))?;
-        let pid = child.id().with_context(|| format!("{name} ended at once"))?;
+        let pid = child.id().with_context(|| format!("{name} exited immediately"))?;
         let id = ProcessId::of(pid)?;
         let restarts = *self.count.borrow();
         note(&self.home, &self.state, |state| {

@@ -361,7 +361,7 @@ async fn own(cluster: &mut ClusterClient<Channel>) -> anyhow::Result<pb::Member>
         .into_inner();
     let id = list.header.map(|header| header.member_id);
     let own = list.members.into_iter().find(|member| Some(member.id) == id);
-    own.context("the server is no member")
+    own.context("the server is not a member")
 }
 
 /// How a client says who it is.

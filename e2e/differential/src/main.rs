@@ -16,7 +16,7 @@ use programs::server::Program;
 #[derive(Debug, Parser)]
 #[command(name = "kubebrain-differential", version)]
 struct Flags {
-    /// How many requests.
+    /// Number of requests.
     #[arg(long, default_value_t = 1_000_000)]
     requests: usize,
     /// The seed of the first round; the others follow.

@@ -116,7 +116,7 @@ impl<'a> FreshPairs<'a> {
             .next
             .join_next()
             .await
-            .context("the next pair is always under way")?;
+            .context("the next pair is always being started")?;
         self.start();
         started.context("a thread panicked")?
     }

@@ -19,19 +19,19 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Where PD listens; port 0 takes a free one
+    /// Address of PD; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     pd_listen: SocketAddr,
-    /// How many members PD has; those beside the first one are on free ports of its address
+    /// Number of members of PD; all except the first one use free ports of its address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pd_members: u16,
-    /// Where a store listens; once for each store
+    /// Address of a store; can be given several times
     #[arg(long, conflicts_with = "stores")]
     store_listen: Vec<SocketAddr>,
-    /// How many stores there are, on free ports of PD's address
+    /// Number of stores, on free ports of PD's address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     stores: u16,
-    /// The host that clients get, if it differs from the one that PD and the stores listen on
+    /// Host that is advertised to clients; default: the one that PD and the stores listen on
     #[arg(long)]
     advertise_host: Option<String>,
     /// Keep the data in this file, with an fsync for each group of writes; it only grows
@@ -43,16 +43,16 @@ struct Flags {
     /// Lifetime of locks that are neither committed nor rolled back, whatever TTL their transaction asks for
     #[arg(long, value_parser = duration)]
     lock_ttl: Option<Duration>,
-    /// The id of the cluster, which the data file is then bound to
+    /// ID of the cluster; the data file is then bound to it
     #[arg(long, default_value_t = 7)]
     cluster_id: u64,
     /// Seed of the random choice of faults
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// PD knows GC states, as from 9.0 on, instead of safe points of services alone
+    /// PD has GC states, as since 9.0, and not only service safe points
     #[arg(long)]
     gc_states: bool,
-    /// Where commands are taken over plain HTTP; nowhere when absent
+    /// Address for commands over plain HTTP; default: none
     #[arg(long)]
     control_listen: Option<SocketAddr>,
     /// CA of the clients' certificates (PEM): PD and all stores then speak TLS
@@ -129,7 +129,7 @@ async fn main() -> anyhow::Result<()> {
         .context("the control port")?;
     let mock_tikv = Arc::new(MockTikv::start(flags.options()).await.context("start")?);
     let ready = serde_json::json!({ "pd": mock_tikv.pd(), "pd_members": mock_tikv.pd_members(), "stores": mock_tikv.stores(), "control": control });
-    writeln!(std::io::stdout(), "{ready}").context("say that it is ready")?;
+    writeln!(std::io::stdout(), "{ready}").context("report readiness")?;
     let commands = async {
         match listener {
             Some(listener) => axum::serve(listener, control::router(Arc::clone(&mock_tikv))).await,
@@ -137,7 +137,7 @@ async fn main() -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        served = commands => served.context("take commands"),
+        served = commands => served.context("serve commands"),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }

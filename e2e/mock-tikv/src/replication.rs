@@ -114,7 +114,7 @@ impl Replication {
             .map_err(|error| match error {
                 TrySendError::Full(Message::Proposal(proposal)) => (ProposeError::Full, proposal),
                 TrySendError::Disconnected(Message::Proposal(proposal)) => (ProposeError::Stopped, proposal),
-                TrySendError::Full(_) | TrySendError::Disconnected(_) => unreachable!("what was sent is a proposal"),
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => unreachable!("a sent message is a proposal"),
             })
     }
 

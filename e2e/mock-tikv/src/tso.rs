@@ -61,7 +61,7 @@ impl Tso {
         let count = u64::from(count);
         if count == 0 || count > LOGICAL_MASK {
             return Err(Status::invalid_argument(format!(
-                "cannot give out {count} timestamps at once"
+                "cannot allocate {count} timestamps in one request"
             )));
         }
         let mut state = self.state.lock().await;

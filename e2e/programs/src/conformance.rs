@@ -141,7 +141,7 @@ impl Suite {
         let replaced = module.join(REPLACED);
         ensure!(
             replaced.is_file(),
-            "{MODULE} has no {REPLACED} any more: what starts its etcd now?"
+            "{MODULE} no longer has {REPLACED}: find what starts its etcd now"
         );
         // Go resolves links, so both paths must be free of them
         let (replaced, ours) = (fs::canonicalize(replaced)?, fs::canonicalize(ours)?);

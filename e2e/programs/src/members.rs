@@ -281,7 +281,7 @@ impl Members {
                 }
             }
             if Instant::now() > deadline {
-                bail!("nobody says that it leads after {ELECTION_TIMEOUT:?}");
+                bail!("no member reports that it leads after {ELECTION_TIMEOUT:?}");
             }
             tokio::time::sleep(POLL).await;
         }
@@ -304,7 +304,11 @@ impl Members {
     /// These are no brains on TiKV.
     pub fn first_key(&self, kind: u8) -> anyhow::Result<Vec<u8>> {
         let prefix = |flag: &String| flag.strip_prefix("--tikv-key-prefix=").map(str::to_owned);
-        let prefix = self.flags.iter().find_map(prefix).context("these store in no TiKV")?;
+        let prefix = self
+            .flags
+            .iter()
+            .find_map(prefix)
+            .context("these do not store in TiKV")?;
         Ok([&[u8::try_from(prefix.len())?], prefix.as_bytes(), &[kind]].concat())
     }
 

@@ -292,7 +292,7 @@ impl Server {
     ///
     /// The process is gone.
     pub fn usage(&self) -> anyhow::Result<Usage> {
-        Usage::of(self.pid()).with_context(|| format!("look at {}\n{}", self.name, self.said.text()))
+        Usage::of(self.pid()).with_context(|| format!("inspect {}\n{}", self.name, self.said.text()))
     }
 
     /// Its last lines.
@@ -352,7 +352,7 @@ impl Server {
     /// It had ended before, or had complained.
     pub fn kill(mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("{} had ended by itself: {status}\n{}", self.name, self.said.text());
+            bail!("{} had exited unexpectedly: {status}\n{}", self.name, self.said.text());
         }
         self.child.kill()?;
         self.child.wait()?;

@@ -27,7 +27,7 @@ impl Watchdog {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         Self::otherwise(limit, move || {
             let text = format!(
-                "\n{test} hangs: it was not done after {limit:?}. What runs:\n{}\n",
+                "\n{test} hangs: it did not finish within {limit:?}. Running processes:\n{}\n",
                 running()
             );
             // not by a macro, whose output the test harness keeps to itself

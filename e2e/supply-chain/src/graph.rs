@@ -52,7 +52,7 @@ impl Graph {
             String::from_utf8_lossy(&output.stderr).trim()
         );
         let listing = serde_json::from_slice(&output.stdout).context("read the output of cargo metadata")?;
-        Graph::parse(&listing).context("cargo metadata lists something else than expected")
+        Graph::parse(&listing).context("cargo metadata has an unexpected format")
     }
 
     fn parse(listing: &Value) -> Option<Graph> {
@@ -116,7 +116,7 @@ impl Graph {
                 let registry = source.strip_prefix("registry+");
                 !registry.is_some_and(|registry| registries.iter().any(|known| known == registry))
             })
-            .map(|(package, source)| format!("{package} comes from {source}, which is no source of this repository"))
+            .map(|(package, source)| format!("{package} comes from {source}, which is not an allowed source"))
             .collect()
     }
 

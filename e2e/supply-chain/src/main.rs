@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
-        .context("the crate lies in no workspace")?;
+        .context("the crate is not in a workspace")?;
     let graph = || Graph::of_workspace(workspace, TARGET);
     let mut out = std::io::stdout().lock();
     match (arguments.next().as_deref(), arguments.next()) {
@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
                 Some(database) => writeln!(out, "{number} crates checked; advisories from {}", database.display())?,
                 None => writeln!(
                     out,
-                    "{number} crates checked; no advisory data: {DATABASE} names no copy of it"
+                    "{number} crates checked; no advisories: {DATABASE} is not set to a copy of them"
                 )?,
             }
             if !found.is_empty() {

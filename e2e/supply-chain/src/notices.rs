@@ -15,7 +15,7 @@ const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"
 /// Software that is linked besides crates.
 const OTHERS: &str = "\
 The program is linked statically with the GNU C Library (LGPL-2.1-or-later, https://www.gnu.org/software/libc/), which can be
-replaced by linking the program anew from its sources, and with the standard library of Rust (MIT OR Apache-2.0,
+replaced by relinking the program from its sources, and with the standard library of Rust (MIT OR Apache-2.0,
 https://github.com/rust-lang/rust).
 ";
 

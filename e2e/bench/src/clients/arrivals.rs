@@ -94,7 +94,7 @@ pub(super) async fn follow(
                 .send(Arrival { number, at })
                 .await
                 .ok()
-                .context("nobody waits for events")?;
+                .context("no receiver for events")?;
         }
     }
 }

@@ -102,7 +102,7 @@ async fn count(
     let sockets = sockets(server)?;
     ensure!(sockets >= connected, "{sockets} of {connected} sockets are open still");
     if let Some(status) = generator.try_wait()? {
-        bail!("h2load ended by itself: {status}");
+        bail!("h2load exited unexpectedly: {status}");
     }
     let made = u64::try_from(after - before)?;
     ensure!(made > 0, "no update succeeded");

@@ -70,7 +70,7 @@ async fn create(connection: Connection, n: u64) -> anyhow::Result<i64> {
         ..pb::PutRequest::default()
     };
     let answer = txn(&connection, n, 0, Op::RequestPut(put)).await?;
-    ensure!(answer.succeeded, "key {n} is there already");
+    ensure!(answer.succeeded, "key {n} already exists");
     Ok(answer.header.unwrap_or_default().revision)
 }
 
@@ -84,7 +84,7 @@ async fn delete(connection: Connection, n: u64, revision: i64) -> anyhow::Result
     let deleted = answer.responses.first().and_then(|response| response.response.as_ref());
     ensure!(
         answer.succeeded && matches!(deleted, Some(Response::ResponseDeleteRange(answer)) if answer.deleted == 1),
-        "key {n} is not there at revision {revision}"
+        "key {n} does not exist at revision {revision}"
     );
     Ok(())
 }

@@ -94,6 +94,6 @@ async fn insist(connection: Connection, body: Bytes, refused: Arc<AtomicU64>) ->
 
 async fn update(connection: Connection, body: Bytes) -> anyhow::Result<()> {
     let answer: pb::TxnResponse = connection.call(TXN, body).await?;
-    ensure!(answer.succeeded, "the key of the updates is not there");
+    ensure!(answer.succeeded, "the key of the updates does not exist");
     Ok(())
 }

@@ -183,7 +183,7 @@ fn take_frame(buffered: &mut BytesMut) -> anyhow::Result<Option<Bytes>> {
         return Ok(None);
     };
     let [compressed, length @ ..] = *head;
-    ensure!(compressed == 0, "a compressed message, which nobody asked for");
+    ensure!(compressed == 0, "an unrequested compressed message");
     let length = u32::from_be_bytes(length) as usize;
     if buffered.len() < FRAME_HEAD + length {
         return Ok(None);

@@ -89,7 +89,7 @@ impl Load {
     pub(super) async fn updates(&self) -> anyhow::Result<f64> {
         let update = |mut kv: KvClient<Channel>, n| async move {
             let answer = kv.txn(requests::update_of(put(n))).await?.into_inner();
-            ensure!(answer.succeeded, "key {n} is not there");
+            ensure!(answer.succeeded, "key {n} does not exist");
             Ok(())
         };
         self.run(self.keys / 2, update).await
@@ -114,7 +114,7 @@ impl Load {
                         request.success.extend(update.success);
                     }
                     let answer = kv.txn(request).await?.into_inner();
-                    ensure!(answer.succeeded, "keys of transaction {txn} are not there");
+                    ensure!(answer.succeeded, "keys of transaction {txn} do not exist");
                 }
                 anyhow::Ok(())
             }
@@ -304,7 +304,7 @@ pub(super) async fn get(mut kv: KvClient<Channel>, n: u64) -> anyhow::Result<()>
     let found = kv.range(request).await?.into_inner().kvs;
     ensure!(
         found.len() == 1 && found[0].value.len() == VALUE,
-        "key {n} is not there"
+        "key {n} does not exist"
     );
     Ok(())
 }

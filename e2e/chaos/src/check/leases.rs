@@ -17,7 +17,9 @@ pub(super) fn check(history: &History, timeline: &Timeline, owned: &Owned, wrong
             let lease = before.and_then(|kv| history.leases.iter().find(|lease| lease.id == kv.lease));
             match (event, lease) {
                 (Event::Delete { .. }, Some(lease)) => in_time(lease, revision, change.seen, wrong),
-                _ => wrong.push(format!("nobody has done what revision {revision} did: {event:?}")),
+                _ => wrong.push(format!(
+                    "no client requested the change of revision {revision}: {event:?}"
+                )),
             }
         }
         let one = |pair: &[Event]| lease_of(timeline, revision, &pair[0]) == lease_of(timeline, revision, &pair[1]);

@@ -92,7 +92,7 @@ fn compacted(operation: &Operation, history: &History, wrong: &mut Vec<String>) 
     });
     let asked = |(at, revision): &(_, i64)| *at < operation.returned && wanted.is_some_and(|wanted| wanted < *revision);
     if !history.compactions.iter().any(asked) {
-        wrong.push(format!("{operation:?}: nobody has compacted that"));
+        wrong.push(format!("{operation:?}: no client compacted that"));
     }
 }
 
@@ -130,7 +130,7 @@ fn find_unknown(history: &History, timeline: &Timeline, owned: &mut Owned, wrong
     }
     for (value, revision) in put {
         if owned.by(revision).is_none() {
-            wrong.push(format!("nobody put {value:?}, which revision {revision} has"));
+            wrong.push(format!("no client put {value:?}, which revision {revision} has"));
         }
     }
 }

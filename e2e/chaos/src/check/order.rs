@@ -45,7 +45,7 @@ pub(super) fn check(history: &History, owned: &Owned, wrong: &mut Vec<String>) {
             && seen.key() > place.key()
         {
             wrong.push(format!(
-                "{what}, called at {at:?}, stands at {place:?}, but {by} had shown {seen:?} at {before:?}"
+                "{what}, called at {at:?}, is at {place:?}, but {by} had already returned {seen:?} at {before:?}"
             ));
         }
     }

@@ -175,7 +175,7 @@ fn a_lost_write_is_seen() {
 
 #[test]
 fn a_write_that_was_done_twice_or_by_nobody_is_seen() {
-    refused(|history| drop(history.operations.pop()), "nobody put 0.3");
+    refused(|history| drop(history.operations.pop()), "no client put 0.3");
     let again = answered((14, 15), put("a", 1), 3, vec![Done::Put { prev: None }]);
     refused(|history| history.operations.push(again), "both made revision 3");
 }
@@ -223,7 +223,7 @@ fn a_refusal_of_a_revision_that_nobody_compacted_is_seen() {
     let refusal = operation((40, 41), past, Outcome::Compacted);
     refused(
         |history| history.operations.push(refusal.clone()),
-        "nobody has compacted",
+        "no client compacted",
     );
     let mut history = good();
     history.operations.push(refusal);
@@ -351,5 +351,5 @@ fn a_lease_ends_neither_early_nor_never() {
     assert!(never.contains("outlived its lease"), "{never}");
     let mut nobodys = leased(60);
     nobodys.leases.clear();
-    assert!(check(&nobodys).unwrap_err().join("\n").contains("nobody has done"));
+    assert!(check(&nobodys).unwrap_err().join("\n").contains("no client requested"));
 }

@@ -82,7 +82,7 @@ impl Timeline {
                     state.insert(kv.key.clone(), kv.clone());
                 }
                 Event::Delete { key, .. } if prev.is_none() => {
-                    wrong.push(format!("revision {revision} deletes {key}, which is not there"));
+                    wrong.push(format!("revision {revision} deletes {key}, which does not exist"));
                 }
                 Event::Delete { key, .. } => drop(state.remove(key)),
             }

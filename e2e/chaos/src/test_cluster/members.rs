@@ -238,7 +238,7 @@ impl Members {
             && let Some(status) = child.try_wait()?
         {
             bail!(
-                "member {member} ended by itself: {status}; see {}",
+                "member {member} exited unexpectedly: {status}; see {}",
                 self.log(member).display()
             );
         }

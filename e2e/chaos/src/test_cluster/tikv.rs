@@ -152,7 +152,7 @@ impl Tikv {
         let led = regions.iter().rev().find(|region| region.start <= key);
         let leader = led.context("no region begins all")?.leader;
         let stores = mock_tikv.stores();
-        let address = stores.get(&leader).context("a leader that is no store")?;
+        let address = stores.get(&leader).context("a leader that is not a store")?;
         Ok(address.parse()?)
     }
 

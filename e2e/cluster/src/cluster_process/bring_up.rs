@@ -124,7 +124,7 @@ impl ClusterProcess {
             .context("the thread that imports images ended")??;
         step.done();
 
-        let step = progress.step("volumes there, CoreDNS Ready");
+        let step = progress.step("volumes created, CoreDNS Ready");
         let kubectl = self.site.kubectl();
         let objects = addons::objects(&self.site.home)?;
         self.supervisor
@@ -207,7 +207,7 @@ impl ClusterProcess {
         ];
         self.supervisor.stop(&users).await;
         if let Err(error) = cleanup::pods(&self.site.home) {
-            warn!(%error, "pods run on until the sweep");
+            warn!(%error, "pods keep running until the sweep");
         }
         self.supervisor.stop(&[apiserver::NAME]).await;
         // one after the other: the leader hands over to one that is left

@@ -27,7 +27,7 @@ impl Reports {
                 Ok(out.flush()?)
             });
         if let Err(error) = sent {
-            warn!(%error, "nobody reads the reports");
+            warn!(%error, "no reader for the reports");
             *open = None;
         }
     }

@@ -74,7 +74,7 @@ impl Reader {
             return Err(format!("{read} of {whole} bytes of a snapshot"));
         }
         if last.remaining_bytes != 0 || last.blob != hash.finalize().as_slice() {
-            return Err(format!("the last message of a snapshot is no hash of it: {last:?}"));
+            return Err(format!("the last message of a snapshot is not its hash: {last:?}"));
         }
         Ok(seen)
     }
@@ -159,8 +159,8 @@ mod tests {
                 &|all| all.insert(0, message(3 * BLOB + SECTOR, b"")),
                 "a blob of 32768 bytes behind",
             ),
-            (&|all| all[4].blob = vec![0; 32].into(), "no hash of it"),
-            (&|all| all[4].remaining_bytes = 1, "no hash of it"),
+            (&|all| all[4].blob = vec![0; 32].into(), "is not its hash"),
+            (&|all| all[4].remaining_bytes = 1, "is not its hash"),
         ];
         for (change, wanted) in cases {
             let error = broken(change);

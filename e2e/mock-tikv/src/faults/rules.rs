@@ -132,7 +132,7 @@ fn always() -> f64 {
 pub enum FaultError {
     #[error("the probability is not between 0 and 1")]
     Probability,
-    #[error("{0:?} goes to no region, so there is no region error for it")]
+    #[error("{0:?} is not sent to a region, so it cannot get a region error")]
     NoRegion(Rpc),
     #[error("a message of the stream of timestamps can only be lost or delayed")]
     Stream,

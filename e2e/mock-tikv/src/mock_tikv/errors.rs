@@ -10,15 +10,15 @@ use crate::server::EndpointError;
 /// Reason that a mock does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("there has to be at least one store")]
+    #[error("at least one store is required")]
     NoStores,
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("the data are of cluster {found}, not of {wanted}")]
+    #[error("the data belongs to cluster {found}, not {wanted}")]
     Cluster { found: u64, wanted: u64 },
-    #[error("the data are of {found} stores, not of {wanted}")]
+    #[error("the data is of {found} stores, not {wanted}")]
     Stores { found: usize, wanted: usize },
     #[error("cannot read {path}", path = path.display())]
     Credentials { path: PathBuf, source: std::io::Error },
@@ -37,7 +37,7 @@ pub enum CommandError {
     NoProcess(u64),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    #[error("the mock does not take it: {0}")]
+    #[error("the mock rejected it: {0}")]
     Refused(String),
 }
 

@@ -73,7 +73,7 @@ impl Endpoint {
         let address = self.address;
         tasks.spawn(async move {
             if let Err(error) = served.await {
-                error!(%address, error = &error as &dyn std::error::Error, "a port is not served any more");
+                error!(%address, error = &error as &dyn std::error::Error, "stopped serving a port");
             }
         });
         tasks.close();

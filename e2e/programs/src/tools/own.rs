@@ -19,7 +19,9 @@ impl Programs {
             return Ok(Self(dir.into()));
         }
         let running = std::env::current_exe().context("find the running program")?;
-        let mut dir = running.parent().context("the running program lies in no directory")?;
+        let mut dir = running
+            .parent()
+            .context("the running program has no parent directory")?;
         if dir.ends_with("deps") {
             dir = dir.parent().unwrap_or(dir);
         }

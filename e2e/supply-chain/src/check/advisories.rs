@@ -25,7 +25,7 @@ struct Advisory {
 pub(crate) fn findings(policy: &Policy, graph: &Graph, database: &Path) -> anyhow::Result<Vec<String>> {
     let names: BTreeSet<&str> = graph.packages().map(|package| package.name.as_str()).collect();
     let crates = database.join("crates");
-    ensure!(crates.is_dir(), "{} is no directory", crates.display());
+    ensure!(crates.is_dir(), "{} is not a directory", crates.display());
     let mut found = Vec::new();
     let mut used = BTreeSet::new();
     for name in names {
@@ -79,7 +79,7 @@ fn parse(text: &str) -> anyhow::Result<Option<Advisory>> {
         let listed = front.get("versions").and_then(|versions| versions.get(name));
         let listed = listed.and_then(Item::as_array).into_iter().flatten();
         listed
-            .map(|version| Ok(version.as_str().context("a version that is no text")?.parse()?))
+            .map(|version| Ok(version.as_str().context("a version that is not a string")?.parse()?))
             .collect()
     };
     let mut good = versions("patched")?;

@@ -36,7 +36,7 @@ impl Policy {
             texts
                 .map(|text| {
                     let text = text.as_str().map(str::to_owned);
-                    text.with_context(|| format!("{name} in [{section}] holds something else than texts"))
+                    text.with_context(|| format!("{name} in [{section}] holds values that are not strings"))
                 })
                 .collect()
         };
@@ -48,10 +48,7 @@ impl Policy {
                     let what =
                         text(field).with_context(|| format!("an entry of {name} in [{section}] has no {field}"))?;
                     let reason = text("reason").unwrap_or_default();
-                    ensure!(
-                        reason.contains("until"),
-                        "the exception for {what} does not say until when"
-                    );
+                    ensure!(reason.contains("until"), "the exception for {what} has no end date");
                     Ok(what)
                 })
                 .collect()
@@ -75,7 +72,7 @@ impl Policy {
                 .map(|version| format!("{name}@{version}"))
                 .partition(|id| self.skipped.contains(id));
             if rest.len() != 1 {
-                found.push(format!("{name} is there in the versions {}", versions.join(", ")));
+                found.push(format!("{name} exists in the versions {}", versions.join(", ")));
             }
             used.extend(skipped);
         }
@@ -105,7 +102,7 @@ allow-registry = ["https://github.com/rust-lang/crates.io-index"]
     fn an_exception_needs_an_end() {
         assert_eq!(Policy::parse(POLICY).unwrap().skipped.len(), 1);
         let refused = Policy::parse(&POLICY.replace(", until b 2", "")).unwrap_err();
-        assert_eq!(refused.to_string(), "the exception for a@1.0.0 does not say until when");
+        assert_eq!(refused.to_string(), "the exception for a@1.0.0 has no end date");
     }
 
     #[test]
@@ -116,7 +113,7 @@ allow-registry = ["https://github.com/rust-lang/crates.io-index"]
         assert_eq!(
             policy.duplicates(&graph(&["2.0.0", "3.0.0"])),
             [
-                "a is there in the versions 2.0.0, 3.0.0",
+                "a exists in the versions 2.0.0, 3.0.0",
                 "the exception for a@1.0.0 has ended: nothing needs it"
             ]
         );
@@ -130,7 +127,7 @@ allow-registry = ["https://github.com/rust-lang/crates.io-index"]
         let found = Graph::of([foreign, package("b", "1.0.0", "MIT")]).foreign_sources(&policy.registries);
         assert_eq!(
             found,
-            ["a@1.0.0 comes from git+https://example.org/a, which is no source of this repository"]
+            ["a@1.0.0 comes from git+https://example.org/a, which is not an allowed source"]
         );
     }
 }
