@@ -62,7 +62,7 @@ async fn main() -> anyhow::Result<()> {
             eight / one
         );
         let rows = rows(&TikvRows::new(tikv.clone())).await?;
-        println!("{rows:>10.0} rows/s of {WRITE} bytes in transactions behind the fence");
+        println!("{rows:>10.0} rows/s of {WRITE} bytes in transactions with a fence");
         stop.cancel();
         anyhow::Ok(())
     };

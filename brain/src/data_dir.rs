@@ -53,7 +53,7 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another process, or another part of this one, uses it.
-    #[error("data directory {} is in use by {owner}: stop that one first, or choose another --data-dir", path.display())]
+    #[error("data directory {} is in use by {owner}: stop that process first, or choose another --data-dir", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum DataDirError {
         owner: String,
     },
     /// It contains something else.
-    #[error("data directory {} is not kubebrain's: it holds {found}; choose an empty --data-dir", path.display())]
+    #[error("data directory {} does not belong to kubebrain: it holds {found}; choose an empty --data-dir", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum DataDirError {
         found: String,
     },
     /// A restore into it was interrupted.
-    #[error("data directory {} holds a part of a snapshot or of another store: finish that by `kubebrain snapshot restore` or `kubebrain import`, or choose another --data-dir", path.display())]
+    #[error("data directory {} holds a part of a snapshot or of another store: finish it with `kubebrain snapshot restore` or `kubebrain import`, or choose another --data-dir", path.display())]
     Restoring {
         /// The directory.
         path: PathBuf,
@@ -115,13 +115,13 @@ pub enum DataDirError {
         part: &'static str,
     },
     /// It holds no store, but one must exist.
-    #[error("data directory {} holds no store, but --initial-cluster-state=existing says that there is one: mount the volume with the data, restore a backup by `kubebrain snapshot restore`, or begin an empty store by --initial-cluster-state=new", path.display())]
+    #[error("data directory {} holds no store, but --initial-cluster-state=existing requires one: mount the volume with the data, restore a backup with `kubebrain snapshot restore`, or start an empty store with --initial-cluster-state=new", path.display())]
     NoStore {
         /// The directory.
         path: PathBuf,
     },
     /// It contains the store of another cluster than it must.
-    #[error("data directory {} holds the store of cluster {found:x}, and --embedded-cluster-id is {wanted:x}: bring back the directory of that cluster, or change the flag to go on with this store", path.display())]
+    #[error("data directory {} holds the store of cluster {found:x}, and --embedded-cluster-id is {wanted:x}: restore the directory of that cluster, or change the flag to continue with this store", path.display())]
     OtherStore {
         /// The directory.
         path: PathBuf,
@@ -131,7 +131,7 @@ pub enum DataDirError {
         found: u64,
     },
     /// It contains no store, and must contain that of a cluster.
-    #[error("data directory {} holds no store, and --embedded-cluster-id is {wanted:x}: bring back the directory of that cluster (is its volume mounted?), or take the flag away to begin with an empty store", path.display())]
+    #[error("data directory {} holds no store, and --embedded-cluster-id is {wanted:x}: restore the directory of that cluster (is its volume mounted?), or remove the flag to start with an empty store", path.display())]
     LostStore {
         /// The directory.
         path: PathBuf,

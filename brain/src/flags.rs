@@ -311,17 +311,16 @@ fn two_dashes(args: impl IntoIterator<Item = OsString>, warnings: &mut Vec<Strin
 /// Builds a clap command from the table: it handles only syntax and help.
 fn command() -> Command {
     let mut command = Command::new("kubebrain")
-        .about("A server that every etcd v3 client takes for etcd")
+        .about("An etcd v3-compatible server for Kubernetes")
         .override_usage("kubebrain [flags]\n       kubebrain wipe --storage tikv --tikv-pd-endpoints <PD> --tikv-key-prefix <PREFIX> [flags] --yes\n       kubebrain debug dump-log|dump-rows|dump-manifest [flags]\n       kubebrain snapshot restore|import|status <FILE> [flags]\n       kubebrain import --from-endpoints <URLS> [flags]")
         .disable_version_flag(true)
         .args_override_self(true)
         .after_help(
             "Each flag can also be set by a variable: --data-dir by ETCD_DATA_DIR. A flag wins over its variable. A file given by --config-file \
              replaces both.\n\n\
-             `kubebrain wipe --yes` deletes everything below a key prefix of TiKV, when no member uses it any more. It takes the flags that \
-             say where TiKV is, --initial-cluster-token and those of the log, and reads no variables.\n\n\
-             `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print what is stored, read only: see `kubebrain debug --help`.\n\n\
-             `kubebrain snapshot restore` makes a new store of a snapshot of etcd or kubebrain, `snapshot status` prints what is in it: see \
+             `kubebrain wipe --yes` deletes everything below a key prefix of TiKV that no member uses any more. It takes the flags that locate TiKV, --initial-cluster-token and those of the log, and reads no variables.\n\n\
+             `kubebrain debug dump-log`, `dump-rows` and `dump-manifest` print the stored data, read only: see `kubebrain debug --help`.\n\n\
+             `kubebrain snapshot restore` creates a new store from a snapshot of etcd or kubebrain, `snapshot status` describes a snapshot: see \
              `kubebrain snapshot --help`.\n\n\
              `kubebrain import` copies a running etcd into a new store and follows it: see `kubebrain import --help`.",
         );
@@ -349,7 +348,7 @@ fn arg(flag: &'static Flag) -> Arg {
         Treatment::Works(help) => format!("{help} [default: {}]", flag.default),
         Treatment::Idle(why) => format!("no effect here: {why}"),
         Treatment::Refused(why) => format!("refused: {why}"),
-        Treatment::Bootstrap(why) => format!("refused where there is no store yet, else without effect: {why}"),
+        Treatment::Bootstrap(why) => format!("refused at the first start, without effect later: {why}"),
         Treatment::Renamed(new) => format!("old name of --{new}"),
         Treatment::Gate(gate) => format!("old name of --feature-gates={gate}=..."),
     };

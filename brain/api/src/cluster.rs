@@ -53,7 +53,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         self.permit(&request, Auth::check_admin).await?;
         check_add(&self.members.list(), &urls)?;
         Err(Status::unimplemented(
-            "etcdserver: members are those of --initial-cluster: start another one there",
+            "etcdserver: members are those of --initial-cluster: add the member there",
         ))
     }
 
@@ -70,17 +70,19 @@ impl pb::cluster_server::Cluster for ClusterService {
         }
         let configured = || {
             Status::unimplemented(
-                "etcdserver: members are those of --initial-cluster: stop this one and take it out there",
+                "etcdserver: members are those of --initial-cluster: stop the member and remove it there",
             )
         };
         let remove = self.remove.as_ref().ok_or_else(configured)?;
         remove.remove(id).await.map_err(|error| match error {
             RemoveError::Unknown => Error::MemberNotFound.into(),
             RemoveError::Configured => configured(),
-            RemoveError::Running => Status::failed_precondition("etcdserver: the member runs: stop it, then remove it"),
+            RemoveError::Running => {
+                Status::failed_precondition("etcdserver: the member is running: stop it, then remove it")
+            }
             RemoveError::Unreadable(error) => Status::failed_precondition(format!("etcdserver: {error}")),
             RemoveError::Unreachable(error) => {
-                tracing::warn!(error = format!("{error:#}"), "a member could not be removed");
+                tracing::warn!(error = format!("{error:#}"), "could not remove a member");
                 Error::Timeout.into()
             }
         })?;
@@ -99,7 +101,7 @@ impl pb::cluster_server::Cluster for ClusterService {
         let members = self.members.list();
         if !check_update(&members, *id, peer_ur_ls)? {
             return Err(Status::unimplemented(
-                "etcdserver: peer URLs are what --initial-advertise-peer-urls says",
+                "etcdserver: peer URLs are those of --initial-advertise-peer-urls",
             ));
         }
         Ok(Response::new(pb::MemberUpdateResponse {

@@ -266,7 +266,7 @@ impl<R: Rows> ApiContext<R> {
             answer.metadata_mut().insert(COMMITTED, committed.into());
         } else if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
             let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
-            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader names no slot"))?;
+            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader did not return a slot"))?;
             let _span = self.part("wait_applied");
             self.wait_applied(Slot(slot)).await?;
         }

@@ -63,7 +63,7 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
             if check.rows > 0 {
                 tracing::info!(
                     check.rows,
-                    "gave up a check of the rows: this member does not lead any more"
+                    "cancelled the check of the rows: this member no longer leads"
                 );
             }
             return;
@@ -78,19 +78,16 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
             Err(error @ RowsError::Corrupt(_)) => {
                 store.state.set_corrupt();
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(
-                    error,
-                    "the check of the rows found damage: this member answers no more requests"
-                );
+                tracing::error!(error, "the check of the rows found damage: this member stops serving");
                 return;
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 if failing_since.get_or_insert(piece).elapsed() >= PATIENCE {
-                    tracing::warn!(error, check.rows, "gave up a check of the rows, which cannot be read");
+                    tracing::warn!(error, check.rows, "cancelled the check of the rows: cannot read them");
                     return;
                 }
-                tracing::debug!(error, "rows cannot be read: they are checked further later");
+                tracing::debug!(error, "cannot read rows; the check will resume");
                 RETRY
             }
         };

@@ -203,7 +203,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
                 downgrade::check_target(target)?;
                 if action == 1 {
                     return Err(Status::unimplemented(
-                        "etcdserver: no older etcd reads what a brain stores",
+                        "etcdserver: no older etcd reads the data of a brain",
                     ));
                 }
                 revision

@@ -50,7 +50,7 @@ pub enum SaveError {
 pub enum FileError {
     /// It has no checksum.
     #[error(
-        "the snapshot has no checksum: it is cut short, or a copy of etcd's db file; --skip-hash-check takes it all the same"
+        "the snapshot has no checksum: it is truncated, or a copy of etcd's db file; --skip-hash-check accepts it anyway"
     )]
     NoChecksum,
     /// It is not what was written.

@@ -96,12 +96,12 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
     /// Opens a file of `len` bytes. Fails if it has no valid meta page, or is shorter than that says.
     pub fn open(file: &'a F, len: u64) -> Result<Self, Error> {
         let meta =
-            newest_meta(file, len)?.ok_or_else(|| damaged("it has no valid meta page: it is no etcd database"))?;
+            newest_meta(file, len)?.ok_or_else(|| damaged("it has no valid meta page: it is not an etcd database"))?;
         let size = u64::from(meta.page_size);
         let needed = meta.high_water.checked_mul(size);
         if needed.is_none_or(|needed| needed > len) {
             return Err(damaged(format!(
-                "it has {len} bytes and says that it has {} pages of {size}: it is cut short",
+                "it has {len} bytes instead of {} pages of {size}: it is truncated",
                 meta.high_water
             )));
         }
@@ -163,11 +163,14 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
         self.file.read_at(&mut header, number * size)?;
         let header = Header::decode(&header).ok_or_else(|| damaged("a page without a header"))?;
         if header.id != number {
-            return Err(damaged(format!("page {number} says that it is page {}", header.id)));
+            return Err(damaged(format!(
+                "page {number} has the number {} in its header",
+                header.id
+            )));
         }
         let pages = u64::from(header.overflow) + 1;
         if number + pages > self.meta.high_water {
-            return Err(damaged(format!("page {number} goes on behind the end of the file")));
+            return Err(damaged(format!("page {number} continues after the end of the file")));
         }
         let (at, len) = (number * size, pages * size);
         let elements = (HEADER + usize::from(header.count) * ELEMENT) as u64;
@@ -278,7 +281,7 @@ impl Page {
         let mut numbers = [0; N];
         for (at, number) in numbers.iter_mut().enumerate() {
             let found = u32_at(&self.bytes, HEADER + index * ELEMENT + at * 4);
-            *number = found.ok_or_else(|| damaged("a page is cut short"))?;
+            *number = found.ok_or_else(|| damaged("a page is truncated"))?;
         }
         Ok(numbers)
     }
@@ -297,7 +300,7 @@ impl Page {
     fn branch_element(&self, index: usize) -> Result<((usize, usize), u64), Error> {
         let [position, key_len] = self.numbers(index)?;
         let child = u64_at(&self.bytes, HEADER + index * ELEMENT + 8);
-        let child = child.ok_or_else(|| damaged("a page is cut short"))?;
+        let child = child.ok_or_else(|| damaged("a page is truncated"))?;
         Ok((self.place(index, position, key_len)?, child))
     }
 }
@@ -364,7 +367,9 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
     #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
         match self.next_element()? {
-            Some((flags, ..)) if flags & IS_BUCKET != 0 => Err(damaged("a bucket within a bucket, which etcd has not")),
+            Some((flags, ..)) if flags & IS_BUCKET != 0 => {
+                Err(damaged("a bucket within a bucket, which etcd does not use"))
+            }
             Some((_, key, value)) => Ok(Some((key, value))),
             None => Ok(None),
         }

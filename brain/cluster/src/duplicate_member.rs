@@ -32,7 +32,10 @@ pub async fn watch<K: Lock>(lock: K, identity: String, every: Duration, stop: Ca
                     before = Some(record);
                 }
                 Ok(_) => return Ok(()),
-                Err(error) => tracing::debug!(error = &error as &dyn std::error::Error, "cannot look for namesakes"),
+                Err(error) => tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot check for another process with the name of this member"
+                ),
             }
             tokio::time::sleep(every).await;
         }

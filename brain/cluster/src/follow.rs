@@ -164,7 +164,7 @@ impl<E: Engine> Node<E> {
             self.hear(response, follower).await?;
             if active.is_none() {
                 active = Some(metrics.connect(follower.member.id, leader));
-                tracing::debug!(leader, next = %self.replica.next(), "keeps up with the leader");
+                tracing::debug!(leader, next = %self.replica.next(), "following the leader");
                 roles.send_replace(Role::Following(LeaderClient {
                     channel: channel.clone(),
                     member: leader,
@@ -225,7 +225,7 @@ impl<E: Engine> Node<E> {
         let record = Record::decode(Bytes::copy_from_slice(&batch.payload))?;
         anyhow::ensure!(
             record.base == self.replica.revision(),
-            "a batch behind revision {} where {} is the newest",
+            "a batch after revision {}, but the newest is {}",
             record.base,
             self.replica.revision()
         );
@@ -299,7 +299,7 @@ impl<E: Engine> Node<E> {
                 if let Err(error) = &reset {
                     tracing::warn!(
                         error = format!("{error:#}"),
-                        "cannot go on from the rows now; trying again"
+                        "cannot reset from a rows snapshot; will retry"
                     );
                 }
                 reset

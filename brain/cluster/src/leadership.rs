@@ -264,7 +264,7 @@ impl LeadershipLoop {
                 biased;
                 after = &mut run => break after?,
                 () = over(&mut election_state, term.number), if !lost.is_cancelled() => {
-                    warn!("lost the lead");
+                    warn!("lost leadership");
                     lost.cancel();
                 }
                 () = stop.cancelled(), if !drain.is_cancelled() => transfer = self.begin_transfer(None, &drain),
@@ -292,9 +292,9 @@ impl LeadershipLoop {
                     // The next leader serves queued requests. Requests in flight are answered with a timeout: the log decides their
                     // outcome.
                     if self.has_others() {
-                        unable = Some(format!("what was under way did not end within {drain_limit:?}"));
+                        unable = Some(format!("in-flight requests did not finish within {drain_limit:?}"));
                     }
-                    warn!(limit = ?drain_limit, "the writer does not end in time: what is under way is given up");
+                    warn!(limit = ?drain_limit, "the writer does not end in time: abandoning in-flight requests");
                     lost.cancel();
                 }
                 found = &mut circular => return Err(found.into()),
@@ -358,9 +358,9 @@ impl LeadershipLoop {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(
                 error = format!("{:#}", anyhow::Error::from(error)),
-                "the lock was not released: it runs out by itself"
+                "could not release the lock; it will expire"
             ),
-            Err(_) => debug!(limit = ?self.transfer_timeout(), "the lock does not answer: it runs out by itself"),
+            Err(_) => debug!(limit = ?self.transfer_timeout(), "timed out releasing the lock; it will expire"),
         }
     }
 
@@ -401,7 +401,7 @@ impl LeadershipLoop {
         };
         let named = tokio::time::timeout(limit, self.election.transfer_leadership(&identity)).await;
         let Ok(named) = named else {
-            warn!(?limit, "the lock does not answer: the lead was not handed over");
+            warn!(?limit, "could not transfer leadership: no answer from the lock");
             return Err(Error::TimeoutDueToLeaderFail);
         };
         match named {
@@ -410,7 +410,7 @@ impl LeadershipLoop {
             Err(error) => {
                 warn!(
                     error = format!("{:#}", anyhow::Error::from(error)),
-                    "the lead was not handed over"
+                    "could not transfer leadership"
                 );
                 Err(Error::TimeoutDueToLeaderFail)
             }
@@ -502,7 +502,7 @@ async fn follow<E: Engine>(
                 Err(error) => {
                     debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
                     let stuck = began.elapsed() > STUCK;
-                    let reason = refusal(&error).or(stuck.then_some("whoever holds the lock cannot be followed"));
+                    let reason = refusal(&error).or(stuck.then_some("cannot follow the holder of the lock"));
                     if let Some(reason) = reason
                         && cluster.log_once.is_due(&format!("{name}: {reason}"))
                     {

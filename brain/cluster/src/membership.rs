@@ -32,7 +32,7 @@ pub enum EnterError {
     #[error(transparent)]
     Refused(#[from] JoinError),
     /// The register cannot be reached: try again later.
-    #[error("the rows of members cannot be reached")]
+    #[error("cannot reach the rows of members")]
     Unreachable(#[source] anyhow::Error),
 }
 
@@ -89,14 +89,12 @@ pub async fn follow<C: CasRegister>(
             Ok(stored) => {
                 let mut table = MemberTable::decode(stored.as_ref())?;
                 if table.is_removed(request.row().0) {
-                    tracing::warn!(
-                        "this member was removed from the members although it runs: it enters its row again"
-                    );
+                    tracing::warn!("this member was removed although it is running; adding its row again");
                     match enter(&register, &request).await {
                         Ok(entered) => table = entered,
                         Err(error) => tracing::warn!(
                             error = &error as &dyn std::error::Error,
-                            "this member could not enter its row again"
+                            "could not add the row of this member again"
                         ),
                     }
                 }

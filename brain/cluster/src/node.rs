@@ -70,10 +70,10 @@ impl<E: Engine> Node<E> {
             Ok(Err(HistoryError::Unavailable(error))) => {
                 tracing::debug!(
                     error = format!("{error:#}"),
-                    "cannot read for all watchers what they missed"
+                    "cannot read the history that watchers missed"
                 );
             }
-            Err(_) => tracing::debug!(limit = ?AT_ONCE, "reading for all watchers what they missed takes too long"),
+            Err(_) => tracing::debug!(limit = ?AT_ONCE, "timed out reading the history that watchers missed"),
         }
         self.hub.skip_to(newest);
     }

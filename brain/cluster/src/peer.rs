@@ -73,7 +73,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
         } = request.into_inner();
         if cluster_id != self.cluster_id {
             if self.log_once.is_due(&identity) {
-                tracing::warn!(peer = identity, "a peer of another cluster is refused");
+                tracing::warn!(peer = identity, "rejected a peer of another cluster");
             }
             return Err(Error::ClusterIdMismatch.into());
         }

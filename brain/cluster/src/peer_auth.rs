@@ -97,7 +97,7 @@ impl Proof {
         let proof: [u8; NONCE] = read(io).await?;
         if accepts != peer {
             return Err(refused(format!(
-                "member {accepts:x} answers where {peer:x} was dialled"
+                "member {accepts:x} answered at the address of {peer:x}"
             )));
         }
         let connection = Connection {
@@ -111,7 +111,7 @@ impl Proof {
         let welcome = io
             .read_u8()
             .await
-            .map_err(|_| refused("the member refuses this one".to_owned()))?;
+            .map_err(|_| refused("the member rejects this one".to_owned()))?;
         if welcome != WELCOME {
             return Err(refused("the member speaks another protocol".to_owned()));
         }
@@ -121,7 +121,7 @@ impl Proof {
     /// Verifies which member dialled, and that it is among `members`, and proves this member.
     async fn accept(&self, io: &mut dyn Io, members: &Members) -> io::Result<PeerId> {
         if read::<{ MAGIC.len() }>(io).await? != MAGIC {
-            return Err(refused("it does not begin as members do".to_owned()));
+            return Err(refused("it does not start as a member does".to_owned()));
         }
         let (dials, theirs): (u64, [u8; NONCE]) = (io.read_u64().await?, read(io).await?);
         let mine: [u8; NONCE] = rand::random();

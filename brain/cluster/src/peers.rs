@@ -174,7 +174,7 @@ impl Peers {
     async fn dial_url(&self, url: &Url, name: Option<String>, member: u64) -> anyhow::Result<Channel> {
         anyhow::ensure!(
             url.scheme().is_tls() || !self.is_tls_only,
-            "this member listens for peers with TLS and dials nobody without it"
+            "this member uses TLS for peers and does not dial without it"
         );
         // The scheme is that of the inner protocol: the connector adds TLS.
         let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?

@@ -28,12 +28,11 @@ pub enum OwnerError {
         own: String,
     },
     /// A wipe is in progress, or was interrupted.
-    #[error("the key prefix is being wiped: finish that by `kubebrain wipe`")]
+    #[error("the key prefix is being wiped: finish that with `kubebrain wipe`")]
     Wiping,
     /// A restore is in progress, or was interrupted.
     #[error(
-        "a snapshot is being restored into the key prefix, or another store imported, or that was interrupted: go on by the same \
-         `kubebrain snapshot restore` or `kubebrain import`, or `kubebrain wipe` it"
+        "a snapshot is being restored into the key prefix, or another store imported, or that was interrupted: continue with the same `kubebrain snapshot restore` or `kubebrain import`, or `kubebrain wipe` it"
     )]
     Restoring,
     /// A restore needs a prefix without a store.
@@ -41,16 +40,14 @@ pub enum OwnerError {
     Occupied,
     /// The prefix holds no store, but one must exist.
     #[error(
-        "the key prefix holds no store, but --initial-cluster-state=existing says that there is one: look whether \
-         --tikv-pd-endpoints and --tikv-key-prefix lead to the data, restore a backup by `kubebrain snapshot restore`, or begin an \
-         empty store by --initial-cluster-state=new"
+        "the key prefix holds no store, but --initial-cluster-state=existing requires one: check that --tikv-pd-endpoints and --tikv-key-prefix refer to the data, restore a backup with `kubebrain snapshot restore`, or start an empty store with --initial-cluster-state=new"
     )]
     NoStore,
     /// The register holds something else.
     #[error("the key prefix belongs to something else")]
     Foreign,
     /// Storage cannot be reached.
-    #[error("the owner of the key prefix cannot be asked for")]
+    #[error("cannot read the owner of the key prefix")]
     Unreachable(#[source] anyhow::Error),
 }
 
@@ -162,7 +159,7 @@ pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Resul
             return Ok(());
         }
         if let Cas::Unknown(error) = register.compare_and_set(Some(stored), None).await {
-            return Err(OwnerError::Unreachable(error.context("give the key prefix up")));
+            return Err(OwnerError::Unreachable(error.context("release the key prefix")));
         }
     }
 }
@@ -213,11 +210,11 @@ pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<()
 }
 
 async fn get<C: CasRegister>(register: &C) -> Result<Option<Bytes>, OwnerError> {
-    let stored = register.get().await.context("ask whose the key prefix is");
+    let stored = register.get().await.context("read the owner of the key prefix");
     stored.map_err(OwnerError::Unreachable)
 }
 
-/// Sets the register unless another writer was faster: the caller reads it again.
+/// Sets the register unless another writer won the race: the caller reads it again.
 async fn set<C: CasRegister>(register: &C, expected: Option<Bytes>, new: Vec<u8>) -> Result<(), OwnerError> {
     match register.compare_and_set(expected, Some(new.into())).await {
         Cas::Swapped | Cas::Mismatch => Ok(()),

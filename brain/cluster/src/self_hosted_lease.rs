@@ -31,7 +31,7 @@ pub struct SelfHostedLease(LeaseLock);
 /// The Lease is stored here.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the lease {namespace}/{name} is stored in this very store, at {key}: its API server waits for a leader that waits for it; take the Lease of another cluster, or --election storage"
+    "the lease {namespace}/{name} is stored in this store, at {key}: its API server waits for a leader that waits for it; use a Lease of another cluster, or --election storage"
 )]
 pub struct SelfHosted {
     namespace: String,
@@ -62,7 +62,7 @@ impl SelfHostedLease {
                     let error = format!("{:#}", anyhow::Error::from(error));
                     warn!(
                         error, key, again_in = ?pause,
-                        "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same, they wait for each other"
+                        "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same lease, both wait for each other"
                     );
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(AGAIN.1);
@@ -81,7 +81,7 @@ impl SelfHostedLease {
             match leases(&state.view(), namespace, name).await {
                 Ok(found) => return self.compare(&found, &uid),
                 Err(error) => {
-                    debug!(error = &error as &dyn std::error::Error, "cannot look for the lease");
+                    debug!(error = &error as &dyn std::error::Error, "cannot search for the lease");
                     tokio::time::sleep(AGAIN.0).await;
                 }
             }
@@ -120,7 +120,7 @@ async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Res
         }
         from = behind_directory(&key);
     }
-    debug!(seeks = SEEKS, "looked for the lease under the first prefixes only");
+    debug!(seeks = SEEKS, "searched for the lease below the first prefixes only");
     Ok(found)
 }
 

@@ -190,7 +190,7 @@ impl<E: Engine> Term<E> {
         loop {
             match self.try_begin(&mut placed).await {
                 Err(error) if is_transient(&error) => {
-                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "the term cannot begin yet");
+                    tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "cannot start the term yet");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
                 }
@@ -234,7 +234,7 @@ impl<E: Engine> Term<E> {
             // Views show it already.
             self.node.show_missed().await;
             // An older leader whose lease was not seen to expire may still serve reads.
-            tracing::info!(wait = ?leadership.wait, "waiting for an older leader's right to end");
+            tracing::info!(wait = ?leadership.wait, "waiting for the previous leader's lease to expire");
             tokio::time::sleep(leadership.wait).await;
             leadership.waited(rows).await?;
         }

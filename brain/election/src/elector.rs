@@ -262,7 +262,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         };
         self.publish();
         if let Err(Err(error)) = reply.send(outcome) {
-            warn!(%error, "hand-over failed, and nobody waits for the answer");
+            warn!(%error, "could not transfer the lock, and no caller waits for the answer");
         }
     }
 
@@ -278,7 +278,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         };
         self.publish();
         if let Err(Err(error)) = reply.send(outcome) {
-            warn!(%error, "stepping down failed, and nobody waits for the answer");
+            warn!(%error, "could not step down, and no caller waits for the answer");
         }
     }
 
@@ -316,7 +316,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
         let update = self.lock.update(&record, &version);
         let (outcome, _) = timer.limited(self.config.call_timeout, update).await;
         outcome.map_err(TransferError::Lock)?;
-        info!(lock = self.lock.describe(), to, "gave the lock away");
+        info!(lock = self.lock.describe(), to, "transferred the lock");
         Ok(())
     }
 

@@ -46,10 +46,10 @@ pub enum TransferError {
     #[error("an older leader may still be valid, and the next one would not know")]
     TooEarly,
     /// The target's identity is empty or this candidate's own.
-    #[error("{0:?} is no other candidate")]
+    #[error("{0:?} is not another candidate")]
     BadTarget(String),
     /// The outcome is unknown: the lock may name the target, or expire.
-    #[error("the lock did not confirm the hand-over")]
+    #[error("the lock did not confirm the transfer")]
     Lock(#[source] LockError),
     /// The elector has ended.
     #[error("the elector has ended")]

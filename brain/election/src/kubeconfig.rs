@@ -74,7 +74,7 @@ impl Loaded {
         match load(&self.path, self.call_timeout).await {
             Ok((client, _)) => {
                 self.client = client;
-                tracing::info!("the kubeconfig {path}, or a file that it names, has changed: it is used from now on");
+                tracing::info!("the kubeconfig {path}, or a file that it names, has changed; using it");
             }
             Err(error) => tracing::warn!("the old kubeconfig stays in use: {error:#}"),
         }

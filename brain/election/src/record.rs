@@ -85,7 +85,7 @@ mod seconds {
         let seconds = f64::deserialize(from)?;
         let limit = f64::from(u32::MAX);
         if !(0.0..=limit).contains(&seconds) {
-            return Err(D::Error::custom(format!("{seconds} is no duration in seconds")));
+            return Err(D::Error::custom(format!("{seconds} is not a duration in seconds")));
         }
         Duration::try_from_secs_f64(seconds).map_err(D::Error::custom)
     }

@@ -189,7 +189,7 @@ fn changed(error: std::io::Error) -> LogError {
 impl Log for FileLog {
     async fn append(&self, slot: Slot, record: Bytes) -> Result<(), AppendError> {
         check_len(&record, Self::MAX_RECORD_LEN)?;
-        let gone = || AppendError::Failed(anyhow::anyhow!("the log's writer is gone"));
+        let gone = || AppendError::Failed(anyhow::anyhow!("the log's writer has ended"));
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
         queue
@@ -229,13 +229,13 @@ impl Log for FileLog {
 
     async fn shrink(&self) -> Result<(), LogError> {
         let failed = |reason: String| LogError::Failed(anyhow::anyhow!(reason));
-        let gone = || failed("the log's writer is gone".to_owned());
+        let gone = || failed("the log's writer has ended".to_owned());
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
         queue.send(Ask::Shrink(reply)).await.map_err(|_| gone())?;
         answer
             .await
-            .unwrap_or_else(|_| Err("the log's writer is gone".to_owned()))
+            .unwrap_or_else(|_| Err("the log's writer has ended".to_owned()))
             .map_err(failed)?;
         self.destroy_below_watermark().await.map(drop)
     }

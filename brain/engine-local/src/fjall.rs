@@ -331,7 +331,7 @@ impl Rows for FjallRows {
         loop {
             merges = merges.saturating_sub(1);
             if merges == 0 && left == Left::Tables {
-                tracing::info!("defragmentation ends before all rows are in one level: they are written too fast");
+                tracing::info!("defragmentation stopped before all rows were in one level: rows are written too fast");
                 left = Left::LastLevel;
             }
             let shared = self.shared.clone();
@@ -428,7 +428,7 @@ impl Shared {
                     .try_to_merge()
                     .and_then(|()| inspect::require_space(&self.dir, self.options.reserve_bytes))
                 {
-                    Ok(()) => "the lines that fjall logged before name the cause".to_owned(),
+                    Ok(()) => "see the preceding log lines of fjall for the cause".to_owned(),
                     Err(cause) => guard::describe(&cause),
                 };
                 RowsError::Failed(source.context(format!("fjall's thread for tables ended: {cause}")))

@@ -9,10 +9,10 @@ use tikv_client::{Error as ClientError, ProtoKeyError};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// TiKV refused: another transaction was faster, or the key exists already. This attempt wrote nothing.
-    #[error("another writer was faster")]
+    #[error("another writer won the race")]
     Conflict,
     /// TiKV reported that this very transaction is committed.
-    #[error("the transaction is committed already")]
+    #[error("the transaction is already committed")]
     Committed,
     /// This attempt wrote nothing: there is no space.
     #[error("TiKV has no space left")]

@@ -187,13 +187,11 @@ impl Tikv {
             let before = locks.len();
             locks.retain(|lock| lock.lock_version != begun.0);
             if locks.len() == before {
-                return Err(Error::unreachable(
-                    "a lock that is not among these names a wrong primary key",
-                ));
+                return Err(Error::unreachable("another lock has a wrong primary key"));
             }
             tracing::warn!(
                 begun = begun.0,
-                "a lock names a wrong primary key: its transaction holds back garbage collection"
+                "a lock has a wrong primary key: its transaction blocks garbage collection"
             );
             until = until.min(begun);
         }
@@ -229,8 +227,11 @@ impl Tikv {
 impl Round {
     fn tell(&self) {
         match self {
-            Round::Done => tracing::info!("the cluster's garbage is collected"),
-            Round::Held(by) => tracing::info!(by, "garbage is collected, but not all: it is needed yet"),
+            Round::Done => tracing::info!("collected the garbage of the TiKV cluster"),
+            Round::Held(by) => tracing::info!(
+                by,
+                "collected a part of the garbage of the TiKV cluster: the rest is still needed"
+            ),
             Round::Foreign => tracing::info!("another service owns TiKV GC; skipping"),
         }
     }

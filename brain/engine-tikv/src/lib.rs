@@ -85,7 +85,7 @@ pub enum ConnectError {
     #[error("{0}")]
     Options(String),
     /// The store was begun on another cluster: refuse, change nothing.
-    #[error("the store belongs to TiKV cluster {pinned}, but the addresses of PD lead to cluster {found}")]
+    #[error("the store belongs to TiKV cluster {pinned}, but the addresses of PD belong to cluster {found}")]
     OtherCluster {
         /// The cluster that the store was begun on.
         pinned: u64,
@@ -93,7 +93,7 @@ pub enum ConnectError {
         found: u64,
     },
     /// PD belongs to another cluster than the options name: refuse, change nothing.
-    #[error("--tikv-cluster-id is {wanted}, but the addresses of PD lead to cluster {found}")]
+    #[error("--tikv-cluster-id is {wanted}, but the addresses of PD belong to cluster {found}")]
     UnwantedCluster {
         /// The cluster that the options name.
         wanted: u64,
@@ -101,7 +101,7 @@ pub enum ConnectError {
         found: u64,
     },
     /// Stored bytes are not what was written: refuse.
-    #[error("the register {0:?} holds something else than a cluster id")]
+    #[error("the register {0:?} does not hold a cluster id")]
     Corrupt(&'static str),
     /// TiKV cannot be reached: try again later.
     #[error("TiKV cannot be reached")]

@@ -224,7 +224,7 @@ impl Inner {
         let there = self.tikv.get(now, key).await.map_err(|error| unknown(error.into()))?;
         let Some(there) = there else {
             // The slot was destroyed since, or the other writer gave up: a repeated attempt finds out.
-            return Err(unknown(anyhow::anyhow!("the slot was taken and is free again")));
+            return Err(unknown(anyhow::anyhow!("the slot was taken but is free again")));
         };
         let there = unseal(slot, there).map_err(|damaged| AppendError::Failed(damaged.into()))?;
         self.note(slot.0, &there);
@@ -275,7 +275,7 @@ impl Inner {
                 .tikv
                 .keys()
                 .parse_slot(&key)
-                .ok_or_else(|| LogError::Corrupt("a key between slots is none".into()))?;
+                .ok_or_else(|| LogError::Corrupt("a key between slots is not a slot".into()))?;
             let record = unseal(Slot(slot), record)?;
             self.note(slot, &record);
             bytes += record.len();

@@ -24,7 +24,7 @@ impl Metrics {
             requests: HistogramVec::new(
                 HistogramOpts::new(
                     "kubebrain_tikv_request_duration_seconds",
-                    "Durations of requests to TiKV, each attempt for itself.",
+                    "Durations of requests to TiKV, by attempt.",
                 )
                 .buckets(buckets),
                 &["op"],
@@ -32,7 +32,7 @@ impl Metrics {
             failures: IntCounterVec::new(
                 Opts::new(
                     "kubebrain_tikv_request_failures_total",
-                    "Requests to TiKV that failed, each attempt for itself.",
+                    "Requests to TiKV that failed, by attempt.",
                 ),
                 &["op", "reason"],
             )?,

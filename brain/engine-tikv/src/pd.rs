@@ -117,7 +117,7 @@ impl Pd {
         let response: GetRegionResponse = self.ask_leader("/pdpb.PD/GetRegion", ask).await?;
         let region = response
             .region
-            .ok_or_else(|| anyhow::anyhow!("PD knows no region for a key"))?;
+            .ok_or_else(|| anyhow::anyhow!("PD has no region for a key"))?;
         decoded(&region)
     }
 
@@ -192,7 +192,7 @@ impl Pd {
                         let cluster_id = members.cluster_id();
                         return Ok(Leader { cluster_id, channel });
                     }
-                    Ok(_) => failed = anyhow::anyhow!("PD at {url} leads no longer"),
+                    Ok(_) => failed = anyhow::anyhow!("PD at {url} no longer leads"),
                     Err(error) => failed = error,
                 }
             }
@@ -283,7 +283,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 fn decoded(region: &wire::Region) -> anyhow::Result<Region> {
-    let key = |encoded: &[u8]| keys::decode(encoded).ok_or_else(|| anyhow::anyhow!("PD names a key that is none"));
+    let key = |encoded: &[u8]| keys::decode(encoded).ok_or_else(|| anyhow::anyhow!("PD returned an invalid key"));
     Ok(Region {
         from: key(&region.start_key)?,
         to: key(&region.end_key)?,

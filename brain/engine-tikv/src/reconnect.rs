@@ -98,7 +98,7 @@ impl ConnectionSupervisor {
         let (options, endpoints) = (&shared.options, &reached.endpoints);
         let replaced = shared.pool.replace(options, endpoints, all, limit).await;
         replaced.map_err(Trouble::NoClient)?;
-        tracing::info!("connected to TiKV anew");
+        tracing::info!("reconnected to TiKV");
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Trouble {
             Trouble::OtherCluster(found) => tracing::error!(
                 expected,
                 found,
-                "the addresses of PD lead to another cluster: it is not touched"
+                "the addresses of PD belong to another cluster: not using it"
             ),
             Trouble::NoPd(error) => tracing::warn!(error = format!("{error:#}"), "PD does not answer"),
             Trouble::NoClient(error) => tracing::warn!(error = format!("{error:#}"), "cannot connect to TiKV"),

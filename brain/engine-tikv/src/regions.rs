@@ -62,7 +62,7 @@ impl Tikv {
                 Err(error) => {
                     tracing::debug!(
                         error = &*error as &dyn std::error::Error,
-                        "PD does not tell where a region ends"
+                        "PD does not return the end of a region"
                     );
                     return to.clone();
                 }

@@ -93,15 +93,13 @@ impl Tikv {
                 Ok(()) => {}
                 Err(error) if reclaim == Reclaim::Required => {
                     return Err(anyhow::Error::new(error).context(
-                        "TiKV did not confirm that deleted keys are destroyed, and may still be at it: start the same command again in \
-                         some minutes",
+                        "TiKV did not confirm the destruction of deleted keys and may still be working on it: start the same command again in a few minutes",
                     ));
                 }
                 // Every key is deleted: garbage collection does the rest.
                 Err(error) => tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "TiKV did not confirm that the space is given back, and may still be at it: wait some minutes before the key prefix is \
-                     used again"
+                    "TiKV did not confirm that the space was freed and may still be working on it: wait a few minutes before you use the key prefix again"
                 ),
             }
         }

@@ -187,7 +187,10 @@ impl Tikv {
             _ => (primary.clone(), Bytes::from([primary.as_ref(), &[0]].concat())),
         };
         if let Err(error) = self.end_transactions(begun, &from, &to).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "cannot end a failed write");
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "cannot roll back a failed write"
+            );
         }
     }
 }

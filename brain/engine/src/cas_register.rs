@@ -55,7 +55,7 @@ pub async fn set<C: CasRegister>(register: &C, new: Option<Bytes>) -> anyhow::Re
             failed = Some(error);
         }
     }
-    Err(failed.unwrap_or_else(|| anyhow::anyhow!("somebody else changes the register")))
+    Err(failed.unwrap_or_else(|| anyhow::anyhow!("another writer keeps changing the register")))
 }
 
 #[cfg(any(test, feature = "laws"))]

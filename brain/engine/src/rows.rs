@@ -213,7 +213,7 @@ pub enum RowsError {
     #[error("the rows failed")]
     Failed(#[source] anyhow::Error),
     /// The change violates the rules of rows, and nothing was written: do not retry it.
-    #[error("the rows do not take this change: {0}")]
+    #[error("the rows refuse this change: {0}")]
     Refused(String),
 }
 
@@ -228,7 +228,7 @@ impl Step {
 
 impl Change {
     /// Bytes of key and value.
-    #[allow(clippy::len_without_is_empty, reason = "a change without bytes is none")]
+    #[allow(clippy::len_without_is_empty, reason = "a change must have bytes")]
     pub fn len(&self) -> usize {
         match self {
             Change::Put(key, value) => key.len() + value.len(),

@@ -313,7 +313,7 @@ impl KeyIndex {
                 self.empty(built, Phase::Idle);
                 tracing::info!(
                     keys,
-                    "too many changes of keys came at once: the index of keys is built again"
+                    "too many concurrent changes of keys: rebuilding the index of keys"
                 );
                 return false;
             }
@@ -346,7 +346,7 @@ impl KeyIndex {
         tracing::warn!(
             keys,
             max_bytes = self.max_bytes(),
-            "the index of keys takes too much memory and is dropped: counts of large ranges take longer, until it fits again"
+            "dropped the index of keys because it uses too much memory: counts of large ranges take longer until it fits again"
         );
     }
 

@@ -48,7 +48,7 @@ pub enum KeyError {
     #[error("no escape at byte {0} of the row's key")]
     Escape(usize),
     /// The row's key ends too early or too late.
-    #[error("the row's key has {found} bytes behind its fields, expected {expected}")]
+    #[error("the row's key has {found} bytes after its fields, expected {expected}")]
     Length {
         /// The expected number of bytes.
         expected: usize,

@@ -280,7 +280,7 @@ impl<S: Snapshot> View<S> {
                 revision = at,
                 count,
                 read,
-                "the index of keys is wrong and is built again: counts that it gave may have been wrong"
+                "the index of keys is wrong and will be rebuilt: earlier counts may have been wrong"
             );
         }
         read

@@ -184,8 +184,8 @@ async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Respo
         }
         Err(error) => {
             scrape.answered(StatusCode::INTERNAL_SERVER_ERROR);
-            error!(%error, "metrics cannot be rendered");
-            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be rendered")
+            error!(%error, "cannot render metrics");
+            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "cannot render metrics")
         }
     }
 }

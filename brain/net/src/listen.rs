@@ -110,7 +110,7 @@ impl Drop for Listener {
         if let Socket::Unix(_, path) = &self.socket
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::debug!(%error, path = %path.display(), "the socket's file was gone already");
+            tracing::debug!(%error, path = %path.display(), "the socket's file did not exist");
         }
     }
 }
@@ -130,7 +130,7 @@ fn families<T>(ip: IpAddr, listen: impl Fn(IpAddr) -> io::Result<T>) -> io::Resu
     if ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || !lacks_family(error) {
         return answer;
     }
-    tracing::info!(%error, "this machine has no IPv6: listening on every IPv4 address instead");
+    tracing::info!(%error, "no IPv6 on this machine: listening on every IPv4 address instead");
     listen(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
@@ -162,7 +162,7 @@ fn listen(ip: IpAddr, port: u16, options: SocketOptions) -> io::Result<TcpListen
 fn unix(address: &str) -> anyhow::Result<Socket> {
     let path = PathBuf::from(address);
     match std::fs::symlink_metadata(&path) {
-        Ok(metadata) if !metadata.file_type().is_socket() => bail!("a file that is not a socket is in the way"),
+        Ok(metadata) if !metadata.file_type().is_socket() => bail!("a file that is not a socket exists there"),
         Ok(_) if std::os::unix::net::UnixStream::connect(&path).is_ok() => bail!("another process listens on it"),
         // Left by a killed process.
         Ok(_) => std::fs::remove_file(&path)?,

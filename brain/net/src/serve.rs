@@ -191,7 +191,7 @@ impl Server {
             false => None,
         };
         for suite in tls.iter().flat_map(|tls| tls.skipped_suites()) {
-            warn!(suite, "a weak cipher suite is not offered");
+            warn!(suite, "not offering a weak cipher suite");
         }
         let listeners = urls
             .iter()

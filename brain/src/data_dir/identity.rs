@@ -70,7 +70,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::Damaged("it is not text"))?;
     let mut lines = text.lines();
     if lines.next() != Some(MAGIC) {
-        return Err(Refusal::Damaged("its first line is not ours"));
+        return Err(Refusal::Damaged("its first line is not that of kubebrain"));
     }
     let format = lines
         .next()
@@ -84,21 +84,21 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
         return Err(Refusal::Older(format));
     }
     let (Some(cluster), Some(member), Some(log)) = (lines.next(), lines.next(), lines.next()) else {
-        return Err(Refusal::Damaged("it is cut short"));
+        return Err(Refusal::Damaged("it is truncated"));
     };
     let hex = |line: &str, name| {
         line.strip_prefix(name)
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())
     };
     let (Some(cluster_id), Some(member_id)) = (hex(cluster, "cluster "), hex(member, "member ")) else {
-        return Err(Refusal::Damaged("its ids do not read"));
+        return Err(Refusal::Damaged("its ids cannot be parsed"));
     };
     let log = match log.strip_prefix("log ") {
         Some(NO_LOG) => None,
         Some(digits) => Some(
             u128::from_str_radix(digits, 16)
                 .map(|id| LogId(id.to_be_bytes()))
-                .map_err(|_| Refusal::Damaged("its ids do not read"))?,
+                .map_err(|_| Refusal::Damaged("its ids cannot be parsed"))?,
         ),
         None => return Err(Refusal::Damaged("it names no log")),
     };

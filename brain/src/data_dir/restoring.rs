@@ -77,7 +77,7 @@ impl Restoring {
         create(path).map_err(io("cannot be created"))?;
         let this = Self::locked(path, drops_import)?;
         if path.join(LOG).exists() {
-            tracing::info!(data_dir = %path.display(), "deleting a restore or an import that is not complete");
+            tracing::info!(data_dir = %path.display(), "deleting an incomplete restore or import");
         }
         this.mark().map_err(io("is not writable"))?;
         this.clear().map_err(io("cannot be emptied"))?;
@@ -226,7 +226,7 @@ fn check(path: &Path, may_import: bool) -> Result<(), DataDirError> {
     let found = match other {
         _ if is_store => "a store".to_owned(),
         Some(name) if name == IMPORTING => {
-            "a copy of another store that is not complete, which `kubebrain import` goes on with".to_owned()
+            "an incomplete copy of another store, which `kubebrain import` can complete".to_owned()
         }
         Some(name) => format!("{name:?}"),
         None => return Ok(()),

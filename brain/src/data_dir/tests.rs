@@ -182,7 +182,7 @@ fn refusal_of_the_file_system_is_reported() {
         (file.clone(), "cannot be created"),
         (file.join("below"), "cannot be created"),
         ("/proc/self/kubebrain".into(), "cannot be created"),
-        ("/proc/self/attr".into(), "is not kubebrain's"),
+        ("/proc/self/attr".into(), "does not belong to kubebrain"),
     ] {
         let error = DataDir::open(&path, || FIRST).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");

@@ -21,25 +21,25 @@ const COMMANDS: [(&str, Dumped); 3] = [
 const FLAGS: [&str; 6] = ["name", "data-dir", "storage", "log-outputs", "log-level", "log-format"];
 
 const HELP: &str = "\
-Prints what is stored, read only, as one JSON object per line
+Prints the stored data, read only, as one JSON object per line
 
 Usage: kubebrain debug dump-log      [--limit N] [flags]
        kubebrain debug dump-rows     [--limit N] [--prefix KEY] [--values] [flags]
        kubebrain debug dump-manifest [flags]
 
-dump-log prints barriers and batches of requests from the watermark on: slot, epoch, revisions, number of requests, bytes. Records
-behind the last whole batch are printed as uncommitted. dump-rows prints rows in the order of their keys. dump-manifest prints the
-manifest: who may write the rows, and which part of the log is in them. Keys and values are printed with escapes, as \\x00.
+dump-log prints barriers and batches of requests from the watermark on: slot, epoch, revisions, number of requests, bytes. Records after the
+last whole batch are printed as uncommitted. dump-rows prints rows in the order of their keys. dump-manifest prints the manifest: who may
+write the rows, and which part of the log is in them. Keys and values are printed with escapes, as \\x00.
 
   --limit N     print at most N lines
   --prefix KEY  only rows of keys that begin with KEY; rows of leases belong to no key
   --values      print the values of keys, too
 
-Flags say where the store is, as for the server: --data-dir (or --name), or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
+Flags locate the store, as for the server: --data-dir (or --name), or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
 --tikv-cluster-id, --tikv-ca, --tikv-cert and --tikv-key; --log-outputs, --log-level and --log-format. No variables are read.
 
-A data directory is refused while a server holds it, and no server starts on it meanwhile. Rows are read from a copy in $TMPDIR of
-their journals, with links to their tables. On TiKV members may go on: rows are read at one point in time, the log as it grows.
+A data directory is refused while a server holds it, and no server starts on it while it is read. Rows are read from a copy of their
+journals in $TMPDIR, with links to their tables. On TiKV members may keep running: rows are read at one point in time, the log as it grows.
 ";
 
 /// The request of the subcommand and its own options.

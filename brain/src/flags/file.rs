@@ -97,8 +97,7 @@ impl Found<'_> {
         let flag = Flag::named(&flag.to_ascii_lowercase()).filter(|flag| !NO_KEYS.contains(&flag.name));
         let Some(flag) = flag else {
             if *value != Node::Null {
-                self.warnings
-                    .push(format!("{origin} has no effect: there is no such key"));
+                self.warnings.push(format!("{origin} has no effect: unknown key"));
             }
             return Ok(());
         };
@@ -141,7 +140,7 @@ fn text(flag: &Flag, value: &Node) -> Result<Option<String>, String> {
                 .collect::<Result<Vec<_>, _>>()?;
             Some(items.into_iter().flatten().collect::<Vec<_>>().join(","))
         }
-        Node::Map(_) => return Err("is no value of a flag".to_owned()),
+        Node::Map(_) => return Err("is not the value of a flag".to_owned()),
     })
 }
 
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!(given, expected.map(|(name, value)| (name, value.to_owned())));
         assert_eq!(
             warnings,
-            ["no-such-key in the configuration file has no effect: there is no such key"]
+            ["no-such-key in the configuration file has no effect: unknown key"]
         );
         assert_eq!(values("").0, []);
         assert!(DURATIONS.iter().all(|name| Flag::named(name).is_some()));
@@ -203,7 +202,10 @@ mod tests {
     fn errors_name_the_file_and_the_key() {
         for (text, error) in [
             ("- a", "--config-file \"c.yaml\": is not a mapping of flags to values"),
-            ("name: {a: b}", "--config-file \"c.yaml\": name is no value of a flag"),
+            (
+                "name: {a: b}",
+                "--config-file \"c.yaml\": name is not the value of a flag",
+            ),
             (
                 "unsafe-no-fsync: maybe",
                 "--config-file \"c.yaml\": unsafe-no-fsync in the configuration file must be true or false, not \"maybe\"",

@@ -39,32 +39,31 @@ const TEXT: [&str; 8] = [
 const SWITCHES: [&str; 2] = ["follow", "restart"];
 
 const HELP: &str = "\
-Copies a running etcd, or a kubebrain, into a new store, and follows it until clients move over
+Copies a running etcd or kubebrain into a new store, and follows it until its clients move to the copy
 
 Usage: kubebrain import --from-endpoints URLS --data-dir DIR [flags]
        kubebrain import --from-endpoints URLS --storage tikv --tikv-pd-endpoints PD --tikv-key-prefix PREFIX [flags]
 
-It takes a snapshot of the source, makes a store of it, and then applies what the source does, at the same revisions, until it has
-reached the source's revision. Then all keys of both stores are compared: values, revisions, versions and leases. Keys keep their
-revisions, all of history since the compacted revision, and their leases, which keep the time that they have left; users and roles are
-copied, alarms and members are not. The source serves its clients all the time. No server starts on the store before it is complete.
+It takes a snapshot of the source, creates a store from it, and then applies the changes of the source, at the same revisions, until it has
+reached the source's revision. Then all keys of both stores are compared: values, revisions, versions and leases. Keys keep their revisions,
+all of history since the compacted revision, and their leases with their remaining time; users and roles are copied, alarms and members are
+not. The source serves its clients all the time. No server starts on the store before it is complete.
 
-To move over: run it with --follow until it logs that it has reached the source, stop the clients of the source, send it SIGUSR1, and start kubebrain
-on the store when it has ended. It can be interrupted at any time, and started again with the same flags: it goes on where it was.
+To migrate: run it with --follow until it logs that it has reached the source, stop the clients of the source, send it SIGUSR1, and start
+kubebrain on the store when it has ended. It can be interrupted at any time; started again with the same flags, it continues.
 
   --from-endpoints URLS  the source's client URLs, separated by commas
-  --cacert, --cert, --key  PEM files: the CA of the source [default: those that this system trusts], and the certificate and the key that
-                       are presented to it
+  --cacert, --cert, --key  PEM files: the CA of the source [default: those that this system trusts], and the client certificate and its key
   --user NAME[:PASSWORD]  the user, who needs the role root if the source has auth enabled
   --password PASSWORD  the user's password; without it, the variable ETCDCTL_PASSWORD is read
   --dial-timeout DURATION  the timeout of a connection attempt [default: 2s]
-  --follow  follow the source until SIGUSR1 comes, then finish
-  --until-revision N  follow the source to this revision and finish there, even if the source is further
-  --restart  delete a copy in the directory that is not complete, and begin with a new snapshot
+  --follow  follow the source until SIGUSR1, then finish
+  --until-revision N  follow the source to this revision and finish there, even if the source has a newer one
+  --restart  delete an incomplete copy in the directory, and start with a new snapshot
 
-Flags say where the store is, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
---tikv-cluster-id, --tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs,
---log-level and --log-format. No other variables are read.
+Flags locate the store, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix, --tikv-cluster-id,
+--tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs, --log-level and
+--log-format. No other variables are read.
 ";
 
 /// The request of the subcommand.
@@ -92,7 +91,7 @@ pub(super) fn take(args: &mut Vec<OsString>, env: &[(OsString, OsString)]) -> Re
     while let Some(arg) = rest.next() {
         let text = arg.to_string_lossy().into_owned();
         if !text.starts_with('-') {
-            return Err(FlagError(format!("import takes flags only: what is {text:?}?")));
+            return Err(FlagError(format!("import takes only flags, not {text:?}")));
         }
         let bare = text.trim_start_matches('-');
         let (name, value) = match bare.split_once('=') {
@@ -137,14 +136,14 @@ fn command(own: &BTreeMap<&str, String>, password: Option<String>) -> Result<Imp
         pair: match (text("cert"), text("key")) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-            _ => return Err(FlagError("--cert and --key go together".to_owned())),
+            _ => return Err(FlagError("--cert and --key must be set together".to_owned())),
         },
         trusted_ca: text("cacert").map(Into::into),
         system_roots: text("cacert").is_none(),
         ..TlsOptions::default()
     };
     let has_tls = tls.pair.is_some() || tls.trusted_ca.is_some();
-    let endpoints = text("from-endpoints").ok_or_else(|| FlagError("import needs --from-endpoints".to_owned()))?;
+    let endpoints = text("from-endpoints").ok_or_else(|| FlagError("import requires --from-endpoints".to_owned()))?;
     let endpoints = endpoints_of(endpoints, has_tls).map_err(|what| invalid("from-endpoints", what))?;
     let dial_timeout = match text("dial-timeout") {
         None => DIAL_TIMEOUT,

@@ -405,7 +405,7 @@ fn extensive_metrics(values: &Values<'_>, warnings: &mut Vec<String>) -> bool {
     if !["basic", "extensive"].contains(&text) {
         let origin = values.origin("metrics");
         warnings.push(format!(
-            "{origin} of {text:?} is neither basic nor extensive: it is basic"
+            "{origin} of {text:?} is neither basic nor extensive: using basic"
         ));
     }
     text == "extensive"

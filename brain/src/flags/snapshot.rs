@@ -19,7 +19,7 @@ pub(super) const LOG_FLAGS: [&str; 3] = ["log-outputs", "log-level", "log-format
 pub(super) const STORE_FLAGS: [&str; 3] = ["data-dir", "storage", "initial-cluster-token"];
 
 const HELP: &str = "\
-Reads snapshots, as `etcdctl snapshot save` takes them of etcd and of kubebrain
+Reads snapshots of etcd and kubebrain, as saved by `etcdctl snapshot save`
 
 Usage: kubebrain snapshot status  FILE [--skip-hash-check]
        kubebrain snapshot restore FILE --data-dir DIR [--skip-hash-check] [--bump-revision N --mark-compacted] [flags]
@@ -27,21 +27,21 @@ Usage: kubebrain snapshot status  FILE [--skip-hash-check]
 
 status prints hash, revision, number of keys, size and version of a snapshot, as `etcdutl snapshot status` does.
 
-restore, or import, makes a new store of a snapshot: keys with their revisions and versions, all of history since the compacted
-revision, leases, users and roles: a store that has auth enabled has it again. The new store gets ids of its own. In the end it is read
-back and compared with the snapshot. Alarms and members are not restored. The target must be empty, or hold a part of the same snapshot:
-where a restore was interrupted, or killed, the same command goes on. No server starts on it before it is complete. It takes up to three
-times the size of the snapshot on disk.
+restore, or import, creates a new store from a snapshot: keys with their revisions and versions, all of history since the compacted
+revision, leases, users and roles; auth stays enabled if it was. The new store gets ids of its own. In the end it is read back and compared
+with the snapshot. Alarms and members are not restored. The target must be empty, or hold a part of the same snapshot: after an interruption
+or a crash the same command continues. No server starts on it before it is complete. It takes up to three times the size of the snapshot on
+disk.
 
-  --skip-hash-check  take a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one
-  --bump-revision    how much to increase the newest revision after the restore: clients that have seen later revisions of the old store
-                     find no revision twice
+  --skip-hash-check  accept a file without a checksum at its end, as etcd's own member/snap/db, or with a wrong one
+  --bump-revision    increase of the newest revision after the restore, so that clients that know later revisions of the old store find no
+                     revision twice
   --mark-compacted   make the newest revision after the restore the compacted one, so that watches from earlier revisions end and their
                      clients list again; required with --bump-revision, and refused without it, as by `etcdutl snapshot restore`
 
-Flags say where the store is, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix,
---tikv-cluster-id, --tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs,
---log-level and --log-format. No variables are read.
+Flags locate the store, as for the server: --data-dir, or --storage tikv with --tikv-pd-endpoints, --tikv-key-prefix, --tikv-cluster-id,
+--tikv-ca, --tikv-cert, --tikv-key and --initial-cluster-token, which must be that of the members; --log-outputs, --log-level and
+--log-format. No variables are read.
 ";
 
 /// The request of the subcommand.
@@ -106,7 +106,7 @@ pub(super) fn take(args: &mut Vec<OsString>) -> Result<Option<Taken>, FlagError>
             bump_revision: own.bump_revision,
             restores,
         }))),
-        (Some(_), Some(other)) => Err(FlagError(format!("snapshot takes one file: what is {other:?}?"))),
+        (Some(_), Some(other)) => Err(FlagError(format!("snapshot takes one file, not also {other:?}"))),
         (None, _) => Err(FlagError("snapshot needs a file".to_owned())),
     }
 }
@@ -139,7 +139,7 @@ impl OwnFlags {
                 let value = value.ok_or_else(|| FlagError(format!("--{name} needs a number")))?;
                 let number = value.parse();
                 self.bump_revision = number
-                    .map_err(|_| FlagError(format!("--{name} is not valid: {value:?} is no number of revisions")))?;
+                    .map_err(|_| FlagError(format!("--{name} is not valid: {value:?} is not a number of revisions")))?;
             }
             _ => return Ok(false),
         }

@@ -407,10 +407,10 @@ const BAD_VALUES: &[(&str, &str)] = &[
         "--auth-token jwt,pub-key=a,pub-key=b",
         "invalid auth options: \"pub-key=b\"",
     ),
-    ("--auth-token jwt,pub-key=x", "sign-method has to be one of HS256"),
+    ("--auth-token jwt,pub-key=x", "sign-method must be one of HS256"),
     (
         "--auth-token jwt,pub-key=x,sign-method=none",
-        "sign-method has to be one of HS256",
+        "sign-method must be one of HS256",
     ),
     ("--auth-token jwt,sign-method=RS256", "missing key data"),
     ("--auth-token jwt,pub-key=x,sign-method=RS256,ttl=1", "ttl \"1\""),
@@ -427,7 +427,7 @@ const BAD_VALUES: &[(&str, &str)] = &[
         "--auto-tls --listen-client-urls https://127.0.0.1:0 --self-signed-cert-validity 0",
         "0 is not in 1 to 100",
     ),
-    ("--peer-auto-tls --peer-trusted-ca-file x", "has not signed"),
+    ("--peer-auto-tls --peer-trusted-ca-file x", "did not sign"),
     (
         "--config-file no/such.yaml",
         "--config-file \"no/such.yaml\": No such file",
@@ -548,7 +548,7 @@ fn wipe_takes_only_what_says_where_and_has_to_be_confirmed() {
     assert_eq!((config.wipes, warnings), (true, Vec::new()));
     assert!(!serve(store).0.wipes);
     for (line, reason) in [
-        (format!("wipe {store}"), "pass --yes"),
+        (format!("wipe {store}"), "use --yes to confirm"),
         (format!("wipe {store} --yes --name n"), "wipe takes no --name"),
         ("wipe --yes --tikv-key-prefix p".to_owned(), "needs --storage tikv"),
         (

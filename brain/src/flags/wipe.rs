@@ -29,7 +29,7 @@ pub(super) fn confirmed(args: &mut Vec<OsString>) -> Result<(), FlagError> {
         return Ok(());
     }
     Err(FlagError(
-        "wipe deletes everything below the key prefix: pass --yes if that is meant".to_owned(),
+        "wipe deletes everything below the key prefix: use --yes to confirm".to_owned(),
     ))
 }
 
@@ -44,7 +44,7 @@ pub(super) fn check(given: impl Iterator<Item = &'static str>, config: &Config) 
     }
     if config.storage == Storage::Embedded {
         return Err(FlagError(
-            "wipe needs --storage tikv: a data directory is deleted as any other".to_owned(),
+            "wipe needs --storage tikv: delete a data directory as any other directory".to_owned(),
         ));
     }
     if !names.contains(&"tikv-key-prefix") {

@@ -132,7 +132,9 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Node, A::Error> {
         let (mut entries, mut merged) = (Vec::new(), Vec::new());
         while let Some((key, value)) = fields.next_entry::<Node, Node>()? {
-            let key = key.into_key().ok_or_else(|| A::Error::custom("a key is no text"))?;
+            let key = key
+                .into_key()
+                .ok_or_else(|| A::Error::custom("a key is not a string"))?;
             if key == MERGE {
                 merged.push(value);
                 continue;

@@ -32,7 +32,7 @@ pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
             engine_tikv::check(&connection(options, 0)).context("check the access to TiKV")?;
         }
     }
-    tracing::info!("the flags and the files that they name are good");
+    tracing::info!("flags and files are valid");
     Ok(())
 }
 
@@ -80,6 +80,6 @@ mod tests {
         let jwt = "--auth-token jwt,sign-method=RS256,pub-key=/no/pub,priv-key=/no/priv";
         assert!(faulty(jwt).unwrap().contains("/no/p"));
         std::fs::create_dir_all(dir.path().join("data/member")).unwrap();
-        assert!(faulty("").unwrap().contains("is not kubebrain's"));
+        assert!(faulty("").unwrap().contains("does not belong to kubebrain"));
     }
 }

@@ -34,12 +34,12 @@ pub(super) struct Claim<C> {
 pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Option<Bytes>> {
     let read = async || {
         let began = Instant::now();
-        let found = register.get().await.context("read who restores or imports")?;
+        let found = register.get().await.context("read the claim of a restore or import")?;
         anyhow::Ok((found, began.elapsed()))
     };
     let (seen, mut longest) = read().await?;
     if seen.is_some() {
-        info!("looking whether another restore or import fills the key prefix");
+        info!("checking whether another restore or import uses the key prefix");
         let began = Instant::now();
         while began.elapsed() < UNCHANGED.max(longest * UNCHANGED_READS) {
             tokio::time::sleep(LOOK).await;
@@ -47,7 +47,7 @@ pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Optio
             longest = longest.max(took);
             ensure!(
                 found == seen,
-                "another restore or import fills the key prefix right now: end that one first"
+                "another restore or import is using the key prefix: stop it first"
             );
         }
     }
@@ -74,12 +74,12 @@ impl<C: CasRegister> Claim<C> {
                 self.register
                     .get()
                     .await
-                    .context("read who restores or imports")?
+                    .context("read the claim of a restore or import")?
                     .as_ref()
                     == Some(&own)
             }
         };
-        ensure!(swapped, "another restore or import begins on the key prefix right now");
+        ensure!(swapped, "another restore or import is starting on the key prefix");
         *self.own() = Some(own);
         Ok(())
     }
@@ -129,7 +129,7 @@ impl<C: CasRegister> Claim<C> {
         if !matches!(ended, Cas::Swapped) {
             tracing::debug!(
                 ?ended,
-                "the next restore or import on the key prefix waits for a moment"
+                "could not release the key prefix; the next restore or import waits for a moment"
             );
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         tokio::select! {
             biased;
             lost = first.keep() => panic!("{lost}"),
-            taken = second.take() => assert!(taken.unwrap_err().to_string().contains("fills the key prefix right now")),
+            taken = second.take() => assert!(taken.unwrap_err().to_string().contains("is using the key prefix")),
         }
         // It was killed.
         second.take().await.unwrap();
@@ -202,7 +202,7 @@ mod tests {
         tokio::select! {
             biased;
             lost = first.keep() => panic!("{lost}"),
-            seen = unused(&other) => assert!(seen.unwrap_err().to_string().contains("fills the key prefix right now")),
+            seen = unused(&other) => assert!(seen.unwrap_err().to_string().contains("is using the key prefix")),
         }
     }
 

@@ -50,7 +50,7 @@ async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut Lines<W>) 
     if let Some(cut) = rows.cut() {
         tracing::warn!(
             cut,
-            "the newest journal of the rows is not whole: what follows in it is not printed"
+            "the newest journal of the rows is truncated; the rest of it is not printed"
         );
     }
     print_rows(rows.snapshot(), dump, lines).await

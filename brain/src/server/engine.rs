@@ -54,7 +54,7 @@ pub(crate) fn cap_requests(config: &mut Config) {
     let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER);
     if asked > longest {
         tracing::warn!(
-            "--max-request-bytes of {asked} is more than {engine} takes: requests of more than {longest} bytes are refused"
+            "--max-request-bytes of {asked} is more than {engine} accepts: requests of more than {longest} bytes are refused"
         );
         config.limits.max_request_bytes = longest;
     }

@@ -18,7 +18,7 @@ pub(super) async fn check(bootstrap: &Bootstrap) -> anyhow::Result<()> {
         match tokio::task::spawn_blocking(move || checked.check()).await? {
             Ok(()) => return Ok(()),
             Err(BootstrapError::Unresolved(why)) if Instant::now() < until => {
-                tracing::warn!(reason = why, again_in = ?PAUSE, "peer URLs of this member cannot be compared yet");
+                tracing::warn!(reason = why, again_in = ?PAUSE, "cannot compare the peer URLs of this member yet");
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) => return Err(error.into()),
@@ -29,6 +29,6 @@ pub(super) async fn check(bootstrap: &Bootstrap) -> anyhow::Result<()> {
 /// Logs which flags are not read because there is a store.
 pub(super) fn ignore(bootstrap: &Bootstrap) {
     for fault in bootstrap.faults() {
-        tracing::warn!(fault, "ignored a flag for the first start: there is a store");
+        tracing::warn!(fault, "ignored a flag for the first start: the store exists");
     }
 }

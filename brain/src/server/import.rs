@@ -39,7 +39,7 @@ pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Life
     let leave = life.leave.clone();
     let copied = tokio::select! {
         biased;
-        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted: the copy is not complete; the same command goes on with it")),
+        () = leave.cancelled() => Err(anyhow::anyhow!("interrupted: the copy is incomplete; the same command continues it")),
         copied = Box::pin(import(config, command, &mut life, may_finish)) => copied,
     };
     life.end().await?;
@@ -86,10 +86,7 @@ async fn import(
         match copied {
             Err(error) if error.is::<Compacted>() && restarts < RESTARTS => {
                 restarts += 1;
-                warn!(
-                    error = format!("{error:#}"),
-                    "the copy is begun again with a new snapshot"
-                );
+                warn!(error = format!("{error:#}"), "restarting the copy with a new snapshot");
             }
             copied => return copied,
         }

@@ -75,7 +75,7 @@ where
 {
     logs::init(&config.log)?;
     if let Err(error) = open_files::raise() {
-        warn!(%error, "the limit of open files cannot be raised");
+        warn!(%error, "cannot raise the limit of open files");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -144,7 +144,7 @@ fn notify(state: &str) {
     };
     let sent = send(&path.to_string_lossy(), state);
     if let Err(error) = sent {
-        warn!(%error, "the service manager cannot be told");
+        warn!(%error, "cannot notify systemd");
     }
 }
 

@@ -47,7 +47,7 @@ impl Space for DiskSpace {
                 free < self.reserve || (free < wanted && free + rows.left_over() < wanted)
             }
             Err(error) => {
-                tracing::warn!(%error, path = %self.path.display(), "cannot ask for the free space");
+                tracing::warn!(%error, path = %self.path.display(), "cannot read the free space");
                 false
             }
         };

@@ -122,7 +122,7 @@ mod tests {
         let said = of(&OwnerError::Wiping.into());
         assert_eq!(
             said.message,
-            "the key prefix is being wiped: finish that by `kubebrain wipe`"
+            "the key prefix is being wiped: finish that with `kubebrain wipe`"
         );
     }
 }

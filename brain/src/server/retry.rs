@@ -35,7 +35,7 @@ pub(crate) async fn until_reached<T>(
                         again_in = ?pause,
                         ?took,
                         ?waited,
-                        "TiKV does not answer, or too slowly: the start goes on with longer timeouts"
+                        "TiKV does not answer, or too slowly: continuing the start with longer timeouts"
                     );
                 } else {
                     tracing::warn!(error = format!("{error:#}"), again_in = ?pause, ?waited, "TiKV cannot be reached");

@@ -472,7 +472,7 @@ fn for_peers<R: Rows>(
         routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
         health: Arc::new(StoreHealth(api.clone())),
         member: Err(Arc::new(|| {
-            Refusal::new(Code::Failed, "members are asked on their client port")
+            Refusal::new(Code::Failed, "members can only be queried on their client port")
         })),
         metrics: metrics.clone(),
         has_leader: None,

@@ -158,7 +158,7 @@ async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> a
     let filled = tokio::select! {
         biased;
         () = life.leave.cancelled() => {
-            bail!("interrupted: the restore is not complete, the same command goes on with it");
+            bail!("interrupted: the restore is incomplete; the same command continues it");
         }
         filled = Box::pin(fill) => filled,
     };
@@ -176,7 +176,7 @@ async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> a
             abandon(target);
             Err(error)
         }
-        Err(error) => Err(error.context("the restore is not complete: the same command goes on with it")),
+        Err(error) => Err(error.context("the restore is incomplete: the same command continues it")),
     }
 }
 
@@ -188,7 +188,7 @@ async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Open
         let engine = embedded::open(config, (target.path(), log), None, &metrics).await;
         let engine = engine.with_context(|| {
             format!(
-                "the restore that was interrupted cannot be gone on with: try again, or delete {}",
+                "cannot resume the interrupted restore: try again, or delete {}",
                 target.path().display()
             )
         })?;
@@ -239,7 +239,10 @@ async fn begin(
 
 fn abandon(target: Restoring) {
     if let Err(left) = target.abandon() {
-        warn!(error = &left as &dyn std::error::Error, "an incomplete store is left");
+        warn!(
+            error = &left as &dyn std::error::Error,
+            "could not delete an incomplete store"
+        );
     }
 }
 
@@ -284,7 +287,7 @@ async fn into_tikv(
     let restored = tokio::select! {
         biased;
         () = life.leave.cancelled() => {
-            Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command goes on with it"))
+            Err(anyhow::anyhow!("interrupted: if the restore has begun, the same command continues it"))
         }
         lost = claim.keep() => Err(lost),
         restored = Box::pin(into_prefix(&tikv, token, &claim, command, life)) => restored,
@@ -311,7 +314,7 @@ async fn into_prefix(
             {
                 warn!(
                     error = &left as &dyn std::error::Error,
-                    "the key prefix stays claimed for a restore: `kubebrain wipe` it"
+                    "the key prefix remains claimed for a restore: `kubebrain wipe` it"
                 );
             }
             Err(error)
@@ -342,7 +345,7 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
                 member_id: rand::random(),
             };
             let noted = cas_register::set(&register, Some(serde_json::to_vec(&part)?.into())).await;
-            noted.context("record what is restored")?;
+            noted.context("record the snapshot of the restore")?;
             (part, false)
         }
     };
@@ -361,14 +364,17 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
     let restored = restored.map_err(|error| {
         let is_final = error.is::<FileError>() || error.is::<Unfit>();
         error.context(match is_final {
-            true => "the key prefix holds what cannot be used: `kubebrain wipe` it",
-            false => "the restore is not complete: the same command goes on with it, `kubebrain wipe` deletes it",
+            true => "the key prefix holds unusable data: `kubebrain wipe` it",
+            false => "the restore is incomplete: the same command continues it, `kubebrain wipe` deletes it",
         })
     })?;
     prefix_owner::end_restore(&owner, token).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
-        warn!(error = format!("{error:#}"), "a register that means nothing is left");
+        warn!(
+            error = format!("{error:#}"),
+            "could not delete the restore marker; it is harmless"
+        );
     }
     Ok(restored)
 }
@@ -393,13 +399,13 @@ async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyho
     // Another restore, an import or a wipe may have come first.
     ensure!(
         prefix_owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING).get().await?.is_none(),
-        "something else has used the key prefix meanwhile: start again"
+        "another command has used the key prefix: start again"
     );
     match register.get().await? {
         Some(stored) => {
             let part = serde_json::from_slice(&stored);
             Ok(Some(part.context(
-                "what is restored is not known: `kubebrain wipe` the key prefix",
+                "the snapshot of the restore is unknown: `kubebrain wipe` the key prefix",
             )?))
         }
         None => Ok(None),

@@ -72,7 +72,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     .tls_only(config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()))
     .with_lease(config.election.lease_duration)
     .measured(metrics.network.peers.clone());
-    let waiting = NotReady::new(Refusal::new(Code::Starting, "TiKV is being connected to"));
+    let waiting = NotReady::new(Refusal::new(Code::Starting, "connecting to TiKV"));
     let open = life.open(server, waiting.services(metrics.clone()));
     let request = JoinRequest::new(&configured(config));
     let counted = engine_tikv::Metrics::register(metrics.registry()).context("register the metrics of TiKV")?;

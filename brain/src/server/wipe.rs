@@ -32,7 +32,7 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let wiped = tokio::select! {
         biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to go on")),
+        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to continue")),
         wiped = wipe_unused(&tikv, &config.initial_cluster_token) => wiped,
     };
     life.end().await?;
@@ -67,7 +67,7 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
     let mark = tikv.wipe((Part::Whole, reclaim), async || Ok(())).await?;
     anyhow::ensure!(
         tikv.is_empty().await?,
-        "somebody writes below the key prefix: stop all members first"
+        "another process writes below the key prefix: stop all members first"
     );
     info!(deleted = data + registers + mark, "wiped");
     Ok(())
@@ -83,7 +83,7 @@ async fn unused(leader: &TikvRegister) -> anyhow::Result<Option<Bytes>> {
         let until = Instant::now() + record.lease_duration.max(UNCHANGED);
         info!(
             holder = record.holder_identity,
-            "looking whether the leader's lock is still renewed"
+            "checking whether the leader's lock is still renewed"
         );
         while Instant::now() < until {
             tokio::time::sleep(LOOK).await;

@@ -68,7 +68,7 @@ pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) ->
     let begun = Instant::now();
     while !is_deleted(state).await? {
         if begun.elapsed() >= COMPACTION {
-            tracing::warn!(limit = ?COMPACTION, "the compaction that is under way takes long: its space is given back later");
+            tracing::warn!(limit = ?COMPACTION, "the running compaction takes long; its space is freed later");
             break;
         }
         tokio::time::sleep(LOOK).await;
@@ -97,10 +97,7 @@ pub async fn at_start<R: Rows>(queue: &Defragmentations, rows: &R, state: &State
         ),
         Err(error) => {
             let error = format!("{error:#}");
-            tracing::warn!(
-                error,
-                "the defragmentation at the start failed: space is given back later"
-            );
+            tracing::warn!(error, "the defragmentation at the start failed; space is freed later");
         }
     }
 }

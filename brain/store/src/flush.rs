@@ -156,7 +156,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     pub async fn run(mut self) -> anyhow::Result<()> {
         match self.flush_and_delete().await {
             Err(error) if error.is::<Interrupted>() => {
-                tracing::warn!("rows are not complete: what they lack is taken from the log at the next start");
+                tracing::warn!("rows are incomplete: the next start reads the rest from the log");
                 // The sequencer can only end if its memtables are received.
                 while self.immutable.recv().await.is_some() {}
                 Ok(())
@@ -221,7 +221,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 Ok(more) => {
                     self.refused = None;
                     if self.state.set_flush_refused(false) {
-                        tracing::info!("rows take again what they refused: the CORRUPT alarm can be disarmed");
+                        tracing::info!("the rows accept the refused changes again: the CORRUPT alarm can be disarmed");
                     }
                     return Ok(more);
                 }
@@ -235,15 +235,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         let now = Instant::now();
         let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
         if !lasts {
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "rows refuse a change, which is tried again"
-            );
+            tracing::warn!(error = format!("{error:#}"), "the rows refused a change; will retry");
         } else if !self.state.set_flush_refused(true) {
             tracing::error!(
                 error = format!("{error:#}"),
-                "rows refuse what is acknowledged: the CORRUPT alarm stops writes, reads go on; raise the storage limit that \
-                 the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
+                "the rows refuse acknowledged changes: the CORRUPT alarm stops writes, reads continue; raise the storage limit that the error names (on TiKV raftstore.raft-entry-max-size or storage.max-key-size), then disarm the alarm"
             );
         }
         // The manifest as it is stored, without the change.

@@ -22,7 +22,7 @@ use mvcc::view::View;
 
 /// The log of the compacted revision itself is gone.
 #[derive(Debug, thiserror::Error)]
-#[error("the compacted revision is not in the log any more")]
+#[error("the compacted revision is no longer in the log")]
 struct GivenUp;
 
 /// Maximum number of attempts of a read during which slots are destroyed. Compaction is never that fast.
@@ -254,7 +254,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
                         self.state.set_corrupt();
                         tracing::error!(
                             error = format!("{error:#}"),
-                            "stored history is damaged: nothing is served any more"
+                            "stored history is damaged: this member stops serving"
                         );
                     }
                     return Err(HistoryError::Unavailable(error));

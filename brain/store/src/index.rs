@@ -42,7 +42,7 @@ async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
                 Ok(()) if index.size().phase != Phase::Idle => {}
                 Ok(()) => tokio::time::sleep(RETRY).await,
                 Err(error) => {
-                    tracing::info!(%error, "rows cannot be read: the index of keys is built later");
+                    tracing::info!(%error, "cannot read rows; the index of keys is built later");
                     tokio::time::sleep(RETRY).await;
                 }
             },
@@ -92,7 +92,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
             Ok(next) => next,
             Err(error) => {
                 // The part that is built stays, and changes of it are still recorded.
-                tracing::info!(%error, "rows cannot be read: the index of keys is built further later");
+                tracing::info!(%error, "cannot read rows; building the index of keys resumes later");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
@@ -106,7 +106,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
     let size = index.size();
     if size.phase == Phase::Serving {
         let (keys, bytes, took) = (size.keys, size.bytes, since.elapsed());
-        tracing::info!(keys, bytes, ?took, "the index of keys is built");
+        tracing::info!(keys, bytes, ?took, "built the index of keys");
     }
     Ok(())
 }

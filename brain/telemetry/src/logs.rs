@@ -94,7 +94,7 @@ fn writer(outputs: &[LogOutput], rotation: Option<LogRotation>) -> anyhow::Resul
             Some(others) => BoxMakeWriter::new(others.and(one)),
         });
     }
-    all.context("--log-outputs names no target")
+    all.context("--log-outputs has no target")
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ pub struct MvccMetrics {
     pub txns: IntCounter,
     /// Keys that exist; 0 unless the index of keys serves.
     pub keys: IntGauge,
-    /// Bytes of memory that the index of keys takes.
+    /// Bytes of memory that the index of keys uses.
     pub key_index_size: IntGauge,
     /// Bytes of memory that it may take; 0 if there is none.
     pub key_index_limit: IntGauge,
@@ -110,7 +110,7 @@ pub struct MvccMetrics {
     pub events: IntCounter,
     /// Watchers.
     pub watchers: IntGauge,
-    /// Watchers that are behind.
+    /// Watchers that have fallen behind.
     pub slow_watchers: IntGauge,
     /// Events not yet sent.
     pub pending_events: IntGauge,
@@ -301,7 +301,7 @@ impl Metrics {
         self.open_snapshots.get_or_init(|| {
             Register(self.registry.clone()).gauge(
                 "etcd_mvcc_db_open_read_transactions",
-                "Snapshots of rows that are open: the current one, and those that reads hold.",
+                "Open snapshots of rows: the current one, and those that reads hold.",
             )
         })
     }

@@ -123,8 +123,8 @@ impl Tracing {
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH)).await;
         match flushed {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the last spans were not sent to the collector"),
-            Err(error) => tracing::warn!(%error, "the last spans were not sent to the collector"),
+            Ok(Err(error)) => tracing::warn!(%error, "could not send the last spans to the collector"),
+            Err(error) => tracing::warn!(%error, "could not send the last spans to the collector"),
         }
     }
 

@@ -255,7 +255,7 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
     copy.kill().await;
     let said = refusal(&path("copy")).await;
     assert!(
-        said.contains("finish that by `kubebrain snapshot restore` or `kubebrain import`"),
+        said.contains("finish it with `kubebrain snapshot restore` or `kubebrain import`"),
         "{said}"
     );
 
@@ -276,13 +276,13 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
     copy.signal(Signal::TERM);
     let (code, said) = copy.ended().await;
     assert!(
-        code == Some(1) && said.contains("the same command goes on with it"),
+        code == Some(1) && said.contains("the same command continues it"),
         "{said}"
     );
 
     let copy = begin(&source.url, &path("copy"), &["--follow"]);
     copy.says(REACHED).await;
-    assert_eq!(copy.said("made a store"), 0);
+    assert_eq!(copy.said("created a store"), 0);
     let newest = write(&channel, 180).await;
     copy.signal(Signal::USR1);
     finished(copy).await;
@@ -303,7 +303,7 @@ async fn copy_begins_again_when_the_source_has_compacted_what_it_needs() {
     let newest = write(&channel, 60).await;
     compact(&channel, newest - 10).await;
     let said = finished(begin(&source.url, &path("copy"), &[])).await;
-    assert!(said.contains("the copy is begun again with a new snapshot"), "{said}");
+    assert!(said.contains("restarting the copy with a new snapshot"), "{said}");
     assert_copied(&source, &path("copy"), newest).await;
     source.stop().await;
 }
@@ -324,14 +324,17 @@ async fn program_copies_into_a_key_prefix() {
     let register = tikv.register(prefix_owner::OWNER);
     prefix_owner::begin_restore(&register, "etcd-cluster").await.unwrap();
     let (code, said) = begin(&[]).ended().await;
-    assert!(code == Some(1) && said.contains("--restart deletes it"), "{said}");
+    assert!(
+        code == Some(1) && said.contains("use --restart to discard it"),
+        "{said}"
+    );
     drop(tikv);
     let copy = begin(&["--follow", "--restart"]);
     copy.says(REACHED).await;
     copy.kill().await;
     let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
     assert!(
-        code == Some(1) && said.contains("go on by the same `kubebrain snapshot restore` or `kubebrain import`"),
+        code == Some(1) && said.contains("continue with the same `kubebrain snapshot restore` or `kubebrain import`"),
         "{said}"
     );
 
@@ -339,11 +342,11 @@ async fn program_copies_into_a_key_prefix() {
     compact(&channel, half / 3).await;
     let mut copy = begin(&["--follow"]);
     copy.says(REACHED).await;
-    assert_eq!(copy.said("going on with a copy"), 1);
+    assert_eq!(copy.said("continuing a copy"), 1);
     copy.signal(Signal::TERM);
     let (code, said) = copy.ended().await;
     assert!(
-        code == Some(1) && said.contains("the same command goes on with it"),
+        code == Some(1) && said.contains("the same command continues it"),
         "{said}"
     );
 
@@ -356,7 +359,10 @@ async fn program_copies_into_a_key_prefix() {
     let copy = begin(&["--follow", "--restart"]);
     copy.says(REACHED).await;
     assert_eq!(
-        (copy.said("deleting a copy"), copy.said("made a store of the snapshot")),
+        (
+            copy.said("deleting an incomplete copy"),
+            copy.said("created a store from the snapshot")
+        ),
         (1, 1)
     );
     let newest = write(&channel, 120).await;

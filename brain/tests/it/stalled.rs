@@ -135,7 +135,7 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
     leads(&second).await;
     // The write was not there before the barrier of the second one.
     assert_eq!(second.add((1, 2)).await.unwrap(), Some(3));
-    assert!(cannot_lead(&first).await.contains("an append has not been answered"));
+    assert!(cannot_lead(&first).await.contains("storage has not answered an append"));
     // No member holds the lock, and still the first one does not take it.
     second.stop().await;
     let mut roles = first.roles.clone();

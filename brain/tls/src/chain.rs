@@ -227,13 +227,13 @@ impl<'c> Search<'_, 'c> {
         match authority {
             None if parent.has_version_3() => {
                 return Err(format!(
-                    "the certificate of {name} has no basicConstraints, so it is no CA"
+                    "the certificate of {name} has no basicConstraints, so it is not a CA"
                 ));
             }
             // Only a trusted one may be of a version that has no such field.
             None if !is_root => return Err(format!("the certificate of {name} is not marked as a CA")),
             Some(authority) if !authority.is_ca => {
-                return Err(format!("the basicConstraints of {name} say that it is no CA"));
+                return Err(format!("according to its basicConstraints {name} is not a CA"));
             }
             _ => {}
         }

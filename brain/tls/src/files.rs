@@ -54,7 +54,7 @@ impl Shown {
                 return Ok(Shown { pair, accepted });
             }
             return Err(TlsError(
-                "certificates of peers cannot be told apart without a trusted CA".to_owned(),
+                "certificates of peers cannot be verified without a trusted CA".to_owned(),
             ));
         };
         let cas = authorities(ca, &read(ca)?)?;
@@ -149,7 +149,7 @@ fn system_roots() -> Result<Roots, TlsError> {
     for certificate in found.certs {
         // Some that systems have cannot be used.
         if let Err(error) = roots.add(certificate) {
-            tracing::debug!(error, "a CA of this system cannot be used");
+            tracing::debug!(error, "ignored an unusable CA of this system");
         }
     }
     if roots.is_empty() {
@@ -160,7 +160,7 @@ fn system_roots() -> Result<Roots, TlsError> {
             why.join("; ")
         };
         return Err(TlsError(format!(
-            "this system trusts no CA, and --cacert names none: {why}"
+            "this system trusts no CA, and --cacert is not set: {why}"
         )));
     }
     Ok(roots)

@@ -133,7 +133,7 @@ impl Loaded {
     fn from(files: Files, options: &TlsOptions, policy: &TlsPolicy) -> Result<Loaded, TlsError> {
         let material = files.parse(options)?;
         for odd in &material.odd {
-            warn!(%odd, "its serial numbers are refused all the same, as by etcd");
+            warn!(%odd, "its serial numbers are refused anyway, as in etcd");
         }
         let in_use = InUse {
             trust_bundle: material.trust_bundle.clone(),

@@ -71,7 +71,7 @@ impl ServerTls {
                 Err(error) => {
                     if failing.as_ref() != Some(&error) {
                         metrics.reloads.with_label_values(&["failure"]).inc();
-                        warn!(%error, "changed certificates do not load: the old ones stay in use");
+                        warn!(%error, "cannot load changed certificates: the old ones stay in use");
                     }
                     Some(error)
                 }

@@ -39,7 +39,7 @@ pub(super) fn ensure((cert, key): &(PathBuf, PathBuf), wanted: &SelfSigned) -> R
     // Without its key it is of no use, and it must not be taken for that of the next key.
     remove(cert).map_err(|error| bad(cert, format!("cannot be removed: {error}")))?;
     let not_after = OffsetDateTime::now_utc() + Duration::days(365 * i64::from(wanted.years));
-    let made = make(wanted, not_after).map_err(|error| bad(cert, format!("no certificate can be made: {error}")))?;
+    let made = make(wanted, not_after).map_err(|error| bad(cert, format!("cannot create a certificate: {error}")))?;
     // The certificate is written last, so a pair is complete once it exists.
     for (path, mode, pem) in [(key, 0o600, &made.key), (cert, 0o644, &made.cert)] {
         write(path, mode, pem).map_err(|error| bad(path, format!("cannot be written: {error}")))?;

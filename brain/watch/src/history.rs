@@ -44,6 +44,6 @@ pub enum HistoryError {
     #[error("revisions before {0} are compacted")]
     Compacted(Revision),
     /// History cannot be read now: try again later.
-    #[error("history cannot be read")]
+    #[error("cannot read history")]
     Unavailable(#[source] anyhow::Error),
 }

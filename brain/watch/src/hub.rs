@@ -107,7 +107,7 @@ impl Hub {
             let mut ring = self.shared.ring.write().unwrap_or_else(PoisonError::into_inner);
             let newest = ring.through();
             if revision <= newest {
-                warn!(revision, newest, "a revision was published twice to the watchers");
+                warn!(revision, newest, "published a revision to the watchers twice");
                 continue;
             }
             match entries {

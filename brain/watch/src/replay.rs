@@ -172,7 +172,7 @@ impl<H: History> Replay<H> {
                 Err(Failed::Compacted(revision)) => return Err(revision),
                 Err(Failed::Unavailable(error)) => {
                     if !self.failing.swap(true, Ordering::Relaxed) {
-                        warn!(%from, %error, "cannot read history for watchers; trying again");
+                        warn!(%from, %error, "cannot read history for watchers; will retry");
                     }
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(LAST_RETRY);
@@ -214,7 +214,7 @@ impl<H: History> Replay<H> {
         }
         let published = self.history.published();
         if from > published {
-            let error = anyhow!("revision {from} is behind the published one, {published}");
+            let error = anyhow!("revision {from} is newer than the published one, {published}");
             return Err(HistoryError::Unavailable(error));
         }
         let revisions = self.history.read(from, self.options.chunk_bytes, prev_kv).await?;

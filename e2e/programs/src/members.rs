@@ -26,9 +26,9 @@ pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-rene
 pub const ELECTED: [&str; 8] = [
     // logged when /health is requested while there is no leader
     "RAFT NO LEADER",
-    "lost the lead",
+    "lost leadership",
     // it was stopped within its first lease
-    "the lead was not handed over",
+    "could not transfer leadership",
     "could not renew the lease in time",
     "no answer from the lock",
     "the lock of the election answers slowly",

@@ -70,7 +70,7 @@ const LOAD: Duration = Duration::from_secs(120);
 /// Messages that brains may log after such an end.
 const TORN: [&str; 3] = [
     "truncated an incomplete, unacknowledged batch",
-    "cut the newest journal of the rows",
+    "truncated the newest journal of the rows",
     "one of two pages is torn",
 ];
 

@@ -268,7 +268,7 @@ fn etcdctl_watches_mirrors_and_checks() {
     let mut downgraded = Etcdctl::start(&server, &["downgrade", "enable", "3.5"]);
     assert!(
         !downgraded.0.wait().unwrap().success(),
-        "no older etcd reads what a brain stores"
+        "no older etcd reads the data of a brain"
     );
     Etcdctl::start(&server, &["check", "datascale", "--load=s"]).ends_well();
     // The result of the speed check depends on the machine.

@@ -323,7 +323,7 @@ async fn a_member_refuses_a_lease_that_lives_in_its_own_store() {
     let members = Members::brains_with(guest.place(), &program, tikv.pd(), 2, &members::PATIENT).unwrap();
     let api = ApiServer::start(&members.url(0).unwrap()).await;
     let refused =
-        format!("the lease {NAMESPACE}/{NAME} is stored in this very store, at /registry/leases/{NAMESPACE}/{NAME}");
+        format!("the lease {NAMESPACE}/{NAME} is stored in this store, at /registry/leases/{NAMESPACE}/{NAME}");
     // There is no such Lease yet: it is found once the member leads.
     let flags = by_lease(&api.home.tenant_kubeconfig(), NAME);
     let shared = members.shared_flags();

@@ -422,7 +422,7 @@ fn other_holder_of_the_lease_is_a_message_and_moves_no_label() {
 #[test]
 fn refusal_of_a_lease_that_the_members_store_stalls() {
     let mut fake = by_lease("");
-    let error = r#"{"code":"LeaseStoredHere","message":"the lease brains/dev-leader is stored in this very store, at /registry/leases/brains/dev-leader: its API server waits"}"#;
+    let error = r#"{"code":"LeaseStoredHere","message":"the lease brains/dev-leader is stored in this store, at /registry/leases/brains/dev-leader: its API server waits"}"#;
     let ended = json!({"exitCode": 1, "message": error});
     let container = json!({"name": "brain", "image": "x", "imageID": "", "ready": false, "restartCount": 1, "state": {"terminated": ended}});
     let mut pod = serde_json::to_value(fake.pod("dev-0")).unwrap();
@@ -438,9 +438,7 @@ fn refusal_of_a_lease_that_the_members_store_stalls() {
     for type_ in ["Stalled", "Ready", "Degraded"] {
         assert!(fake.condition(type_).ends_with("/LeaseStoredHere"), "{type_}");
     }
-    assert!(
-        message(&fake, "Stalled").starts_with("the lease brains/dev-leader is stored in this very store, at /registry")
-    );
+    assert!(message(&fake, "Stalled").starts_with("the lease brains/dev-leader is stored in this store, at /registry"));
     // With another lock, this check does not apply.
     fake.edit(json!({"leaderElection": {"backend": "Storage"}}));
     fake.pass();

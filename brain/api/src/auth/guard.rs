@@ -74,7 +74,7 @@ impl Authenticator {
             .busy(Origin::default(), move || bcrypt::hash(password, cost))
             .await?;
         hashed.map_err(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "a password cannot be hashed");
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot hash a password");
             Error::Unhealthy
         })
     }

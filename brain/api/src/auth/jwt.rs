@@ -42,7 +42,7 @@ fn weakness(method: SignMethod, secret: &[u8]) -> Option<String> {
     (secret.len() < least).then(|| {
         let (name, len) = (method.name(), secret.len());
         format!(
-            "the secret of --auth-token jwt has {len} bytes, and {name} asks for {least} or more: who guesses it can make a token of any user"
+            "the secret of --auth-token jwt has {len} bytes, but {name} needs {least} or more: a guessed secret allows tokens of any user"
         )
     })
 }
@@ -92,7 +92,7 @@ impl Jwt {
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let message = format!("{}.{}", encode(&header), encode(&claims));
         let signature = signer.sign(message.as_bytes()).map_err(|error| {
-            tracing::error!(%error, "a token cannot be signed");
+            tracing::error!(%error, "cannot sign a token");
             Error::Unhealthy
         })?;
         Ok(format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature)))

@@ -49,7 +49,7 @@ impl Cleanup {
     /// Queues the transaction that deletes the key of a waiter whose client went away.
     pub(super) fn leave(&self, clean_up: TxnRequest) {
         if self.0.try_send(clean_up).is_err() {
-            tracing::warn!("too many keys of waiters that have gone: some stay until their leases expire");
+            tracing::warn!("too many keys of cancelled waits to delete; some remain until their leases expire");
         }
     }
 }
@@ -73,7 +73,7 @@ async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
         if !is_transient {
             tracing::warn!(
                 reason = status.message(),
-                "could not delete the key of a waiter that has gone"
+                "could not delete the key of a cancelled wait"
             );
             return;
         }

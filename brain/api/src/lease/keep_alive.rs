@@ -278,7 +278,7 @@ impl<R: Rows> KeepAlives<R> {
                     if answers.is_empty() {
                         return Err(error);
                     }
-                    tracing::debug!(%error, leases = ids.len(), "checkpoints of renewed leases were not recorded");
+                    tracing::debug!(%error, leases = ids.len(), "could not record checkpoints of renewed leases");
                 }
             }
         }

@@ -135,10 +135,10 @@ fn unreadable(error: &(dyn std::error::Error + 'static)) -> Status {
 
 fn failed<R: Rows>(store: &ApiContext<R>, error: SaveError) -> Status {
     let text = match &error {
-        SaveError::Rows(RowsError::Unavailable(source)) => format!("the store cannot be read: {source:#}"),
+        SaveError::Rows(RowsError::Unavailable(source)) => format!("cannot read the store: {source:#}"),
         SaveError::Rows(error) => return store.rows_failed(error),
         SaveError::NoSpace(text) => text.clone(),
-        SaveError::Io(source) => format!("a snapshot cannot be written: {source}"),
+        SaveError::Io(source) => format!("cannot write the snapshot: {source}"),
         SaveError::Cancelled => return Error::Stopped.into(),
     };
     tracing::warn!(error = text, "no snapshot");

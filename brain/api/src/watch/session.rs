@@ -190,7 +190,7 @@ impl<H: History> Session<H> {
                     self.progress.ask(self.published());
                 }
             }
-            None => debug!("a watch request that is none was ignored"),
+            None => debug!("ignored an empty watch request"),
         }
     }
 

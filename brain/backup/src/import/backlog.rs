@@ -47,7 +47,7 @@ pub async fn collecting<T>(
             done = &mut work => break done?,
             revised = next(&mut watched, &mut watch, last) => for revised in revised? {
                 last = revised.revision;
-                store(&mut file, revised).context("store what the source does meanwhile")?;
+                store(&mut file, revised).context("store changes of the source during the copy")?;
             },
         }
     };

@@ -47,7 +47,7 @@ impl Assembler {
                     let before = open.as_ref().map_or(self.last, |open| open.revision);
                     anyhow::ensure!(
                         revision == before + 1,
-                        "the source sent revision {revision} behind revision {before}"
+                        "the source sent revision {revision} after revision {before}"
                     );
                     complete.extend(open.replace(Revised {
                         revision,
@@ -160,7 +160,7 @@ mod tests {
             let events: Vec<_> = revisions.iter().map(|revision| event("a", *revision, 1)).collect();
             let refused = Assembler::new(4).take(response(&events, false)).unwrap_err();
             assert!(
-                refused.to_string().contains("behind revision"),
+                refused.to_string().contains("after revision"),
                 "{revisions:?}: {refused}"
             );
         }

@@ -79,17 +79,17 @@ pub async fn copy<L: Log, R: Rows>(
     let (own, until) = (importer.revision(), orders.until);
     ensure!(
         own <= newest,
-        "the copy is at revision {own}, and the source only at {newest}: it is another one, or was restored from a backup"
+        "the copy is at revision {own}, and the source only at {newest}: it is another cluster, or was restored from a backup"
     );
     ensure!(
         until.is_none_or(|until| own <= until),
-        "the copy is at revision {own} already, which is past --until-revision"
+        "the copy is already at revision {own}, past --until-revision"
     );
     if let Some(until) = until.filter(|until| *until > newest) {
         info!(
             until,
             source = newest,
-            "the source has not reached --until-revision: the copy waits for it"
+            "waiting for the source to reach --until-revision"
         );
     }
     let mut copy = Copy {
@@ -116,20 +116,19 @@ pub async fn copy<L: Log, R: Rows>(
     }
     ensure!(
         copy.source.auth_revision().await? == users,
-        "users or roles of the source change again and again, and the copy's are not the same: start the same command again once they do not"
+        "users or roles of the source keep changing, and the copy's differ: start the same command again when they no longer change"
     );
     let (own, newest) = (copy.importer.revision(), copy.source.revision().await?);
     if until.is_none() && newest > own {
         // When the import follows the source, clients move to the copy next: writes since then would be lost.
         ensure!(
             !follows,
-            "somebody still writes to the source: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writer and \
-             start the same command again: it copies the rest"
+            "the source is still written to: it is at revision {newest}, the copy, which is equal so far, at {own}. Stop the writers and start the same command again: it copies the rest"
         );
         tracing::warn!(
             revision = own,
             source = newest,
-            "the source was written to since: that is not in the copy"
+            "the source has newer changes, which are not in the copy"
         );
     }
     let copied = Copied {
@@ -183,7 +182,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
             let revision = self.importer.revision();
             if !is_near && revision >= newest {
                 is_near = true;
-                info!(revision, "the copy has reached the source: SIGUSR1 finishes it");
+                info!(revision, "the copy has reached the source: send SIGUSR1 to finish it");
             }
             tokio::select! {
                 changed = may_finish.changed() => changed?,
@@ -279,7 +278,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
                 break;
             }
             if round >= LEASE_ROUNDS {
-                warn!("the source is still written to: what it does from now on is not copied");
+                warn!("the source is still written to; its further changes are not copied");
                 break;
             }
         }
@@ -327,8 +326,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
                 Err(error) if error.is::<Compacted>() => {
                     ensure!(
                         attempt < COMPARISONS && self.until.is_none(),
-                        "the source has compacted the copy's revision {} before all keys were compared: have it compact later, and start \
-                         again with the same flags",
+                        "the source has compacted the copy's revision {} before all keys were compared: delay its compactions, and start again with the same flags",
                         self.importer.revision()
                     );
                     warn!(error = format!("{error:#}"), "comparing the copy with the source again");

@@ -68,8 +68,7 @@ const LONGEST_PART: usize = 16 << 20;
 const LEASES_AT_A_TIME: usize = 16;
 
 /// The reason why a source goes back, and the remedy.
-const RESTORED: &str =
-    "it was restored from a backup, so what is copied is of no use any more: start again with --restart";
+const RESTORED: &str = "it was restored from a backup, so the copy is useless: start again with --restart";
 
 /// The source has deleted history that is needed: up to this revision.
 #[derive(Debug, thiserror::Error)]
@@ -232,8 +231,7 @@ impl Source {
         let own = self.cluster_id;
         ensure!(
             found == own,
-            "the endpoints are of several clusters, {own:x} and {found:x}, or the source was restored from a backup: then what is copied is \
-             of no use any more, and --restart begins again"
+            "the endpoints are of several clusters, {own:x} and {found:x}, or the source was restored from a backup: then the copy is useless, and --restart starts a new one"
         );
         Ok(())
     }
@@ -303,7 +301,7 @@ impl Source {
             let member = format!("{:x}", alarm.member_id);
             ensure!(
                 alarm.alarm() != pb::AlarmType::Corrupt,
-                "the source's member {member} has the alarm CORRUPT: its members disagree about what is stored"
+                "the source's member {member} has the alarm CORRUPT: its members have different data"
             );
             warn!(
                 alarm = alarm.alarm().as_str_name(),
@@ -345,7 +343,7 @@ impl Source {
     }
 
     async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
-        let stalled = || Status::unavailable(format!("nothing came for {SNAPSHOT_STALLED:?}"));
+        let stalled = || Status::unavailable(format!("received nothing for {SNAPSHOT_STALLED:?}"));
         let mut client = self.connection.maintenance();
         // A member that loses its leader can still finish a snapshot.
         let asked = client.snapshot(self.connection.plain(pb::SnapshotRequest {}));
@@ -438,7 +436,7 @@ impl Source {
             revision,
             ..pb::RangeRequest::default()
         };
-        match self.range("ask the source what it has compacted", range).await {
+        match self.range("ask the source for its compacted revision", range).await {
             Ok(_) => Ok(false),
             Err(error) if error.is::<Compacted>() => Ok(true),
             Err(error) => Err(error),
@@ -506,7 +504,7 @@ impl Source {
 
     /// Returns whether permissions are checked, and the revision of users and roles; `None` from an etcd before 3.5.
     pub(super) async fn auth_revision(&mut self) -> anyhow::Result<Option<(bool, u64)>> {
-        let answer = self.call("ask the source whether users are needed", async |connection| {
+        let answer = self.call("ask the source whether auth is enabled", async |connection| {
             let mut client = pb::auth_client::AuthClient::new(connection.channel.clone());
             match client.auth_status(connection.request(pb::AuthStatusRequest {})).await {
                 Err(status) if status.code() == Code::Unimplemented => Ok(None),

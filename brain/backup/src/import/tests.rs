@@ -347,7 +347,7 @@ async fn compacted_revision_is_not_copied_in_part() {
     fake.get().watches = [(vec![put(7)], None)].into();
     let error = next(&mut source, &mut None, 5).await.map(drop).unwrap_err();
     assert!(
-        !error.is::<Compacted>() && error.to_string().contains("behind revision"),
+        !error.is::<Compacted>() && error.to_string().contains("after revision"),
         "{error:#}"
     );
 }

@@ -117,7 +117,7 @@ impl Walk {
         }
         if let Some((key, ..)) = stored.next().await? {
             let (name, revision) = (name(&key), view.revision);
-            anyhow::bail!("the copy has {name}, which the source has not at revision {revision}");
+            anyhow::bail!("the copy has {name}, which the source does not have at revision {revision}");
         }
         Ok(true)
     }

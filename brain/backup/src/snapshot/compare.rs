@@ -35,7 +35,7 @@ pub(super) async fn verify<R: Rows>(
     ensure!(
         stored == written,
         Unfit(format!(
-            "the new store differs from the snapshot: it has {} versions of {}, or other ones",
+            "the new store differs from the snapshot: it has {} of {} versions, or different ones",
             stored.versions, written.versions
         ))
     );
@@ -67,7 +67,7 @@ pub(super) async fn verify<R: Rows>(
     ensure!(
         found == expected,
         Unfit(format!(
-            "the new store differs from the snapshot: it has {} leases of {}, or other ones",
+            "the new store differs from the snapshot: it has {} of {} leases, or different ones",
             found.len(),
             expected.len()
         ))
@@ -84,7 +84,7 @@ pub(super) async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&A
     };
     ensure!(
         stored.to_change() == expected,
-        Unfit("the new store differs from the snapshot: it has other users or roles".to_owned())
+        Unfit("the new store differs from the snapshot: its users or roles are different".to_owned())
     );
     Ok(())
 }

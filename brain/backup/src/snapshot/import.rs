@@ -132,7 +132,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
         let is_put = (1..=schema::MOST).contains(&kv.version) && (1..=revision).contains(&kv.create_revision);
         ensure!(
             kv.mod_revision == revision && (is_put || is_delete) && !kv.key.is_empty(),
-            "the source says at revision {revision} that a key is version {} at {}, created at {}",
+            "at revision {revision} the source has a key of version {}, modified at {}, created at {}",
             kv.version,
             kv.mod_revision,
             kv.create_revision
@@ -227,7 +227,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
     pub(crate) async fn compact(&mut self, revision: Revision) -> anyhow::Result<()> {
         ensure!(
             revision <= self.revision(),
-            "revision {revision} is not here to be compacted"
+            "revision {revision} does not exist, so it cannot be compacted"
         );
         self.target
             .append(vec![Change::Compact(Compact { revision }).into()])

@@ -105,7 +105,7 @@ pub async fn resume<L: Log, R: Rows>(
     let target = Target::open(log, rows.clone(), options).await?;
     tracing::info!(
         revision = target.replica.revision(),
-        "going on with a restore that was interrupted"
+        "continuing an interrupted restore"
     );
     fill(file, target, (rows, options.bump_revision)).await
 }
@@ -139,7 +139,7 @@ async fn fill<L: Log, R: Rows>(
     ensure!(
         begun <= revision,
         Unfit(format!(
-            "the store is at revision {begun}, the snapshot at {revision}: it is of another one"
+            "the store is at revision {begun}, the snapshot at {revision}: it is a part of another snapshot"
         ))
     );
     if revision > target.replica.revision() {
@@ -221,10 +221,7 @@ fn leases(database: &Reader<'_, File>) -> anyhow::Result<Vec<LeaseValue>> {
         let lease = LeaseValue::decode_pair(&key, value)?;
         if !(1..=MAX_TTL).contains(&lease.ttl) || !(0..=lease.ttl).contains(&lease.remaining) {
             let LeaseValue { id, ttl, remaining } = lease;
-            return Err(content(format!(
-                "the lease {id:x} lives for {ttl} s, of which {remaining} are left"
-            ))
-            .into());
+            return Err(content(format!("the lease {id:x} has a TTL of {ttl} s and {remaining} s left")).into());
         }
         leases.push(lease);
     }
@@ -331,7 +328,7 @@ fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvcc
         && (1..=revision).contains(&kv.create_revision);
     if !is_whole && !kv.key.is_empty() {
         return Err(content(format!(
-            "a version at revision {revision} says that it is version {} at {}, created at {}",
+            "the key at revision {revision} is of version {}, modified at {}, created at {}",
             kv.version, kv.mod_revision, kv.create_revision
         ))
         .into());
@@ -396,7 +393,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         let replica = &this.replica;
         let is_new =
             replica.revision() == 1 && replica.compacted() < 0 && replica.state().leases().ids().next().is_none();
-        ensure!(is_new, "there is a store already");
+        ensure!(is_new, "a store already exists");
         Ok(this)
     }
 
@@ -542,7 +539,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         tokio::select! {
             appended = append => appended?,
             () = full(&self.writer) => bail!("there is no space left for the log"),
-            () = tokio::time::sleep(STALLED) => bail!("the log takes nothing for {STALLED:?}"),
+            () = tokio::time::sleep(STALLED) => bail!("the log has accepted nothing for {STALLED:?}"),
         }
         // There are no watchers.
         drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
@@ -615,7 +612,7 @@ impl<L: Log, R: Rows> Target<L, R> {
                 }
                 Ok(None) => return Ok(false),
                 Err(_) if state.writing_rows().is_some_and(|since| since >= STALLED) => {
-                    bail!("the rows take nothing for {STALLED:?}: there is no space, or storage is away")
+                    bail!("the rows have accepted nothing for {STALLED:?}: no space left, or storage is unreachable")
                 }
                 Err(_) if state.is_flush_refused() => {
                     bail!(Unfit("the rows refuse a version of the snapshot".to_owned()))

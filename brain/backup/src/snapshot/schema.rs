@@ -75,7 +75,7 @@ impl VersionKey {
         let (revision, is_tombstone) = match bytes.split_at_checked(REVISION) {
             Some((revision, [])) => (revision, false),
             Some((revision, [TOMBSTONE])) => (revision, true),
-            _ => return Err(content("a key of the bucket \"key\" is no revision")),
+            _ => return Err(content("a key of the bucket \"key\" is not a revision")),
         };
         let (revision, sub) = decode_revision(revision)?;
         Ok(Self {

@@ -54,7 +54,7 @@ impl Spool {
             return Ok(());
         }
         Err(SaveError::NoSpace(format!(
-            "no space for a snapshot: {} has {free} bytes free, of which {reserve} are kept, and {bytes} are needed",
+            "no space for a snapshot: {} has {free} bytes free, {reserve} are reserved, and {bytes} are needed",
             self.dir.display()
         )))
     }

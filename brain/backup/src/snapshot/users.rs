@@ -111,7 +111,7 @@ pub(super) fn read(database: &Reader<'_, File>) -> anyhow::Result<Option<AuthCha
     auth.enabled = match database.get(schema::AUTH, schema::AUTH_ENABLED)?.as_deref() {
         None | Some([] | [0]) => false,
         Some([1]) => true,
-        Some(_) => return Err(content("it does not say whether users are needed").into()),
+        Some(_) => return Err(content("it does not record whether auth is enabled").into()),
     };
     let revision = database.get(schema::AUTH, schema::AUTH_REVISION)?;
     let revision = revision.map(|bytes| <[u8; 8]>::try_from(&bytes[..]).map(u64::from_be_bytes));

@@ -171,7 +171,7 @@ async fn a_plain_url_is_not_dialled_where_tls_is_set() {
     for name in ["b0", "b1"] {
         let dialled = peers.dial(name, &stored).await;
         let error = format!("{:#}", dialled.expect_err("a plain URL was dialled"));
-        assert!(error.contains("dials nobody without it"), "{error}");
+        assert!(error.contains("does not dial without it"), "{error}");
     }
 }
 

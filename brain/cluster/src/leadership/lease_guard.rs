@@ -62,7 +62,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
             // Until the log can be read, the leader lease is not extended and expires.
             Err(error) => debug!(
                 error = &error as &dyn std::error::Error,
-                "cannot look for a later barrier"
+                "cannot read the log for a later barrier"
             ),
         }
     }

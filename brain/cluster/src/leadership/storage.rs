@@ -50,7 +50,7 @@ pub(super) async fn failed<R: Rows>(
         loop {
             look.tick().await;
             if let Some((what, age)) = unanswered.overdue(limit) {
-                return format!("{what} has not been answered by storage for {age:.1?}");
+                return format!("storage has not answered {what} for {age:.1?}");
             }
         }
     };
@@ -97,7 +97,7 @@ async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, lim
         if let Some(age) = overdue
             && followers.identity(None).is_some()
         {
-            return format!("the rows have not taken a write for {age:.1?}");
+            return format!("the rows have not accepted a write for {age:.1?}");
         }
     }
 }

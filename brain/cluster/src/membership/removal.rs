@@ -30,7 +30,7 @@ pub enum RemoveError {
     #[error(transparent)]
     Unreadable(#[from] JoinError),
     /// The rows cannot be reached; the member may be removed.
-    #[error("the rows of members cannot be reached")]
+    #[error("cannot reach the rows of members")]
     Unreachable(#[source] anyhow::Error),
 }
 

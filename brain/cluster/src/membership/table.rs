@@ -102,7 +102,7 @@ pub struct JoinRequest {
 pub enum JoinError {
     /// The key prefix belongs to another cluster.
     #[error(
-        "the key prefix belongs to a cluster of other members ({members}), none of which --initial-cluster names at its address: choose another --tikv-key-prefix, or pass --initial-cluster-state=existing if it is this cluster and all addresses changed"
+        "the key prefix belongs to a cluster of other members ({members}), and --initial-cluster names none of them at its address: choose another --tikv-key-prefix, or pass --initial-cluster-state=existing if it is this cluster and all addresses changed"
     )]
     OtherCluster {
         /// The names and peer URLs of the existing members.

@@ -77,7 +77,7 @@ async fn members_of_another_cluster_are_refused_and_change_nothing() {
     check(&["a: a b", "b: a b", "a: a@x b@y"], other).await;
     check(
         &["a: a", "a: a@x"],
-        "none of which --initial-cluster names at its address",
+        "--initial-cluster names none of them at its address",
     )
     .await;
 }

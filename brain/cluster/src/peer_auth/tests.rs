@@ -52,10 +52,10 @@ async fn strangers_are_refused() {
     assert_eq!(dialled.unwrap_err(), "it does not know the secret of this cluster");
     let (accepted, dialled) = meet(&port(0), &proof(0, 3), 1).await;
     assert_eq!(accepted.unwrap_err(), "member 3 has no row");
-    assert_eq!(dialled.unwrap_err(), "the member refuses this one");
+    assert_eq!(dialled.unwrap_err(), "the member rejects this one");
     let (accepted, dialled) = meet(&port(0), &proof(0, 2), 4).await;
     assert!(accepted.is_err());
-    assert_eq!(dialled.unwrap_err(), "member 1 answers where 4 was dialled");
+    assert_eq!(dialled.unwrap_err(), "member 1 answered at the address of 4");
     let other = Proof::new(&[0; SECRET], CLUSTER + 1, 2);
     assert!(meet(&port(0), &other, 1).await.0.is_err());
 }
@@ -122,5 +122,5 @@ async fn whatever_is_not_of_a_member_is_refused_at_once() {
     let (mut near, mut far) = duplex(1024);
     near.write_all(b"PRI * HTTP/2.0").await.unwrap();
     let error = port(0).admit(&mut far).await.unwrap_err();
-    assert_eq!(error.to_string(), "it does not begin as members do");
+    assert_eq!(error.to_string(), "it does not start as a member does");
 }

@@ -28,7 +28,7 @@ pub enum OpenError {
         what: String,
     },
     /// A required file does not exist.
-    #[error("{} is missing, and records with it; restore the data directory from a copy", file.display())]
+    #[error("{} is missing together with its records; restore the data directory from a copy", file.display())]
     Missing {
         /// The missing file.
         file: PathBuf,
@@ -40,13 +40,13 @@ pub enum OpenError {
         file: PathBuf,
     },
     /// There is none, but there are rows that come from one.
-    #[error("{}: the log is missing, and the rows lack what only it holds: restore the whole data directory from one copy", dir.display())]
+    #[error("{}: the log is missing, and the rows are incomplete without it: restore the whole data directory from one copy", dir.display())]
     Lost {
         /// The directory of the log.
         dir: PathBuf,
     },
     /// The rows come from another one.
-    #[error("{} is another log than the one that the rows come from: restore the whole data directory from one copy", dir.display())]
+    #[error("{} is another log, not the one that the rows come from: restore the whole data directory from one copy", dir.display())]
     OtherLog {
         /// The directory of the log.
         dir: PathBuf,
@@ -60,7 +60,7 @@ pub enum OpenError {
         last: u64,
     },
     /// Written by a newer program.
-    #[error("{} has format version {version}, this program knows {VERSION} at most: start a newer one", file.display())]
+    #[error("{} has format version {version}, this version reads formats up to {VERSION}: start a newer one", file.display())]
     Newer {
         /// The newer file.
         file: PathBuf,

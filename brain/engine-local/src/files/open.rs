@@ -151,7 +151,7 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
             let is_unused = scanned.begin.is_none()
                 && scan::rest(&segment, &scanned).map_err(OpenError::io("read", path))? == Rest::Zeros;
             if *seq != last + 1 || !is_unused {
-                let what = format!("it knows no segment behind {last}, but {} is there", path.display());
+                let what = format!("its last segment is {last}, but {} exists", path.display());
                 return Err(OpenError::damaged(&dir.join(control::NAME), 0u64, what));
             }
             obsolete.push(path.clone());
@@ -215,7 +215,7 @@ pub(super) fn check(
         }
         let scanned = scan::walk(&segment, limit).map_err(OpenError::io("read", &segment.path))?;
         if scanned.end != limit || scanned.begin.is_none() {
-            let what = format!("a record is not valid, but the segment goes on up to offset {limit}");
+            let what = format!("a record is not valid, but the segment continues up to offset {limit}");
             return Err(OpenError::damaged(&segment.path, scanned.end, what));
         }
         index.push(Arc::new(segment), scanned.entries, limit);
@@ -223,7 +223,7 @@ pub(super) fn check(
     let last = written_last(last, state)?;
     index.push(Arc::clone(&last.0), last.1.entries.clone(), last.1.end);
     if let Some((segment, entry)) = index.duplicate() {
-        let what = format!("slot {} stands in the log twice", entry.slot);
+        let what = format!("slot {} is in the log twice", entry.slot);
         return Err(OpenError::damaged(&segment.path, entry.at, what));
     }
     Ok((index, End { last: Some(last), next }))

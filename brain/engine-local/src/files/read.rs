@@ -39,7 +39,7 @@ fn bytes(segment: &Segment, at: u32, len: u32) -> Result<Bytes, LogError> {
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             segment_index::forget(segment);
             Err(LogError::Corrupt(format!(
-                "{} was cut behind offset {at}",
+                "{} was truncated after offset {at}",
                 segment.path.display()
             )))
         }

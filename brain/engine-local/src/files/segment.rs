@@ -132,7 +132,7 @@ impl Segment {
         };
         let len = file.metadata().map_err(OpenError::io("look at", &path))?.len();
         if len < PAGE as u64 {
-            return Err(OpenError::damaged(&path, len, "it was cut inside its header"));
+            return Err(OpenError::damaged(&path, len, "it was truncated inside its header"));
         }
         let mut header = vec![0; PAGE];
         file.read_exact_at(&mut header, 0)

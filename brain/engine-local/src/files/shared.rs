@@ -143,7 +143,7 @@ impl Shared {
         match segment_index::write(&self.dir, self.id, &segment, (&entries, end)) {
             Ok(()) => self.index_mut().set_indexed(segment.seq),
             Err(error) => {
-                tracing::debug!(segment = segment.seq, %error, "no index file: the segment is read when the log is opened");
+                tracing::debug!(segment = segment.seq, %error, "no index file; the next start reads the whole segment");
             }
         }
         Some(segment.seq + 1)

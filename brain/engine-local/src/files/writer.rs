@@ -44,7 +44,7 @@ pub(super) enum Ask {
 impl Request {
     fn answer(self, answer: Result<(), AppendError>) {
         if self.reply.send(answer).is_err() {
-            tracing::debug!(slot = %self.slot, "nobody waits for this append any more");
+            tracing::debug!(slot = %self.slot, "no caller waits for this append any more");
         }
     }
 }
@@ -143,7 +143,7 @@ impl Writer {
         if let Next::UnderWay(thread) = self.next
             && !matches!(thread.join(), Ok(Ok(_)))
         {
-            tracing::debug!("the segment prepared last was not finished");
+            tracing::debug!("could not finish the prepared segment");
         }
         if let Some(thread) = self.indexing
             && thread.join().is_err()
@@ -166,7 +166,7 @@ impl Writer {
                     None => self.shrink(),
                 };
                 if reply.send(shrunk).is_err() {
-                    tracing::debug!("nobody waits for the log to shrink any more");
+                    tracing::debug!("no caller waits for the log to shrink any more");
                 }
             }
         }
@@ -188,7 +188,7 @@ impl Writer {
         }
         let (seq, before, last) = (segment.seq + 1, *end, Arc::clone(segment));
         let fail = |error: io::Error| {
-            let reason = format!("cannot make a segment in {}: {error}", self.shared.dir.display());
+            let reason = format!("cannot create a segment in {}: {error}", self.shared.dir.display());
             if is_full(&error) {
                 reason
             } else {
@@ -223,7 +223,7 @@ impl Writer {
         let shorter = match last.shorten(&shared.disk, before) {
             Ok(shorter) => Some(shorter),
             Err(error) => {
-                tracing::warn!(file = %last.path.display(), %error, "cannot shorten a segment: it goes when it is destroyed");
+                tracing::warn!(file = %last.path.display(), %error, "cannot truncate a segment; its space is freed when it is destroyed");
                 None
             }
         };
@@ -423,7 +423,7 @@ impl Writer {
             if let Err(error) = &made
                 && !is_full(error)
             {
-                shared.fail(format!("cannot make a segment in {}: {error}", shared.dir.display()));
+                shared.fail(format!("cannot create a segment in {}: {error}", shared.dir.display()));
             }
             made
         };
@@ -490,7 +490,7 @@ impl Writer {
     }
 
     fn refuse(&self, error: &io::Error) -> Refusal {
-        let reason = format!("cannot make a segment in {}: {error}", self.shared.dir.display());
+        let reason = format!("cannot create a segment in {}: {error}", self.shared.dir.display());
         if is_full(error) {
             Refusal::Full(reason)
         } else {

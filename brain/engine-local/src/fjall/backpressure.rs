@@ -47,7 +47,7 @@ impl Shared {
                     waited = ?begin.elapsed(),
                     tables = self.keyspace.tree.l0_run_count(),
                     memtables = self.keyspace.sealed_memtable_count(),
-                    "rows wait for the disk: tables are not written or merged as fast as rows come"
+                    "rows wait for the disk: tables are written or merged more slowly than rows arrive"
                 );
             }
             if released.elapsed() >= RENEW_TIGHT {

@@ -159,7 +159,7 @@ pub(super) fn require_space(dir: &Path, bytes: u64) -> Result<(), RowsError> {
     let free = medium.f_bavail.saturating_mul(medium.f_frsize);
     if free < bytes {
         return Err(RowsError::Full(anyhow!(
-            "{free} bytes are free in {}, {} bytes are missing",
+            "{free} bytes are free in {}, {} more bytes are needed",
             dir.display(),
             bytes - free
         )));

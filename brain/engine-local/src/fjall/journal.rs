@@ -106,7 +106,7 @@ impl Journals {
             // Without whole batches in journals only fjall knows the rows in tables: it must be possible to undo the cut.
             Err(error) if self.fence.is_none() => return Err(named(path, error)),
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "cannot keep what is cut off a journal");
+                tracing::warn!(file = %path.display(), %error, "cannot save the truncated part of a journal");
                 None
             }
         };
@@ -146,12 +146,12 @@ impl Journals {
             None => self.first = number,
             Some(_) if number != next => return Err(format!("is batch {number}, expected {next}")),
             Some(&before) if batch.sequence <= before => {
-                return Err(format!("sequence number {} does not go forward", batch.sequence));
+                return Err(format!("sequence number {} does not increase", batch.sequence));
             }
             Some(_) => {}
         }
         if batch.sequence > MAX_SEQUENCE {
-            return Err(format!("sequence number {} is out of reach", batch.sequence));
+            return Err(format!("sequence number {} is too large", batch.sequence));
         }
         self.sequences.push(batch.sequence);
         self.fence = Some(fence);

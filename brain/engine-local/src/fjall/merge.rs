@@ -273,7 +273,7 @@ impl Work {
         while self.is_asked() {
             if let Err(error) = self.merge_all() {
                 // New tables that it has written stay until the next start: the merge is not repeated.
-                tracing::error!(error = describe(&error), "tables of the rows cannot be merged");
+                tracing::error!(error = describe(&error), "cannot merge tables of the rows");
                 self.health.fail(&error);
                 return;
             }
@@ -592,7 +592,7 @@ impl Work {
         }
         if is_made {
             return Err(RowsError::Full(anyhow!(
-                "tables that a merge did not finish are not removed yet"
+                "could not remove unfinished tables of a merge; will retry"
             )));
         }
         for number in std::mem::take(&mut unfinished.0) {

@@ -30,12 +30,10 @@ pub enum OpenError {
     #[error("the rows in {0} are in use by another process")]
     InUse(PathBuf),
     /// Start the version that wrote them, or a newer one.
-    #[error("{0} names a format of rows that this version does not know")]
+    #[error("{0} has a format of rows that this version does not support")]
     Newer(PathBuf),
     /// The damaged end of the newest journal is stored nowhere else.
-    #[error(
-        "{flaw}, and what is lost with the rest cannot be taken from the log: {reason:#}; the rows are as they were"
-    )]
+    #[error("{flaw}, and the lost rest cannot be taken from the log: {reason:#}; the rows were not changed")]
     Uncovered {
         /// The journal, and where it is damaged.
         flaw: String,
@@ -87,7 +85,7 @@ pub(super) fn open(
                 tracing::warn!(
                     flaw,
                     kept,
-                    "cut the newest journal of the rows: the log has what stood there"
+                    "truncated the newest journal of the rows: the log has the removed changes"
                 );
             }
             opened

@@ -43,7 +43,7 @@ impl TikvSnapshot {
         }
         let most = self.shared.tikv.snapshot_age();
         Err(RowsError::Unavailable(anyhow::anyhow!(
-            "a snapshot over {most:?} old, of which nothing is sure any more"
+            "a snapshot is older than {most:?}; its versions may be gone"
         )))
     }
 
@@ -62,7 +62,7 @@ impl TikvSnapshot {
 
     fn parse(&self, key: &Bytes) -> Result<Bytes, RowsError> {
         let parsed = self.shared.tikv.keys().parse_row(key);
-        parsed.ok_or_else(|| RowsError::Corrupt("a key between rows is none".into()))
+        parsed.ok_or_else(|| RowsError::Corrupt("a key between rows is not a row".into()))
     }
 
     async fn get_some(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, RowsError> {

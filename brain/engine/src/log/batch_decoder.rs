@@ -126,7 +126,7 @@ impl BatchDecoder {
         };
         if !fits {
             return Err(LogError::Corrupt(format!(
-                "slot {slot}: a part that does not follow what stands before it"
+                "slot {slot}: a part that does not follow the previous one"
             )));
         }
         self.epoch = part.epoch;

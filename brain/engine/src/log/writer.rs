@@ -56,7 +56,7 @@ pub enum WriteError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Slots were destroyed while they were read: begin again from rows.
-    #[error("the log was cut below slot {0} while it was read")]
+    #[error("the log was truncated below slot {0} while it was read")]
     Destroyed(Slot),
     /// The log cannot be read.
     #[error("read the log")]
@@ -111,7 +111,7 @@ impl Writer {
                         barrier,
                     ));
                 }
-                Err(WriteError::Deposed(_)) => {} // another writer was faster: read its record and try again
+                Err(WriteError::Deposed(_)) => {} // another writer won the race: read its record and try again
                 Err(error) => return Err(OpenError::Write(error).into()),
             }
         }

@@ -154,10 +154,7 @@ impl<B> Requests<B> {
             Ok(frame) if fits => Ok(Some(frame)),
             Ok(_) | Err(Refused::Exceeded(_)) => Err(Error::TooManyRequests.status()),
             Err(Refused::Status(status)) => {
-                debug!(
-                    reason = status.message(),
-                    "a value of a stream is no message: the stream of requests ends"
-                );
+                debug!(reason = status.message(), "closed a stream: a value is not a message");
                 Ok(None)
             }
         }

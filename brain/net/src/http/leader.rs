@@ -26,8 +26,8 @@ async fn tell(State(leader): State<LeaderName>) -> Response<Body> {
     match serde_json::to_string(&LeaderResponse { name: leader() }) {
         Ok(body) => super::answer(StatusCode::OK, super::PLAIN, body),
         Err(error) => {
-            tracing::error!(%error, "the leader's name cannot be told");
-            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "the leader's name cannot be told")
+            tracing::error!(%error, "cannot return the leader's name");
+            plain_error(StatusCode::INTERNAL_SERVER_ERROR, "cannot return the leader's name")
         }
     }
 }

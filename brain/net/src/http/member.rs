@@ -222,7 +222,10 @@ pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -
     };
     if let Some(after) = after {
         let Ok(_turn) = site.room.clone().try_acquire_owned() else {
-            return plain_error(StatusCode::TOO_MANY_REQUESTS, "too many wait for a change of leader");
+            return plain_error(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many requests wait for a change of leader",
+            );
         };
         let seen = describe.term();
         if seen.leader == 0 || seen.epoch <= after {
@@ -241,7 +244,7 @@ fn written(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(body) {
         Ok(body) => answer(status, "application/json", body),
         Err(error) => {
-            tracing::error!(%error, "the answer to /member cannot be written");
+            tracing::error!(%error, "cannot write the answer to /member");
             plain_error(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be written")
         }
     }
@@ -249,7 +252,7 @@ fn written(status: StatusCode, body: &impl Serialize) -> Response<Body> {
 
 /// Parses the query parameter `after`: the epoch that the caller already knows.
 fn after(uri: &Uri) -> Result<Option<u64>, &'static str> {
-    const BAD: &str = "after is the epoch that is known already, a number";
+    const BAD: &str = "after must be the epoch that the client knows, a number";
     let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BAD)?;
     let after = pairs.into_iter().find(|(key, _)| key == "after");
     after.map(|(_, value)| value.parse().map_err(|_| BAD)).transpose()

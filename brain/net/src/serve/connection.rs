@@ -95,14 +95,14 @@ impl Refused {
                 let why = reason;
                 info!(
                     from,
-                    count, skipped, why, "a peer left before it had proved to be a member of this cluster"
+                    count, skipped, why, "a peer disconnected before it was authenticated"
                 );
             }
         } else if let Some(Due { count, skipped }) = self.proofs.due(key) {
             let why = reason;
             warn!(
                 from,
-                count, skipped, why, "whoever has not proved to be a member of this cluster is refused"
+                count, skipped, why, "rejected peer connection: not a member of this cluster"
             );
         }
     }
@@ -150,7 +150,7 @@ impl PortConfig {
         if tokio::time::timeout(grace, drained).await.is_err() {
             debug!(
                 connections = open.len(),
-                "connections outlived the grace period and are cut off"
+                "closed connections that outlived the grace period"
             );
             open.shutdown().await;
         }
@@ -164,13 +164,13 @@ impl PortConfig {
             match listener.accept().await {
                 Ok(accepted) => match self.connections.admit(accepted.ip()).await {
                     Some(admitted) => return (accepted, admitted),
-                    None => debug!("an address has its share of connections"),
+                    None => debug!("refused connections: the address has reached its limit"),
                 },
                 // The client disconnected before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     if !std::mem::replace(&mut told, true) {
-                        warn!(%error, url = %listener.url(), "connections cannot be accepted");
+                        warn!(%error, url = %listener.url(), "cannot accept connections");
                     }
                     sleep(PAUSE).await;
                 }
@@ -217,7 +217,7 @@ impl PortConfig {
             return;
         };
         if is_http2 && self.protocols == Protocols::Http1 {
-            debug!("HTTP/2 is not spoken here");
+            debug!("rejected a client: HTTP/2 is not served on this port");
             return;
         }
         if is_http2 {
@@ -325,7 +325,7 @@ impl PortConfig {
         let why = match admitted {
             Ok(Ok(peer)) => return Ok(Some(peer)),
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it says too little for too long"),
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "it sends too slowly"),
         };
         self.network.handshakes_failed.inc();
         let from = caller
@@ -346,7 +346,7 @@ impl PortConfig {
             return debug!(from, reason, "a TLS handshake failed");
         };
         match self.for_peers {
-            true => warn!(from, count, skipped, reason, "a peer is refused"),
+            true => warn!(from, count, skipped, reason, "rejected a peer"),
             // the text of etcd
             false => warn!(from, count, skipped, reason, "rejected connection on client endpoint"),
         }
@@ -377,13 +377,13 @@ impl PortConfig {
                         () = async {
                             stop.cancelled().await;
                             sleep(WEB_SOCKET_GRACE).await;
-                        } => debug!("a WebSocket outlived the server's end"),
-                        reason = connection.closed() => debug!(reason = reason.label(), "a WebSocket is closed"),
+                        } => debug!("closed a WebSocket that outlived the grace period"),
+                        reason = connection.closed() => debug!(reason = reason.label(), "closed a WebSocket"),
                     }
                     return false;
                 }
                 reason = connection.closed(), if end.is_none() => {
-                    debug!(reason = reason.label(), "a connection is closed");
+                    debug!(reason = reason.label(), "closed a connection");
                     if reason != Reason::Certificate {
                         return false;
                     }

@@ -277,17 +277,14 @@ impl Connections {
         if reason == Reason::Certificate
             && let Some(count) = self.0.expired.due()
         {
-            info!(
-                count,
-                "connections are closed: the certificates that opened them have expired"
-            );
+            info!(count, "closed connections: their client certificates have expired");
         }
         if !reason.is_graceful()
             && let Some(count) = self.0.evictions.due()
         {
             warn!(
                 reason = reason.label(),
-                count, "connections of clients are closed because of what they hold or do not take"
+                count, "closed client connections to free memory"
             );
         }
     }

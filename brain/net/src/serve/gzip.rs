@@ -253,7 +253,7 @@ impl Deflater {
     /// Begins with the next message, or copies it. Returns the bytes that were copied.
     fn begin(&mut self) -> Result<usize, Unreadable> {
         let len = announced(&self.plain).filter(|len| self.plain.len() - HEADER >= *len);
-        let len = len.ok_or_else(|| Status::internal("etcdserver: an answer is not a whole message"))?;
+        let len = len.ok_or_else(|| Status::internal("etcdserver: an answer is not a complete message"))?;
         // Where there is no memory for an encoder, the message goes as it is: a client that asked for gzip takes both.
         let is_copied = len < MIN_DEFLATED || !self.is_encoder_charged && self.charge.grow(ENCODER).is_err();
         if is_copied {

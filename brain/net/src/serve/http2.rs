@@ -271,7 +271,7 @@ impl Serving {
                 self.connection.answer();
                 let sent = respond.send_response(answer.map(|_| ()), true);
                 if let Err(error) = sent {
-                    debug!(%error, "a refusal was not sent");
+                    debug!(%error, "could not send a refusal");
                 }
                 None
             }
@@ -305,7 +305,7 @@ impl Serving {
         let quiet = [Reason::Idle, Reason::NoRequest, Reason::Certificate];
         let is_quiet = quiet.map(Reason::label).contains(&reason);
         if !is_quiet && let Some(count) = self.goaways.due() {
-            warn!(reason, count, "sent GOAWAY to a client: its requests under way fail");
+            warn!(reason, count, "sent GOAWAY to a client: its in-flight requests fail");
         }
     }
 }
@@ -674,7 +674,7 @@ impl Pings {
             } else {
                 this.asked = true;
                 if let Err(error) = ping.send_ping(Ping::opaque()) {
-                    debug!(%error, "a ping was not sent");
+                    debug!(%error, "could not send a ping");
                 }
                 this.options.timeout
             };

@@ -169,7 +169,7 @@ fn release(recv: &mut RecvStream, bytes: usize) {
     if bytes > 0
         && let Err(error) = recv.flow_control().release_capacity(bytes)
     {
-        tracing::debug!(%error, "a window was not opened");
+        tracing::debug!(%error, "could not open a flow-control window");
     }
 }
 

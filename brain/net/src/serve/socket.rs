@@ -99,7 +99,7 @@ impl Socket {
     pub(super) fn take(&mut self) -> Box<dyn Io> {
         let drained = self.poll_drain(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(Err(error)) = drained {
-            tracing::debug!(%error, "the end of a connection was not sent");
+            tracing::debug!(%error, "could not send the end of a connection");
         }
         std::mem::replace(&mut self.io, Box::new(tokio::io::empty()))
     }

@@ -82,11 +82,11 @@ fn jwt(values: &Values<'_>, options: &[(&str, &str)], warnings: &mut Vec<String>
     }
     if jwt.method.is_none() {
         let names: Vec<_> = SignMethod::ALL.iter().map(|(name, _)| *name).collect();
-        let what = format!("{INVALID}: sign-method has to be one of {}", names.join(", "));
+        let what = format!("{INVALID}: sign-method must be one of {}", names.join(", "));
         return Err(values.error("auth-token", what));
     }
     if jwt.private_key.is_none() && jwt.public_key.is_none() {
-        return Err(values.error("auth-token", "auth: missing key data: give priv-key, pub-key or both"));
+        return Err(values.error("auth-token", "auth: missing key data: set priv-key, pub-key or both"));
     }
     Ok(jwt)
 }

@@ -34,7 +34,7 @@ pub(super) fn read(values: &Values<'_>, storage: &Storage) -> Result<ElectionOpt
 
 fn lease(values: &Values<'_>, storage: &Storage) -> Result<LeaseOptions, String> {
     if *storage == Storage::Embedded {
-        return Err("--election lease needs --storage tikv: nobody else can lead in a data directory".to_owned());
+        return Err("--election lease needs --storage tikv: a data directory has only one member".to_owned());
     }
     let given = |name| Some(values.text(name)).filter(|text| !text.is_empty());
     let name = given("lease-name").ok_or("--election lease needs --lease-name")?;

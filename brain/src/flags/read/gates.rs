@@ -25,14 +25,18 @@ const GATES: &[Gate] = &[
     gate(
         "CompactHashCheck",
         false,
-        "no two members have data of their own that could differ",
+        "no two members have their own copy of the data",
     ),
     gate(
         "InitialCorruptCheck",
         true,
         "every record and block is checked when it is read",
     ),
-    gate("LeaseCheckpoint", true, "the remaining time of leases is always noted"),
+    gate(
+        "LeaseCheckpoint",
+        true,
+        "the remaining time of leases is always recorded",
+    ),
     gate(
         "LeaseCheckpointPersist",
         true,
@@ -41,7 +45,7 @@ const GATES: &[Gate] = &[
     gate(
         "SetMemberLocalAddr",
         false,
-        "the kernel chooses where connections to peers come from",
+        "the kernel chooses the source address of connections to peers",
     ),
     gate(
         "StopGRPCServiceOnDefrag",

@@ -47,7 +47,8 @@ pub(super) fn read(values: &Values<'_>, warnings: &mut Vec<String>) -> Result<Lo
             "stdout" => LogOutput::Stdout,
             "systemd/journal" => {
                 warnings.push(
-                    "--log-outputs=systemd/journal: lines go to stderr, of which systemd makes its journal".to_owned(),
+                    "--log-outputs=systemd/journal: lines are written to stderr, which systemd forwards to its journal"
+                        .to_owned(),
                 );
                 LogOutput::Stderr
             }

@@ -40,7 +40,7 @@ pub(super) fn check_member(values: &Values<'_>, name: &str) -> Result<(), String
         "" => Ok(()),
         only if only == name => Ok(()),
         only => Err(format!(
-            "{} is {only:?} and this member is {name:?}: embedded storage has one member; have one member run, not several",
+            "{} is {only:?} and this member is {name:?}: embedded storage has one member; run only one",
             values.origin("embedded-member")
         )),
     }
@@ -67,15 +67,19 @@ pub(super) fn read(values: &Values<'_>) -> Result<Storage, String> {
         [ca, cert, key] if !ca.is_empty() && !cert.is_empty() && !key.is_empty() => {
             Some((ca.into(), cert.into(), key.into()))
         }
-        _ => return Err("--tikv-ca, --tikv-cert and --tikv-key go together: TiKV knows mutual TLS only".to_owned()),
+        _ => {
+            return Err(
+                "--tikv-ca, --tikv-cert and --tikv-key must be set together: TiKV supports only mutual TLS".to_owned(),
+            );
+        }
     };
     let key_prefix = values.text("tikv-key-prefix").to_owned();
     if key_prefix.is_empty() || key_prefix.len() > 255 {
-        return Err(values.error("tikv-key-prefix", "it has 1 to 255 bytes"));
+        return Err(values.error("tikv-key-prefix", "it must have 1 to 255 bytes"));
     }
     let gc_window = values.duration("tikv-gc-window")?;
     if gc_window < Duration::from_secs(120) {
-        return Err(values.error("tikv-gc-window", "it is two minutes at least"));
+        return Err(values.error("tikv-gc-window", "it must be at least two minutes"));
     }
     let cluster_id = match values.text("tikv-cluster-id") {
         "" => None,

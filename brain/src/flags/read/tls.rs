@@ -101,7 +101,7 @@ pub(super) fn self_sign(values: &Values<'_>, config: &mut Config, warnings: &mut
         }
         if flag == "peer-auto-tls" && options.trusted_ca.is_some() {
             return Err(format!(
-                "--{flag} makes a certificate that --peer-trusted-ca-file has not signed"
+                "--{flag} creates a certificate that --peer-trusted-ca-file did not sign"
             ));
         }
         let secure = urls.into_iter().filter(|url| url.scheme().is_tls());
@@ -170,7 +170,7 @@ pub(super) fn check_schemes(config: &Config, warnings: &mut Vec<String>) -> Resu
     let plain = config.listen_peer_urls.iter().find(|url| !url.scheme().is_tls());
     if let (Storage::Tikv(_), Some(_), Some(url)) = (&config.storage, &config.client_tls.trusted_ca, plain) {
         warnings.push(format!(
-            "clients need certificates, but {url} is plain: members prove to each other who they are, and send all data unencrypted"
+            "clients need certificates, but {url} is plain: members authenticate each other, but send all data unencrypted"
         ));
     }
     Ok(())

@@ -66,7 +66,7 @@ const WARNED: &[(&str, &str, &str)] = &[
     (
         "--log-outputs systemd/journal",
         "",
-        "--log-outputs=systemd/journal: lines go to stderr",
+        "--log-outputs=systemd/journal: lines are written to stderr",
     ),
     ("--cert-file a", "", "--cert-file needs --key-file; it has no effect"),
     ("--key-file a", "", "--key-file needs --cert-file; it has no effect"),

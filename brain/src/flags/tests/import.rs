@@ -44,9 +44,12 @@ fn import_refuses_what_it_would_ignore() {
     for (line, text) in [
         ("import --data-dir d", "needs --from-endpoints"),
         ("import --from-endpoints a:1", "needs --data-dir"),
-        ("import --from-endpoints a:1 --data-dir d f", "takes flags only"),
+        ("import --from-endpoints a:1 --data-dir d f", "takes only flags"),
         ("import --from-endpoints unix:///s --data-dir d", "a scheme other than"),
-        ("import --from-endpoints a:1 --cert c --data-dir d", "go together"),
+        (
+            "import --from-endpoints a:1 --cert c --data-dir d",
+            "must be set together",
+        ),
         ("import --from-endpoints a:1 --user n --data-dir d", "ETCDCTL_PASSWORD"),
         ("import --from-endpoints a:1 --password p --data-dir d", "needs --user"),
         (

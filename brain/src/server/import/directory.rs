@@ -72,11 +72,11 @@ async fn resume(
         importing.source,
         source.cluster_id()
     );
-    info!(data_dir = %path.display(), "going on with a copy");
+    info!(data_dir = %path.display(), "continuing a copy");
     let metrics = Arc::new(Metrics::new(false));
     let log = Some(LogId(importing.log));
     let opened = embedded::open(config, (path, log), None, &metrics).await;
-    let engine = opened.context("the copy cannot be gone on with: --restart deletes it")?;
+    let engine = opened.context("cannot resume the copy; use --restart to discard it")?;
     Ok(Opened {
         target,
         importing,
@@ -103,7 +103,10 @@ async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::R
         }),
         Err(error) => {
             if let Err(left) = target.abandon() {
-                warn!(error = &left as &dyn std::error::Error, "an incomplete store is left");
+                warn!(
+                    error = &left as &dyn std::error::Error,
+                    "could not delete an incomplete store"
+                );
             }
             Err(error)
         }
@@ -134,7 +137,7 @@ async fn fill(
     info!(
         revision = restored.revision,
         versions = restored.versions,
-        "made a store of the snapshot"
+        "created a store from the snapshot"
     );
     target.set_importing(&importing)?;
     Ok((importing, (log, rows)))

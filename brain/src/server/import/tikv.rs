@@ -63,7 +63,7 @@ async fn copy_alone(
     orders: Orders,
 ) -> anyhow::Result<Copied> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
-    let stored = register.get().await.context("read what is copied")?;
+    let stored = register.get().await.context("read the source of the copy")?;
     let is_empty = tikv.is_empty().await?;
     let is_copy = !is_empty && prefix_owner::is_restoring(&owner, token).await?;
     // Data that was to go anyway, such as a copy that was begun again before.
@@ -80,8 +80,7 @@ async fn copy_alone(
         }
         None if is_copy && !is_new => {
             bail!(
-                "the key prefix holds a part of a snapshot, or of a copy that cannot be gone on with: --restart deletes it, \
-                 `kubebrain snapshot restore` may go on with it"
+                "the key prefix holds a part of a snapshot, or of a copy that cannot be resumed: use --restart to discard it; `kubebrain snapshot restore` may resume it"
             )
         }
         _ => {
@@ -92,7 +91,7 @@ async fn copy_alone(
                 } else {
                     ensure!(prefix_owner::is_wiping(&owner, token).await?, ANOTHER);
                 }
-                info!("deleting a copy that is not complete");
+                info!("deleting an incomplete copy");
                 claim.release();
                 wipe(tikv, token, Reclaim::Required).await?;
             }
@@ -108,17 +107,24 @@ async fn copy_alone(
     prefix_owner::end_restore(&owner, token).await?;
     // It means nothing any more.
     if let Err(error) = cas_register::set(&register, None).await {
-        warn!(error = format!("{error:#}"), "a register that means nothing is left");
+        warn!(
+            error = format!("{error:#}"),
+            "could not delete the restore marker; it is harmless"
+        );
     }
     Ok(copied)
 }
 
 /// Another import came first.
-const ANOTHER: &str = "another import finished or deleted the copy meanwhile: start again";
+const ANOTHER: &str = "another import finished or deleted the copy: start again";
 
 /// Fails if another import finished or deleted the copy before this one had the claim.
 async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::Result<()> {
-    let now = tikv.register(IMPORTING).get().await.context("read what is copied")?;
+    let now = tikv
+        .register(IMPORTING)
+        .get()
+        .await
+        .context("read the source of the copy")?;
     ensure!(
         now.as_ref() == stored && prefix_owner::is_restoring(&tikv.register(OWNER), token).await?,
         ANOTHER
@@ -127,14 +133,15 @@ async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::
 }
 
 fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<Importing> {
-    let importing: Importing = serde_json::from_slice(stored).context("what is copied is not known: --restart")?;
+    let importing: Importing =
+        serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")?;
     ensure!(
         importing.source == source.cluster_id(),
         "the key prefix holds a copy of the cluster {:x}, and the endpoints are of {:x}: --restart deletes it",
         importing.source,
         source.cluster_id()
     );
-    info!("going on with a copy");
+    info!("continuing a copy");
     Ok(importing)
 }
 
@@ -167,10 +174,10 @@ async fn begin(
     info!(
         revision = restored.revision,
         versions = restored.versions,
-        "made a store of the snapshot"
+        "created a store from the snapshot"
     );
     let noted = cas_register::set(&register, Some(serde_json::to_vec(&importing)?.into())).await;
-    noted.context("record what is copied")?;
+    noted.context("record the source of the copy")?;
     Ok(importing)
 }
 

@@ -57,7 +57,7 @@ pub enum OpenError {
     },
     /// Stored by an older brain, in a format that this one does not read.
     #[error(
-        "the data is of format {found}, this version reads formats from {FORMAT} on: start the version that stored it, and copy what it has"
+        "the data is of format {found}, this version reads formats from {FORMAT} on: start the version that stored it, and copy the data from it"
     )]
     Older {
         /// The format found.
@@ -82,10 +82,10 @@ pub enum OpenError {
         last: Slot,
     },
     /// The rows come from another log.
-    #[error("this is another log than the one that the rows come from: restore log and rows from one copy")]
+    #[error("this is another log, not the one that the rows come from: restore log and rows from one copy")]
     OtherLog,
     /// Slots were destroyed while they were read: begin again from rows.
-    #[error("the log was cut while it was read")]
+    #[error("the log was truncated while it was read")]
     Destroyed,
     /// A record does not decode, or contradicts the records before it.
     #[error("the log is damaged: slot {slot}: {reason}")]
@@ -207,7 +207,7 @@ async fn take_over_manifest<R: Rows>(
                     (RowsError::Full(reason), Some(stored)) if rows.is_exclusive() => {
                         tracing::warn!(
                             reason = format!("{reason:#}"),
-                            "no space left for rows: what is stored is served, and writes wait for space"
+                            "no space left for rows: reads are served, and writes wait for space"
                         );
                         Ok((manifest, stored))
                     }

@@ -148,7 +148,7 @@ impl<R: Rows> Replica<R> {
         };
         if record.base != self.revision() {
             let (base, newest) = (record.base, self.revision());
-            let reason = format!("a batch behind revision {base} where {newest} is the newest");
+            let reason = format!("a batch after revision {base}, but the newest is {newest}");
             return Err(OpenError::Record { slot: first, reason });
         }
         self.apply(record, Vec::new(), (first, next));

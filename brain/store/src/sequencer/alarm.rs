@@ -25,7 +25,7 @@ where
         let full = is_stuck || self.space.exceeded(size, &self.rows);
         if full && !self.is_raising && !self.state.has_alarm(NOSPACE) {
             self.is_raising = true;
-            tracing::error!("no space left: puts are refused until space is made and the NOSPACE alarm is disarmed");
+            tracing::error!("no space left: puts are refused until space is freed and the NOSPACE alarm is disarmed");
             self.raise(NOSPACE);
             if is_stuck {
                 // The log accepts the alarm once it accepts records again: until then the alarm is set only here.

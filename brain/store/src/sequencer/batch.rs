@@ -179,10 +179,10 @@ impl<R: Rows> Builder<R> {
                 (Err(error @ EvaluateError::NotFetched(_)), None) => {
                     match expired {
                         Some(id) => {
-                            tracing::warn!(lease = id.0, %error, "many keys of an expired lease are others since they were read; it ends later");
+                            tracing::warn!(lease = id.0, %error, "expired lease changed while its keys were read; will retry");
                             self.state.leases().retry_expired(id);
                         }
-                        None => tracing::error!(%error, "a request cannot be evaluated; it changed nothing"),
+                        None => tracing::error!(%error, "could not evaluate a request; it changed nothing"),
                     }
                     BatchReply::Outcome(Err(Error::Timeout))
                 }

@@ -109,16 +109,16 @@ fn refused<R: Rows>(state: &State<R>, error: ViewError) -> Error {
                 RowsError::Corrupt(_) => {
                     tracing::error!(
                         error = source,
-                        "rows that a write needs are damaged: nothing is served any more"
+                        "rows that a write needs are damaged: this member stops serving"
                     );
                     state.set_corrupt();
                     return Error::Corrupt;
                 }
                 // The supervisor of the connection logs this once, rather than for each read.
                 RowsError::Unavailable(_) | RowsError::Unknown(_) => {
-                    tracing::debug!(error = source, "rows that a write needs cannot be read");
+                    tracing::debug!(error = source, "cannot read rows that a write needs");
                 }
-                _ => tracing::error!(error = source, "rows that a write needs cannot be read"),
+                _ => tracing::error!(error = source, "cannot read rows that a write needs"),
             }
             Error::Timeout
         }

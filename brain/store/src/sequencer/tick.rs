@@ -73,10 +73,10 @@ where
             tracing::error!(
                 bytes,
                 most,
-                "leases take too much memory: no more are granted, and no more keys are attached"
+                "leases use too much memory: no more are granted, and no more keys are attached"
             );
         } else if room == LeaseRoom::Ample && self.lease_room > room {
-            tracing::info!(bytes, "leases are granted again");
+            tracing::info!(bytes, "granting leases again");
         }
         self.lease_room = room;
     }

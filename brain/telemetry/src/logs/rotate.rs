@@ -49,7 +49,7 @@ impl RotatingFile {
         let cleaner = thread::Builder::new().name("log rotation".to_owned()).spawn(move || {
             for () in asked {
                 if let Err(error) = old.clean(Timestamp::now()) {
-                    report("old log files were not removed or compressed", &error);
+                    report("could not remove or compress old log files", &error);
                 }
             }
         })?;
@@ -71,8 +71,8 @@ impl RotatingFile {
             None | Some(Ok(()) | Err(TrySendError::Full(()))) => {}
             Some(Err(TrySendError::Disconnected(()))) => {
                 report(
-                    "old log files stay",
-                    &io::Error::other("the thread that removes them has ended"),
+                    "could not remove old log files",
+                    &io::Error::other("the thread that removes log files has ended"),
                 );
             }
         }
@@ -101,7 +101,7 @@ impl io::Write for RotatingFile {
             && let Err(error) = self.rotate()
         {
             self.due = self.size + RETRY;
-            report("the log file is full and cannot be replaced", &error);
+            report("cannot rotate a full log file", &error);
         }
         let written = self.file.write(line)?;
         self.size += written as u64;
@@ -118,8 +118,8 @@ impl Drop for RotatingFile {
         self.clean = None;
         if let Some(Err(_)) = self.cleaner.take().map(JoinHandle::join) {
             report(
-                "old log files stay",
-                &io::Error::other("the thread that removes them panicked"),
+                "could not remove old log files",
+                &io::Error::other("the thread that removes log files panicked"),
             );
         }
     }

@@ -39,7 +39,7 @@ impl DiskMetrics {
                 0.1,
                 13,
             ),
-            defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "Defragmentations under way."),
+            defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "Defragmentations in progress."),
             log_size: r.gauge(
                 "kubebrain_disk_log_size_in_bytes",
                 "Bytes that the log of a data directory occupies.",
@@ -71,7 +71,7 @@ impl MvccMetrics {
             keys: r.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist."),
             key_index_size: r.gauge(
                 "kubebrain_mvcc_key_index_size_in_bytes",
-                "Bytes of memory that the index of keys takes.",
+                "Bytes of memory that the index of keys uses.",
             ),
             key_index_limit: r.gauge(
                 "kubebrain_mvcc_key_index_limit_bytes",
@@ -83,7 +83,10 @@ impl MvccMetrics {
             ),
             events: r.counter("etcd_debugging_mvcc_events_total", "Events sent by this member."),
             watchers: r.gauge("etcd_debugging_mvcc_watcher_total", "Watchers."),
-            slow_watchers: r.gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that are behind."),
+            slow_watchers: r.gauge(
+                "etcd_debugging_mvcc_slow_watcher_total",
+                "Watchers that have fallen behind.",
+            ),
             pending_events: r.gauge("etcd_debugging_mvcc_pending_events_total", "Events not yet sent."),
             watch_streams: r.gauge("etcd_debugging_mvcc_watch_stream_total", "Watch streams."),
             current_revision: r.gauge("etcd_debugging_mvcc_current_revision", "The current revision."),
@@ -94,7 +97,7 @@ impl MvccMetrics {
             ),
             compaction_last: r.gauge(
                 "etcd_debugging_mvcc_db_compaction_last",
-                "When the last compaction ended, in seconds since 1970.",
+                "Unix time at which the last compaction ended.",
             ),
             compaction_total: r.histogram(
                 "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
@@ -108,7 +111,7 @@ impl MvccMetrics {
             ),
             hash: r.histogram(
                 "etcd_mvcc_hash_duration_seconds",
-                "Durations of hashes of everything.",
+                "Durations of hashes of all data.",
                 0.01,
                 15,
             ),
@@ -146,9 +149,9 @@ impl ServerMetrics {
                 "etcd_debugging_auth_revision",
                 "Changes of users and roles, starting at 1.",
             ),
-            has_leader: r.gauge("etcd_server_has_leader", "Whether a leader is known: 1 or 0."),
-            is_leader: r.gauge("etcd_server_is_leader", "Whether this member leads: 1 or 0."),
-            is_learner: r.gauge("etcd_server_is_learner", "Whether this member learns: 1 or 0."),
+            has_leader: r.gauge("etcd_server_has_leader", "1 if a leader is known, else 0."),
+            is_leader: r.gauge("etcd_server_is_leader", "1 if this member leads, else 0."),
+            is_learner: r.gauge("etcd_server_is_learner", "1 if this member is a learner, else 0."),
             leader_changes: r.counter("etcd_server_leader_changes_seen_total", "Changes of leader seen."),
             proposals_committed: r.gauge("etcd_server_proposals_committed_total", "Requests committed."),
             proposals_applied: r.gauge("etcd_server_proposals_applied_total", "Requests applied."),
@@ -176,18 +179,18 @@ impl ServerMetrics {
             ),
             election_requests: r.histograms(
                 "kubebrain_election_request_duration_seconds",
-                "Durations of requests to the lock of the election; a write has to be answered within the renew deadline.",
+                "Durations of requests to the lock of the election; a write must be answered within the renew deadline.",
                 &["op"],
                 0.001,
                 16,
             ),
             follower_lag: r.gauge(
                 "kubebrain_server_follower_lag_slots",
-                "Committed slots of the log that this member has heard of and does not show yet.",
+                "Committed slots of the log that this member knows of and has not applied yet.",
             ),
             alarms: r.gauges(
                 "kubebrain_server_alarm_raised",
-                "Whether an alarm is raised: 1 or 0.",
+                "1 if the alarm is raised, else 0.",
                 &["alarm"],
             ),
             member_alarms: r.gauges(
@@ -205,7 +208,7 @@ impl ServerMetrics {
             ),
             features: r.gauges(
                 "etcd_server_feature_enabled",
-                "Whether the feature of a feature gate is on: 1 or 0.",
+                "1 if the feature gate is on, else 0.",
                 &["name", "stage"],
             ),
             identity: r.gauges(
@@ -239,7 +242,7 @@ impl HealthMetrics {
             ),
             checks: r.counters(
                 "etcd_server_healthchecks_total",
-                "Health checks made.",
+                "Health checks run.",
                 &["type", "name", "status"],
             ),
         }
@@ -268,7 +271,7 @@ impl NetworkMetrics {
             ),
             refused: r.counters(
                 "kubebrain_network_requests_refused_total",
-                "Requests that were refused or reset because of what they or their connections held.",
+                "Requests that were refused or reset to free memory.",
                 &["reason"],
             ),
             held: r.gauge(
@@ -302,15 +305,15 @@ impl TlsMetrics {
             reloads,
             reloads_failing: r.gauge(
                 "kubebrain_tls_reloads_failing",
-                "Groups of listeners whose certificates do not load: they use the old ones.",
+                "Groups of listeners whose changed certificates cannot be loaded; they use the old ones.",
             ),
             expiry: r.gauge(
                 "kubebrain_tls_certificate_expiry_timestamp_seconds",
-                "When the certificate in use expires.",
+                "Unix time at which the certificate in use expires.",
             ),
             not_before: r.gauge(
                 "kubebrain_tls_certificate_not_before_timestamp_seconds",
-                "When the certificate in use becomes valid.",
+                "Unix time at which the certificate in use becomes valid.",
             ),
         }
     }

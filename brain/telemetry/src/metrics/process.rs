@@ -38,21 +38,18 @@ impl ProcessMetrics {
             memory: gauge("process_virtual_memory_bytes", "Address space of the process."),
             max_memory: gauge(
                 "process_virtual_memory_max_bytes",
-                "Largest address space of the process.",
+                "Maximum address space of the process.",
             ),
-            threads: gauge("go_threads", "Threads of the process. The name is that of etcd's."),
+            threads: gauge("go_threads", "Threads of the process, under the name of etcd's metric."),
             tasks: gauge(
                 "go_goroutines",
-                "Tasks that are alive: they take the place of goroutines, whose name this has.",
+                "Live tasks, under the name of etcd's metric of goroutines.",
             ),
-            started: gauge(
-                "process_start_time_seconds",
-                "When the process started, in seconds since 1970.",
-            ),
+            started: gauge("process_start_time_seconds", "Unix time at which the process started."),
             open_fds: gauge("process_open_fds", "Open file descriptors."),
-            max_fds: gauge("process_max_fds", "Most file descriptors that may be open."),
+            max_fds: gauge("process_max_fds", "Maximum number of open file descriptors."),
             os_fd_used: gauge("os_fd_used", "Open file descriptors."),
-            os_fd_limit: gauge("os_fd_limit", "Most file descriptors that may be open."),
+            os_fd_limit: gauge("os_fd_limit", "Maximum number of open file descriptors."),
             received: r.counter(
                 "process_network_receive_bytes_total",
                 "Bytes that the network namespace of the process has received.",
@@ -71,7 +68,7 @@ impl ProcessMetrics {
             .as_deref()
             .and_then(Stat::parse)
         {
-            #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are out of reach")]
+            #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are never reached")]
             let ticks = rustix::param::clock_ticks_per_second() as f64;
             #[allow(clippy::cast_precision_loss, reason = "a page is small")]
             let page = rustix::param::page_size() as f64;
@@ -101,7 +98,7 @@ impl ProcessMetrics {
             self.sent.inc_by(sent);
         }
         if let Some(limit) = getrlimit(Resource::Nofile).current {
-            #[allow(clippy::cast_precision_loss, reason = "2^53 files are out of reach")]
+            #[allow(clippy::cast_precision_loss, reason = "2^53 files are never reached")]
             let limit = limit as f64;
             self.max_fds.set(limit);
             self.os_fd_limit.set(limit);

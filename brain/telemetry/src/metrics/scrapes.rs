@@ -62,11 +62,11 @@ pub(super) fn register_constants(r: &Register) {
     for (name, help) in [
         (
             "etcd_debugging_store_expires_total",
-            "Keys of a v2 store that expired: there is no such store.",
+            "Expired keys of the v2 store; always 0 because there is none.",
         ),
         (
             "etcd_debugging_store_watch_requests_total",
-            "Watches of a v2 store: there is no such store.",
+            "Watches of the v2 store; always 0 because there is none.",
         ),
     ] {
         r.counter(name, help).reset();
@@ -74,11 +74,11 @@ pub(super) fn register_constants(r: &Register) {
     for (name, help) in [
         (
             "etcd_debugging_store_watchers",
-            "Watchers of a v2 store: there is no such store.",
+            "Watchers of the v2 store; always 0 because there is none.",
         ),
         (
             "etcd_server_snapshot_apply_in_progress_total",
-            "Snapshots of a leader that are being applied: members do not send each other any.",
+            "Snapshots of a leader that are being applied; always 0 because members send none.",
         ),
     ] {
         r.gauge(name, help).set(0);

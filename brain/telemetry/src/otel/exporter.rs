@@ -40,7 +40,7 @@ impl LoggedExporter {
         let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(error) = outcome else {
             if let Some(Losses { spans, .. }) = losses.take() {
-                tracing::info!(lost = spans, "spans are sent to the collector again");
+                tracing::info!(lost = spans, "sending spans to the collector again");
             }
             return;
         };
@@ -50,7 +50,7 @@ impl LoggedExporter {
         });
         losses.spans += spans;
         if losses.log.is_due() {
-            tracing::warn!(%error, lost = losses.spans, "spans cannot be sent to the collector and are dropped");
+            tracing::warn!(%error, lost = losses.spans, "dropped spans that could not be sent to the collector");
         }
     }
 }

@@ -14,7 +14,7 @@ use super::Site;
 use crate::program::{Process, STEP_TIMEOUT};
 
 /// Log lines of the member that accepts, and of the one that dials.
-const ACCEPTS: &str = "a peer is refused";
+const ACCEPTS: &str = "rejected a peer";
 const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
 
 pub(crate) struct Ca {
@@ -252,13 +252,11 @@ async fn a_peer_of_another_cluster_is_refused_and_both_say_so_once() {
     flags.push("--log-level=debug".to_owned());
     let follower = Process::begin(&flags, here.client_url(1));
     follower.says("the leader belongs to another cluster").await;
-    stranger
-        .says("a peer left before it had proved to be a member of this cluster")
-        .await;
+    stranger.says("a peer disconnected before it was authenticated").await;
     // It dials repeatedly, but logs the refusal only once.
     follower.says_often("cannot follow the leader", 10).await;
     assert_eq!(follower.said("the leader belongs to another cluster"), 1);
-    assert_eq!(stranger.said("a peer left before"), 1);
+    assert_eq!(stranger.said("a peer disconnected before"), 1);
     follower.kill().await;
     leader.kill().await;
     stranger.stop().await;

@@ -199,12 +199,12 @@ async fn member_that_is_gone_is_removed_by_request_and_no_other_is() {
     let gone = id_of(&first, &site.peer_url(2)).await;
     let text = |removed: Result<Vec<String>, tonic::Status>| removed.unwrap_err().message().to_owned();
     for member in [&first, &second] {
-        let runs = "etcdserver: the member runs: stop it, then remove it";
+        let runs = "etcdserver: the member is running: stop it, then remove it";
         assert_eq!(text(remove(member, gone).await), runs);
     }
     assert_eq!(text(remove(&first, 1).await), "etcdserver: member not found");
     let configured = id_of(&first, &site.peer_url(1)).await;
-    assert!(text(remove(&first, configured).await).contains("take it out there"));
+    assert!(text(remove(&first, configured).await).contains("remove it there"));
     assert_eq!(list(&first).await, all);
 
     third.kill().await;

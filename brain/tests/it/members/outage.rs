@@ -267,7 +267,7 @@ async fn while_rows_cannot_be_written_memory_stays_and_writers_wait_or_are_refus
         let found = timeout(REQUEST, kv.range(get("before", false)))
             .await
             .expect("a read hangs");
-        assert_eq!(found.unwrap().get_ref().count, 1, "reads go on");
+        assert_eq!(found.unwrap().get_ref().count, 1, "reads continue");
         most = most.max(member.rss());
     }
     assert!(faults.happened(stuck).unwrap() > 0, "nothing was to be flushed");
@@ -428,11 +428,11 @@ async fn leader_whose_rows_take_no_write_gives_the_lock_up_to_a_follower() {
     let silent = Fault::new(Rpc::Prewrite, Action::LoseRequest { silent: true });
     let stuck = site.tikv.faults().add(silent.on_keys(Site::key(b'r', b"o"))).unwrap();
     kv.put(put("before", 1)).await.unwrap();
-    leader.says("the rows have not taken a write for").await;
+    leader.says("the rows have not accepted a write for").await;
     assert!(site.tikv.faults().happened(stuck).unwrap() > 0);
     // The follower has in memory what the old leader could not flush.
     until_done(&mut kv, "meanwhile").await;
-    assert_eq!(leader.said("cannot begin"), 0);
+    assert_eq!(leader.said("cannot start the term"), 0);
     site.tikv.faults().clear();
     for key in ["before", "meanwhile"] {
         let found = timeout(REQUEST, kv.range(get(key, false))).await.expect("a read hangs");

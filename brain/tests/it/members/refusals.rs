@@ -97,7 +97,7 @@ async fn another_tikv_cluster_than_the_store_was_begun_on_is_refused() {
             .unwrap()
     );
     let found = site.tikv.cluster_id();
-    let reason = format!("the store belongs to TiKV cluster 4711, but the addresses of PD lead to cluster {found}");
+    let reason = format!("the store belongs to TiKV cluster 4711, but the addresses of PD belong to cluster {found}");
     is_refused(&site, &[], &[&reason]).await;
 }
 
@@ -105,7 +105,7 @@ async fn another_tikv_cluster_than_the_store_was_begun_on_is_refused() {
 async fn tikv_cluster_that_the_flag_does_not_name_is_refused_even_when_empty() {
     let site = Site::new(1).await;
     let found = site.tikv.cluster_id();
-    let reason = format!("--tikv-cluster-id is 4711, but the addresses of PD lead to cluster {found}");
+    let reason = format!("--tikv-cluster-id is 4711, but the addresses of PD belong to cluster {found}");
     is_refused(&site, &["--tikv-cluster-id=4711"], &[&reason]).await;
     assert!(site.tikv.contents().is_empty());
     let named = format!("--tikv-cluster-id={found}");

@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HALF: Duration = Duration::from_millis(500);
 
 /// The log lines of a leader that loses its lead.
-const LOST: [&str; 2] = ["lost the lead", "could not renew the lease in time"];
+const LOST: [&str; 2] = ["lost leadership", "could not renew the lease in time"];
 
 fn put(key: &str) -> Request<pb::PutRequest> {
     Request::new(pb::PutRequest {
@@ -109,7 +109,7 @@ async fn member_with_a_longer_lease_leads_when_every_answer_is_2_s_late() {
     ];
     let member = starts(&site, &timings).await;
     assert!(
-        member.said("the start goes on with longer timeouts") > 0,
+        member.said("continuing the start with longer timeouts") > 0,
         "it says why it waits"
     );
     // Each connection knew the lock's region before: the first renewal was one request.

@@ -143,9 +143,7 @@ async fn peer_that_leaves_before_its_proof_is_no_stranger() {
     let mut peer = TcpStream::connect(address).await.unwrap();
     peer.write_all(b"kbpeer\0\x01").await.unwrap();
     drop(peer);
-    member
-        .says("a peer left before it had proved to be a member of this cluster")
-        .await;
+    member.says("a peer disconnected before it was authenticated").await;
     assert_eq!(member.said(r#""level":"warn""#), 0);
     member.stop().await;
 }
@@ -174,7 +172,7 @@ async fn strangers_get_nothing_from_the_peer_port() {
         assert!(PeerClient::new(channel.clone()).follow(follow).await.is_err());
     }
     member
-        .says("whoever has not proved to be a member of this cluster is refused")
+        .says("rejected peer connection: not a member of this cluster")
         .await;
     let channel = Endpoint::new(site.client_url(0)).unwrap().connect().await.unwrap();
     let range = pb::RangeRequest {

@@ -158,7 +158,7 @@ async fn interrupted_wipe_keeps_members_out_and_goes_on() {
     first.signal(rustix::process::Signal::TERM);
     let (code, said) = first.ended().await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("interrupted: start it again to go on"), "{said}");
+    assert!(said.contains("interrupted: start it again to continue"), "{said}");
     faults.clear();
     let mut member = site.begin(0, 1, &[]);
     let (code, said) = member.ended().await;

@@ -112,7 +112,7 @@ async fn program_restores_a_data_directory() {
     let said = refused(&["restore", &text("cut"), &into]);
     assert!(said.contains("has no checksum"), "{said}");
     let said = refused(&["restore", &text("cut"), &into, "--skip-hash-check"]);
-    assert!(said.contains("it is cut short"), "{said}");
+    assert!(said.contains("it is truncated"), "{said}");
     let left: Vec<_> = fs::read_dir(path("fourth"))
         .map(|entries| entries.map(|entry| entry.unwrap().file_name()).collect())
         .unwrap_or_default();

@@ -300,7 +300,7 @@ async fn clients_are_accepted_as_by_go() {
             "P-256",
             "ca-no",
             client,
-            Some("basicConstraints of CN=ca-no say that it is no CA"),
+            Some("according to its basicConstraints CN=ca-no is not a CA"),
         ),
         (
             "of-usage",

@@ -41,7 +41,7 @@ fn full(server: Server) -> Server {
     let server = server
         .expected_logs("no space left")
         .expected_logs("No space left on device");
-    server.expected_logs("rows are not complete")
+    server.expected_logs("rows are incomplete")
 }
 
 /// Writes until it is refused; the number of what was acknowledged.
@@ -107,7 +107,7 @@ async fn a_full_disk_stops_writes_and_nothing_else() {
     server.kill().unwrap();
     let server = full(Server::start_in(&program, &data, &[]).unwrap());
     // a batch of rows may have been half-way on its way to the disk
-    let server = server.expected_logs("cut the newest journal of the rows");
+    let server = server.expected_logs("truncated the newest journal of the rows");
     let mut kv = kv(&server).await;
     let last = kv
         .range(get(&format!("full/{:04}", acknowledged - 1)))

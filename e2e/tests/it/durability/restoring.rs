@@ -22,7 +22,7 @@ use crate::harness::deadline;
 use crate::snapshot::{Content, assert_same, read, save};
 
 /// A restore logs this when it continues an earlier one.
-const GOES_ON: &str = "going on with a restore that was interrupted";
+const GOES_ON: &str = "continuing an interrupted restore";
 
 const COMPACTED: i64 = 30;
 

@@ -62,7 +62,7 @@ async fn an_older_control_file_is_refused() {
     append_range(&open_small(dir.path()), 1..=30, 400).await;
     fs::write(&control, old).unwrap();
     let message = refusal(dir.path()).to_string();
-    assert!(message.contains("knows no segment behind 1"), "{message}");
+    assert!(message.contains("its last segment is 1"), "{message}");
 }
 
 #[tokio::test]

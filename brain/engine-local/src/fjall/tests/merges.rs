@@ -99,7 +99,7 @@ async fn merges_without_free_space_are_not_begun() {
         rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
     }
     match rows.shared.merger.has_work() {
-        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("bytes are missing"), "{reason}"),
+        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("more bytes are needed"), "{reason}"),
         other => panic!("expected full, got {other:?}"),
     }
 }

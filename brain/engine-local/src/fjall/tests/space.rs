@@ -109,7 +109,7 @@ async fn compaction_without_free_space_says_how_much_is_missing() {
     History::new(1).apply(&rows, 1).await.unwrap();
     std::sync::Arc::get_mut(&mut rows.shared).unwrap().options.reserve_bytes = 1 << 60;
     match rows.compact().await {
-        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("bytes are missing"), "{reason}"),
+        Err(RowsError::Full(reason)) => assert!(reason.to_string().contains("more bytes are needed"), "{reason}"),
         other => panic!("expected full, got {other:?}"),
     }
 }

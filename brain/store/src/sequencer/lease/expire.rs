@@ -139,7 +139,7 @@ impl LeaseEnds {
                 self.retries.push(id, failures);
                 if self.retries.must_warn() {
                     let waiting = self.retries.due.len();
-                    tracing::warn!(lease = id.0, waiting, %error, "the keys of expired leases cannot be read; trying again");
+                    tracing::warn!(lease = id.0, waiting, %error, "cannot read the keys of expired leases; will retry");
                 }
             }
         }
