@@ -20,7 +20,7 @@ E2E := $(PROGRAMS)/kubebrain-e2e
 CLUSTER := $(E2E) cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
@@ -124,6 +124,20 @@ bench-tikv: build ## Brains on TiKV: the mock, or the cluster that TIKV_PD names
 	$(RELEASE) bench $(subst --release,,$(RELEASE_FLAGS)) --workspace --bench slots
 	$(PROGRAMS)/kubebrain-bench --takeover 1000,1000000 --rounds 5
 	$(PROGRAMS)/kubebrain-bench --tikv 60
+
+# What a release consists of. Rust's standard library for another architecture comes from rustup, its linker from Debian.
+ARCHS ?= amd64 arm64
+TARGET_OF_amd64 := x86_64-unknown-linux-gnu
+TARGET_OF_arm64 := aarch64-unknown-linux-gnu
+release: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
+release: ## Images, programs, SBOMs, chart and checksums for ARCHS='amd64 arm64', in target/dist
+	for arch in $(ARCHS); do $(MAKE) --no-print-directory release-programs-$$arch || exit 1; done
+	cargo run --locked --package release -- --target-dir $(CARGO_TARGET_DIR) --out $(CARGO_TARGET_DIR)/dist $(ARCHS:%=--arch %)
+
+release-programs-%:
+	@test -d "$$(rustc --print target-libdir --target $(TARGET_OF_$*))" || rustup target add $(TARGET_OF_$*) \
+	    || { echo "no standard library of Rust for $*: make release ARCHS=... leaves it out" >&2; exit 1; }
+	$(RELEASE) build --release --locked --target $(TARGET_OF_$*) --package brain --package operator --bin kubebrain --bin kubebrain-operator --bin kubectl-kubebrain
 
 bench-operator: release-tools ## The operator: idle, with many clusters, hand-overs; on the mock of TiKV or the cluster that TIKV_PD names
 	$(RELEASE) test $(RELEASE_FLAGS) --workspace --test e2e -- --include-ignored --nocapture --test-threads 1 operator::numbers::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status

@@ -30,7 +30,7 @@ impl Provoked {
         let more = lines.len().saturating_sub(SHOWN);
         let shown: Vec<_> = lines.iter().take(SHOWN).map(|line| line.as_str()).collect();
         bail!(
-            "{whose} complained, which nobody expected ({} lines, {more} not shown):\n{}",
+            "{whose} logged unexpected complaints ({} lines, {more} not shown):\n{}",
             lines.len(),
             shown.join("\n")
         )

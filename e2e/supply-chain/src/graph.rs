@@ -131,14 +131,40 @@ impl Graph {
         versions
     }
 
-    /// For tests.
+    /// The packages that a package depends on directly, sorted.
+    pub(crate) fn needs_of(&self, package: &Package) -> Vec<&Package> {
+        let own = self.packages.iter().find(|(_, known)| *known == package);
+        let needs = own.and_then(|(id, _)| self.needs.get(id)).into_iter().flatten();
+        let mut found: Vec<&Package> = needs.filter_map(|id| self.packages.get(id)).collect();
+        found.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+        found
+    }
+
+    /// For tests: packages without dependencies.
     #[must_use]
     pub fn of(packages: impl IntoIterator<Item = Package>) -> Graph {
+        Graph::linked(packages, &[])
+    }
+
+    /// For tests: packages, one in each version, and pairs of names: one that depends on another.
+    #[must_use]
+    pub fn linked(packages: impl IntoIterator<Item = Package>, dependencies: &[(&str, &str)]) -> Graph {
         let packages: BTreeMap<String, Package> = packages
             .into_iter()
             .map(|package| (package.to_string(), package))
             .collect();
-        let needs = packages.keys().map(|id| (id.clone(), Vec::new())).collect();
+        let named = |name: &str| {
+            let ids = packages.iter().filter(move |(_, package)| package.name == name);
+            ids.map(|(id, _)| id.clone()).collect::<Vec<_>>()
+        };
+        let needs_of = |package: &Package| {
+            let own = dependencies.iter().filter(|(name, _)| *name == package.name);
+            own.flat_map(|(_, need)| named(need)).collect()
+        };
+        let needs = packages
+            .iter()
+            .map(|(id, package)| (id.clone(), needs_of(package)))
+            .collect();
         Graph { packages, needs }
     }
 }

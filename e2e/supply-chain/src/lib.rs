@@ -8,6 +8,8 @@ pub use graph::{Graph, Package};
 pub mod check;
 mod graph;
 pub mod notices;
+#[cfg(feature = "sbom")]
+pub mod sbom;
 
 /// The target that this was built for. Crates are examined as this target uses them.
 pub const TARGET: &str = env!("TARGET");

@@ -1,11 +1,12 @@
-//! `check` holds the locked crates against `deny.toml`; `notices PROGRAM` prints the licences of third parties in a program.
+//! `check` holds the locked crates against `deny.toml`; `notices PROGRAM` prints the licences of third parties in a program, and
+//! `sbom PROGRAM` its bill of materials.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use supply_chain::check::{Policy, findings};
-use supply_chain::{Graph, TARGET, notices};
+use supply_chain::{Graph, TARGET, notices, sbom};
 
 /// Names a copy of RustSec's advisory database.
 const DATABASE: &str = "ADVISORY_DB";
@@ -45,6 +46,10 @@ fn main() -> anyhow::Result<()> {
             let text = notices::render(&graph()?, &program)?;
             Ok(out.write_all(text.as_bytes())?)
         }
-        _ => bail!("usage: supply-chain check | notices PROGRAM"),
+        (Some("sbom"), Some(program)) => {
+            let text = sbom::of_workspace(&graph()?, workspace, &program)?;
+            Ok(out.write_all(text.as_bytes())?)
+        }
+        _ => bail!("usage: supply-chain check | notices PROGRAM | sbom PROGRAM"),
     }
 }
