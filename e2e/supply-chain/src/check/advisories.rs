@@ -154,6 +154,6 @@ Details.
     fn a_directory_that_is_no_database_is_refused() {
         let empty = tempfile::tempdir().unwrap();
         let refused = findings(&Policy::default(), &Graph::default(), empty.path()).unwrap_err();
-        assert!(refused.to_string().ends_with("/crates is no directory"), "{refused}");
+        assert!(refused.to_string().ends_with("/crates is not a directory"), "{refused}");
     }
 }
