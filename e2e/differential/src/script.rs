@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn no_compaction_meets_a_txn_that_puts_what_it_deletes() {
         let (mut script, mut met) = (Script::new(1), 0);
-        for revision in 2..3_000 {
+        for revision in 2..12_000 {
             let txn = script.random.txn();
             let is_unseen = requests::puts_what_it_deletes(&txn);
             let header = pb::ResponseHeader {
