@@ -24,6 +24,7 @@ use crate::term::{LockClaim, Term, TermEnd, TermNotifier};
 use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
+use runtime::backoff::Backoff;
 use runtime::log_once::LogOncePerMessage;
 use store::state::State;
 
@@ -48,8 +49,8 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A term of at least this length resets the count of storage failures.
 const GOOD_TERM: Duration = Duration::from_secs(60);
 
-/// The pause after a storage failure doubles at most this many times.
-const DOUBLINGS: u32 = 4;
+/// The pause after a storage failure grows up to this many times the first one.
+const LONGEST_REST: u32 = 16;
 
 /// Time for a transfer's target to become a follower: right after a change of leader there are none yet.
 const ARRIVAL: Duration = Duration::from_secs(2);
@@ -125,8 +126,9 @@ impl Rest {
         if term.elapsed() >= GOOD_TERM {
             self.failures = 0;
         }
-        let jitter = rand::rng().random_range(1.0..1.5);
-        let rest = storage::limit(lease).mul_f64(jitter) * 2u32.pow(self.failures.min(DOUBLINGS));
+        let first = storage::limit(lease);
+        let rest = Backoff::new(first, first * LONGEST_REST).after(self.failures);
+        let rest = rest.mul_f64(rand::rng().random_range(1.0..1.5));
         self.failures += 1;
         self.until = Some(Instant::now() + rest);
     }

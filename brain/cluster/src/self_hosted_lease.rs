@@ -13,10 +13,14 @@ use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::KeyValue;
 use mvcc::op::Span;
 use mvcc::view::{View, successor};
+use runtime::backoff::Backoff;
 use store::state::State;
 
-/// The first and the longest pause before a request to an API server that does not answer is repeated.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// The pause before a request to an API server that does not answer is repeated.
+const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+
+/// The pause before rows that could not be read are read again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The most keys that are read. A cluster has some hundred kinds of objects.
 const SEEKS: usize = 2_000;
@@ -53,19 +57,19 @@ impl SelfHostedLease {
         let found = leases(&state.view(), namespace, name).await?;
         let Some(first) = found.first() else { return Ok(()) };
         let key = first.key.escape_ascii().to_string();
-        let mut pause = AGAIN.0;
+        let mut pauses = AGAIN;
         loop {
             match self.0.ask_uid().await {
                 Ok(Some(uid)) => return Ok(self.compare(&found, &uid)?),
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     let error = format!("{:#}", anyhow::Error::from(error));
+                    let pause = pauses.next_delay();
                     warn!(
                         error, key, again_in = ?pause,
                         "no answer from the API server of the lease, and a lease of that name is stored here: if it is the same lease, both wait for each other"
                     );
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(AGAIN.1);
                 }
             }
         }
@@ -82,7 +86,7 @@ impl SelfHostedLease {
                 Ok(found) => return self.compare(&found, &uid),
                 Err(error) => {
                     debug!(error = &error as &dyn std::error::Error, "cannot search for the lease");
-                    tokio::time::sleep(AGAIN.0).await;
+                    tokio::time::sleep(READ_AGAIN).await;
                 }
             }
         }

@@ -16,6 +16,7 @@ use engine::log::WatchedLog;
 use engine::log::frame::Candidate;
 use engine::log::writer::{OpenError as LogOpenError, WriteError};
 use engine::rows::RowsError;
+use runtime::backoff::Backoff;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 use store::commit_feed::CommitEvent;
@@ -27,8 +28,8 @@ use store::sequencer::{Channels, FlushEnded, Sequencer};
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLES: usize = 4;
 
-/// The first and the longest pause before a term that could not begin because of storage is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The pause before a term that could not begin because of storage is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// The reason why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,13 +187,13 @@ impl<E: Engine> Term<E> {
     /// Becomes the only writer, with retries as long as storage is unreachable, and publishes to watchers what was committed in the
     /// meantime.
     async fn begin(&mut self, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
-        let (mut placed, mut pause) = (Some(placed), RETRY.0);
+        let (mut placed, mut pauses) = (Some(placed), RETRY);
         loop {
             match self.try_begin(&mut placed).await {
                 Err(error) if is_transient(&error) => {
+                    let pause = pauses.next_delay();
                     tracing::warn!(error = format!("{error:#}"), again_in = ?pause, "cannot start the term yet");
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY.1);
                 }
                 outcome => return outcome,
             }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::error::{Error, Health, Message, classify};
 use super::options::Options;
 use crate::metrics::Metrics;
+use runtime::backoff::Backoff;
 
 /// Calls in a row without an answer after which a client is replaced.
 const MAX_FAILURES: u32 = 2;
@@ -26,7 +27,7 @@ const MAX_FAILURES: u32 = 2;
 const GIVEN_UP: Duration = Duration::from_millis(500);
 
 /// Initial and maximum delay before a call is repeated.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
 
 /// The longest reply that is accepted.
 const MAX_REPLY: usize = 256 << 20;
@@ -132,7 +133,7 @@ impl Pool {
         F: Future<Output = tikv_client::Result<T>>,
     {
         let deadline = Instant::now() + limits.total;
-        let mut pause = PAUSE.0;
+        let mut pauses = PAUSE;
         let mut attempts = FuturesUnordered::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -148,10 +149,13 @@ impl Pool {
             };
             match ended.map(|outcome| outcome.map_err(|error| error.of(message))) {
                 None => {} // it may be stuck
-                Some(Err(error)) if error.is_transient() && Instant::now() + pause < deadline => {
+                Some(Err(error)) if error.is_transient() => {
+                    let pause = pauses.next_delay();
+                    if Instant::now() + pause >= deadline {
+                        return Err(error);
+                    }
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
                 }
                 Some(outcome) => return outcome,
             }

@@ -8,17 +8,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::options::Tls;
+use runtime::backoff::Backoff;
 use runtime::log_once::LogBackoff;
 
-/// Initial and maximum delay before clients are replaced again: a cluster that is back must be used within seconds.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// The delay before clients are replaced again: a cluster that is back must be used within seconds.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// Initial and maximum pause between two log lines about one continuing failure.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
-/// Initial and maximum timeout of connecting. The client asks all members of PD at once, then the leader, and gives each
+/// The timeout of connecting, which grows with failures. The client asks all members of PD at once, then the leader, and gives each
 /// the time of one request.
-const CONNECT: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(16));
+const CONNECT: Backoff = Backoff::new(Duration::from_secs(4), Duration::from_secs(16));
 
 /// Timeouts of single requests that a connection may take at least: it needs a few answers of PD.
 const ANSWERS: u32 = 2;
@@ -29,8 +30,7 @@ const CALM: Duration = Duration::from_secs(60);
 /// Returns the timeout of connecting after this many failures.
 #[must_use]
 pub(super) fn connect_timeout(failures: u32) -> Duration {
-    let grown = CONNECT.0.saturating_mul(2u32.saturating_pow(failures));
-    grown.min(CONNECT.1)
+    CONNECT.after(failures)
 }
 
 /// Keeps a connection alive. Without it a stuck client stays stuck.
@@ -55,17 +55,17 @@ impl ConnectionSupervisor {
         tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shared = self.shared.clone();
         let clients = async {
-            let (mut pause, mut failures, mut last) = (PAUSE.0, 0, Instant::now());
-            let backoff = || LogBackoff::new(SILENCE.0, SILENCE.1);
-            let mut log = backoff();
+            let (mut pauses, mut failures, mut last) = (PAUSE, 0, Instant::now());
+            let log_backoff = || LogBackoff::new(SILENCE.0, SILENCE.1);
+            let mut log = log_backoff();
             loop {
                 tokio::select! {
                     () = shared.pool.unhealthy() => {
                         if last.elapsed() > CALM {
-                            (pause, failures) = (PAUSE.0, 0);
+                            (pauses, failures) = (PAUSE, 0);
                         }
                         match self.replace(false, connect_timeout(failures)).await {
-                            Ok(()) => log = backoff(),
+                            Ok(()) => log = log_backoff(),
                             Err(trouble) => {
                                 if log.is_due() {
                                     trouble.log(self.shared.cluster_id);
@@ -74,8 +74,7 @@ impl ConnectionSupervisor {
                             }
                         }
                         last = Instant::now();
-                        tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(PAUSE.1);
+                        tokio::time::sleep(pauses.next_delay()).await;
                     }
                     _ = tls_tick.tick(), if !self.tls.is_empty() => self.look_at_certificates(connect_timeout(failures)).await,
                 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::error::Message;
 use super::read::{ReadAt, Ts, options};
 use super::{Error, Limits, ROUND_TRIPS, Tikv};
+use runtime::backoff::Backoff;
 
 /// One change of a fenced write.
 #[derive(Debug, Clone)]
@@ -100,7 +101,7 @@ impl Tikv {
         limits: Limits,
     ) -> Result<Written, Error> {
         let pool = &self.shared.pool;
-        let mut pause = limits.attempt / 1000;
+        let mut pauses = Backoff::new(limits.attempt / 1000, limits.attempt / 20);
         let attempt = pool.stretched(limits.attempt, ROUND_TRIPS);
         let deadline = Instant::now() + limits.total.max(attempt);
         // The client sends a long change by itself.
@@ -117,12 +118,12 @@ impl Tikv {
             };
             self.end_failed(Ts(begun.into_inner()), behind.primary, &error).await;
             let hopeless = matches!(error, Error::Full(_) | Error::TooLarge(_));
+            let pause = pauses.next_delay();
             if hopeless || Instant::now() + pause >= deadline {
                 return Err(error);
             }
             tracing::debug!(error = &error as &dyn std::error::Error, "repeating a write");
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(limits.attempt / 20);
         }
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
+
 /// The shortest time between two lines of [`LogOnce`].
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -117,8 +119,7 @@ impl<K: Eq + Hash> LogOncePerKey<K> {
 #[derive(Debug)]
 pub struct LogBackoff {
     silent_until: Instant,
-    pause: Duration,
-    longest: Duration,
+    backoff: Backoff,
 }
 
 impl LogBackoff {
@@ -127,8 +128,7 @@ impl LogBackoff {
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self {
             silent_until: Instant::now(),
-            pause: first,
-            longest,
+            backoff: Backoff::new(first, longest),
         }
     }
 
@@ -138,8 +138,7 @@ impl LogBackoff {
         if now < self.silent_until {
             return false;
         }
-        self.silent_until = now + self.pause;
-        self.pause = (self.pause * 2).min(self.longest);
+        self.silent_until = now + self.backoff.next_delay();
         true
     }
 }

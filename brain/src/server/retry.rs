@@ -7,10 +7,11 @@ use tokio::time::Instant;
 use crate::server::refusal;
 use engine_tikv::ConnectError;
 use net::not_ready::NotReady;
+use runtime::backoff::Backoff;
 use store::retry;
 
-/// The first and the longest pause between attempts.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// The pause between attempts.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// An attempt that failed after this time was too slow: the next one gets more time. A refused connection fails sooner.
 const SLOW: Duration = Duration::from_millis(1500);
@@ -21,13 +22,13 @@ pub(crate) async fn until_reached<T>(
     waiting: &NotReady,
     attempt: impl AsyncFn(u32) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let (mut pause, mut slow, started) = (PAUSE.0, 0, Instant::now());
+    let (mut pauses, mut slow, started) = (PAUSE, 0, Instant::now());
     loop {
         let begun = Instant::now();
         match attempt(slow).await {
             Err(error) if is_transient(&error) => {
                 waiting.because(refusal::of(&error));
-                let (took, waited) = (begun.elapsed(), started.elapsed());
+                let (pause, took, waited) = (pauses.next_delay(), begun.elapsed(), started.elapsed());
                 if took >= SLOW {
                     slow += 1;
                     tracing::warn!(
@@ -41,7 +42,6 @@ pub(crate) async fn until_reached<T>(
                     tracing::warn!(error = format!("{error:#}"), again_in = ?pause, ?waited, "TiKV cannot be reached");
                 }
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
             }
             outcome => return outcome,
         }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::retry::{Backoff, Interrupted, Transient, retry};
+use super::retry::{Interrupted, Pauses, Transient, retry};
 use crate::replica::{FlushResult, ImmutableMemtable};
 use crate::state::State;
 use engine::log::{Log, Slot};
@@ -311,7 +311,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     {
         let (rows, stop, epoch) = (self.rows.clone(), self.stop.clone(), self.manifest.epoch);
         let _writing = self.state.write_rows();
-        let mut backoff = Backoff::new(&stop);
+        let mut pauses = Pauses::new(&stop);
         loop {
             let attempt = attempt();
             tokio::pin!(attempt);
@@ -331,7 +331,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                         let snapshot = own_snapshot(&rows, epoch).await;
                         self.renewed(snapshot)?;
                     }
-                    backoff.pause_after(error).await?;
+                    pauses.after(error).await?;
                 }
             }
         }

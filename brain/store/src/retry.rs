@@ -6,9 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 use engine::log::LogError;
 use engine::rows::RowsError;
+use runtime::backoff::Backoff;
 
-/// First and longest pause before an attempt is repeated.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause before an attempt is repeated.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The process stops while storage is out of reach.
 #[derive(Debug, thiserror::Error)]
@@ -44,20 +45,19 @@ pub fn is_transient(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Pauses between attempts, each twice as long as the one before.
-pub(super) struct Backoff<'a> {
+/// Pauses between attempts, which end at a stop.
+pub(super) struct Pauses<'a> {
     stop: &'a CancellationToken,
-    pause: Duration,
+    backoff: Backoff,
 }
 
-impl<'a> Backoff<'a> {
+impl<'a> Pauses<'a> {
     pub(super) fn new(stop: &'a CancellationToken) -> Self {
-        let pause = RETRY.0;
-        Self { stop, pause }
+        Self { stop, backoff: RETRY }
     }
 
     /// Waits until the attempt may be repeated after a transient error. Returns any other error, and [`Interrupted`] on a stop.
-    pub(super) async fn pause_after<E: Transient>(&mut self, error: E) -> anyhow::Result<()> {
+    pub(super) async fn after<E: Transient>(&mut self, error: E) -> anyhow::Result<()> {
         if !error.is_transient() {
             return Err(error.into());
         }
@@ -67,9 +67,8 @@ impl<'a> Backoff<'a> {
         );
         tokio::select! {
             () = self.stop.cancelled() => return Err(Interrupted.into()),
-            () = tokio::time::sleep(self.pause) => {}
+            () = tokio::time::sleep(self.backoff.next_delay()) => {}
         }
-        self.pause = (self.pause * 2).min(RETRY.1);
         Ok(())
     }
 }
@@ -78,12 +77,12 @@ impl<'a> Backoff<'a> {
 // A macro, for a function over `AsyncFnMut` cannot say that its future is `Send`.
 macro_rules! retry {
     ($stop:expr, $attempt:expr) => {{
-        let mut backoff = $crate::retry::Backoff::new($stop);
+        let mut pauses = $crate::retry::Pauses::new($stop);
         loop {
             match $attempt.await {
                 Ok(value) => break anyhow::Ok(value),
                 Err(error) => {
-                    if let Err(error) = backoff.pause_after(error).await {
+                    if let Err(error) = pauses.after(error).await {
                         break Err(error);
                     }
                 }

@@ -21,12 +21,14 @@ use super::mailbox::locked;
 use super::range::KeyRange;
 use super::ring::{Entry, Limit, PrevKv, scan};
 use etcd_types::types::Revision;
+use runtime::backoff::Backoff;
 use runtime::tasks::Owned;
 
 /// The number of concurrent reads, for all streams together.
 const READS: usize = 4;
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_secs(1);
+
+/// The delay before a read that failed is repeated.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The time for which a chunk that is too large for the cache is kept for the streams that wait for it.
 const LARGE_KEPT: Duration = Duration::from_secs(5);
@@ -157,7 +159,7 @@ impl<H: History> Replay<H> {
     /// Returns a chunk that begins at or before `from` and covers it, with previous versions if requested. Retries while history
     /// cannot be read. If `from` is compacted, returns the compacted revision as the error.
     pub async fn load(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
-        let mut delay = FIRST_RETRY;
+        let mut backoff = RETRY;
         loop {
             match self.loading(from, prev_kv).await {
                 Ok(chunk) => {
@@ -174,8 +176,7 @@ impl<H: History> Replay<H> {
                     if !self.failing.swap(true, Ordering::Relaxed) {
                         warn!(%from, %error, "cannot read history for watchers; will retry");
                     }
-                    tokio::time::sleep(delay).await;
-                    delay = (delay * 2).min(LAST_RETRY);
+                    tokio::time::sleep(backoff.next_delay()).await;
                 }
             }
         }

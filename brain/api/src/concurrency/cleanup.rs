@@ -14,6 +14,7 @@ use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::TxnRequest;
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use etcd_types::types::Caller;
+use runtime::backoff::Backoff;
 
 /// The capacity of the queue of keys to delete. If it is full, keys stay until their leases expire.
 const QUEUE: usize = 16_384;
@@ -23,7 +24,7 @@ const AT_ONCE: usize = 16;
 
 /// The delays before a deletion is tried again that found no leader, or one with too much to do. The key of a waiter who has gone would
 /// hold the lock for as long as its lease lives.
-const DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The queue of transactions that delete the keys of waiters whose clients went away.
 #[derive(Debug, Clone)]
@@ -60,7 +61,7 @@ async fn clean_up<R: Rows>(kv: &KvService<R>, mut cleanup: mpsc::Receiver<TxnReq
 }
 
 async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
-    let mut delay = DELAYS.0;
+    let mut delays = DELAYS;
     loop {
         let mut request = Request::new(txn.clone());
         request.extensions_mut().insert(Caller::Server);
@@ -77,7 +78,6 @@ async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
             );
             return;
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(DELAYS.1);
+        tokio::time::sleep(delays.next_delay()).await;
     }
 }

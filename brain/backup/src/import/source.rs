@@ -18,6 +18,7 @@ use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
 use etcd_types::url::Url;
+use runtime::backoff::Backoff;
 use tls::TlsOptions;
 
 /// The access to an etcd, as etcdctl's flags give it.
@@ -49,8 +50,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The timeout of a request.
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// The first and the longest pause before a request is repeated.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause before a request is repeated.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The time for which a snapshot or a part of it may not come: etcd writes one to disk first.
 const SNAPSHOT_STALLED: Duration = Duration::from_secs(300);
@@ -88,7 +89,7 @@ pub struct Source {
     cluster_id: u64,
     /// The endpoint that is dialled next.
     next: usize,
-    pause: Duration,
+    pauses: Backoff,
     /// The first failure since it has answered.
     failing_since: Option<Instant>,
     /// True if it is waited for without an end.
@@ -198,7 +199,7 @@ impl Source {
                         connection,
                         cluster_id: status.header.unwrap_or_default().cluster_id,
                         next: at + 1,
-                        pause: PAUSE.0,
+                        pauses: PAUSE,
                         failing_since: None,
                         is_patient: false,
                         term: 0,
@@ -244,7 +245,7 @@ impl Source {
     /// Records that the source answers.
     pub(super) fn answered(&mut self) {
         self.failing_since = None;
-        self.pause = PAUSE.0;
+        self.pauses.reset();
     }
 
     /// Waits for a moment, and connects to the next endpoint. Fails if no endpoint has answered for long, or if one of another cluster
@@ -256,9 +257,9 @@ impl Source {
             if !self.is_patient && failing_since.elapsed() >= PATIENCE {
                 return Err(error.context(format!("the source has not answered for {PATIENCE:?}")));
             }
-            warn!(error = format!("{error:#}"), again_in = ?self.pause, "the source cannot be reached");
-            tokio::time::sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(PAUSE.1);
+            let pause = self.pauses.next_delay();
+            warn!(error = format!("{error:#}"), again_in = ?pause, "the source cannot be reached");
+            tokio::time::sleep(pause).await;
             let at = self.next;
             self.next = at.wrapping_add(1);
             match Connection::open(&self.options, at).await {

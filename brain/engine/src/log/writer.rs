@@ -11,9 +11,10 @@ use super::frame::{Barrier, Candidate, PART_HEADER, put_part_header};
 use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
+use runtime::backoff::Backoff;
 
-/// Initial and maximum delay before an append of unknown outcome is repeated.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+/// The delay before an append of unknown outcome is repeated.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
 
 /// The right to append within one epoch.
 ///
@@ -237,7 +238,7 @@ pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> R
 
 /// The same; `is_full` is called with whether space was missing, each time that is known.
 async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
-    let mut backoff = BACKOFF.0;
+    let mut backoff = BACKOFF;
     loop {
         let outcome = log.append(slot, record.clone()).await;
         match &outcome {
@@ -253,8 +254,7 @@ async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(boo
             Err(error @ (AppendError::Unknown(..) | AppendError::Unavailable(_) | AppendError::Full(_))) => error,
         };
         tracing::warn!(%slot, error = &error as &dyn std::error::Error, "repeating an append");
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(BACKOFF.1);
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }
 

@@ -19,6 +19,7 @@ use engine::rows::Rows;
 use etcd_types::types::{Error, LeaseId};
 use mvcc::evaluate::LeasePart;
 use mvcc::fetch::{FEW_KEYS, Fetched, Share};
+use runtime::backoff::Backoff;
 
 /// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places
 /// of others.
@@ -36,9 +37,8 @@ enum Kind {
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Initial and maximum delay before a lease is tried again.
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(60);
+/// The delay before a lease is tried again.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
 /// Interval between log lines about keys of leases that cannot be read.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -205,8 +205,8 @@ struct Retries {
 impl Retries {
     /// Has a lease tried again later: each time after twice as long.
     fn push(&mut self, id: LeaseId, failures: u32) {
-        let after = FIRST_RETRY.saturating_mul(1 << failures.min(10)).min(LAST_RETRY);
-        self.due.insert((Instant::now() + after, id), failures + 1);
+        let due = Instant::now() + RETRY.after(failures);
+        self.due.insert((due, id), failures + 1);
     }
 
     fn pop_due(&mut self) -> Option<(LeaseId, u32)> {
