@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::core::DynamicObject;
+use runtime::backoff::Backoff;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -15,8 +16,8 @@ use tokio::time::Instant;
 use crate::drift;
 use crate::objects::{Key, Object};
 
-/// Bounds of the pause after another manager reverted a field; it doubles each time.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+/// Pause after another manager reverted a field.
+const PAUSE: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
 /// Entries that were not read for this time are dropped: their cluster no longer exists.
 const FORGET: Duration = Duration::from_secs(3600);
 
@@ -126,7 +127,7 @@ impl Known {
 fn pause(repeated: u32) -> Duration {
     match repeated {
         0 => Duration::ZERO,
-        repeated => PAUSE.0.saturating_mul(1 << (repeated - 1).min(16)).min(PAUSE.1),
+        repeated => PAUSE.after(repeated - 1),
     }
 }
 

@@ -12,6 +12,7 @@ use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
+use runtime::backoff::Backoff;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
@@ -30,10 +31,10 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
 const CONCURRENCY: u16 = 8;
 /// Triggers within this time start one pass.
 const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Bounds of the pause after failures in a row; it doubles with each failure.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Bounds of the pause after conflicts in a row. It is short because the faster writer is usually done.
-const CONFLICT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Pause after failures in a row.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// Pause after conflicts in a row. It is short because the faster writer is usually done.
+const CONFLICT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Time after which incomplete first lists cause a warning.
 const SLOW: Duration = Duration::from_secs(30);
 
@@ -67,8 +68,8 @@ impl Failures {
 
 /// Returns the pause after the n-th failure in a row, before jitter.
 fn pause(class: Class, failures: u32) -> Duration {
-    let (first, last) = if class == Class::Conflict { CONFLICT } else { BACKOFF };
-    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(last)
+    let backoff = if class == Class::Conflict { CONFLICT } else { BACKOFF };
+    backoff.after(failures.saturating_sub(1))
 }
 
 struct Guarded {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::runtime::reflector::{ObjectRef, Store};
+use runtime::backoff::Backoff;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::debug;
@@ -19,7 +20,7 @@ use crate::triggers::Triggers;
 
 /// Maximum number of members that are followed, in all clusters together. Changes at other members are found at the next resync.
 const FOLLOWED: usize = 1024;
-/// Pause between requests. It doubles if an answer comes quickly or not at all.
+/// First pause between requests. It grows if an answer comes quickly or not at all.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum pause after an answer: however often the leader changes, its label must follow within two seconds.
 const ANSWERED: Duration = Duration::from_millis(1200);
@@ -153,7 +154,7 @@ struct Follower {
 impl Follower {
     /// Sends requests until the cluster is deleted.
     async fn run(self, mut seen: Leadership) {
-        let mut pause = None;
+        let mut pauses = Backoff::new(PAUSE, SILENT);
         let mut silent = false;
         while self
             .clusters
@@ -184,20 +185,19 @@ impl Follower {
                     silent = true;
                 }
             }
-            let next = next_pause(pause, asked.elapsed() > WAITED, silent);
-            tokio::time::sleep(next.mul_f64(rand::random_range(1.0..1.3))).await;
-            pause = Some(next);
+            let pause = next_pause(&mut pauses, asked.elapsed() > WAITED, silent);
+            tokio::time::sleep(pause.mul_f64(rand::random_range(1.0..1.3))).await;
         }
     }
 }
 
 /// Returns the pause after a request: `waited` if it was a long poll, `silent` if the member did not answer.
-fn next_pause(last: Option<Duration>, waited: bool, silent: bool) -> Duration {
-    let most = if silent { SILENT } else { ANSWERED };
-    match last {
-        Some(last) if silent || !waited => (2 * last).min(most),
-        _ => PAUSE,
+fn next_pause(pauses: &mut Backoff, waited: bool, silent: bool) -> Duration {
+    if waited && !silent {
+        pauses.reset();
     }
+    pauses.set_longest(if silent { SILENT } else { ANSWERED });
+    pauses.next_delay()
 }
 
 #[cfg(test)]
@@ -307,18 +307,18 @@ mod tests {
     #[test]
     fn pauses_grow_more_in_silence_than_between_quick_answers() {
         let last_of = |count: usize, waited: bool, silent: bool| {
-            let mut pause = None;
-            for _ in 0..count {
-                pause = Some(next_pause(pause, waited, silent));
-            }
-            pause.unwrap()
+            let mut pauses = Backoff::new(PAUSE, SILENT);
+            let last = (0..count).map(|_| next_pause(&mut pauses, waited, silent)).last();
+            last.unwrap()
         };
         assert_eq!(last_of(1, false, false), PAUSE);
         assert_eq!(last_of(100, true, false), PAUSE);
         // With jitter and the pass that follows, less than the two seconds by which the leader's label may lag.
         assert!(last_of(100, false, false).mul_f64(1.3) < Duration::from_secs(2));
         assert_eq!(last_of(100, false, true), SILENT);
-        assert_eq!(next_pause(Some(SILENT), false, false), ANSWERED);
+        let mut long_silent = Backoff::new(SILENT, SILENT);
+        assert_eq!(next_pause(&mut long_silent, true, true), SILENT);
+        assert_eq!(next_pause(&mut long_silent, false, false), ANSWERED);
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use runtime::backoff::Backoff;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -25,9 +26,11 @@ use crate::state::{ProcessId, State};
 
 /// Time that a program may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// A program that ran this long is started again without delay.
+/// Delay before a program that ended early is started again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// Delay before a program that ran well is started again.
+const RESTART: Duration = Duration::from_millis(100);
+/// A program that ran this long ran well.
 const RAN_WELL: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 /// Number of lines of a log that an error shows.
@@ -197,7 +200,7 @@ struct Keeper {
 impl Keeper {
     async fn run(self) -> anyhow::Result<()> {
         let name = self.program.name.as_str();
-        let mut delay = FIRST_DELAY;
+        let mut backoff = BACKOFF;
         loop {
             let began = Instant::now();
             let (mut child, id) = self.spawn()?;
@@ -207,10 +210,11 @@ impl Keeper {
             };
             warn!(name, %status, "exited unexpectedly");
             self.count.send_modify(|count| *count += 1);
-            delay = if began.elapsed() > RAN_WELL {
-                FIRST_DELAY
+            let delay = if began.elapsed() > RAN_WELL {
+                backoff.reset();
+                RESTART
             } else {
-                (delay * 2).min(LONGEST_DELAY)
+                backoff.next_delay()
             };
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
