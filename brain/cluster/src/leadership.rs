@@ -25,7 +25,7 @@ use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use runtime::backoff::Backoff;
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use store::state::State;
 
 mod lease_guard;
@@ -83,7 +83,7 @@ pub struct Cluster {
     /// The members that follow this one.
     pub followers: Followers,
     /// Limits log lines about leaders that cannot be followed.
-    pub log_once: LogOncePerMessage,
+    pub log_once: LogOnce<String>,
 }
 
 /// The inputs of the leadership loop, and the channels that publish its state.
@@ -506,7 +506,7 @@ async fn follow<E: Engine>(
                     let stuck = began.elapsed() > STUCK;
                     let reason = refusal(&error).or(stuck.then_some("cannot follow the holder of the lock"));
                     if let Some(reason) = reason
-                        && cluster.log_once.is_due(&format!("{name}: {reason}"))
+                        && cluster.log_once.due_for(format!("{name}: {reason}")).is_some()
                     {
                         warn!(leader = name, error = format!("{error:#}"), "{reason}");
                     }

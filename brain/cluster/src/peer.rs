@@ -21,7 +21,7 @@ use etcd_types::types::Prev;
 use mvcc::row::size_of;
 use net::serve::PeerId;
 use runtime::clock::since_boot;
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use store::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
 use store::state::State;
 use telemetry::metrics::PeerMetrics;
@@ -53,7 +53,7 @@ pub struct PeerService<R: Rows> {
     /// The metrics of the traffic with followers.
     pub metrics: PeerMetrics,
     /// Limits log lines about refused peers.
-    pub log_once: LogOncePerMessage,
+    pub log_once: LogOnce<String>,
     /// Ends streams.
     pub stop: CancellationToken,
 }
@@ -72,7 +72,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
             cannot_lead,
         } = request.into_inner();
         if cluster_id != self.cluster_id {
-            if self.log_once.is_due(&identity) {
+            if self.log_once.due_for(identity.clone()).is_some() {
                 tracing::warn!(peer = identity, "rejected a peer of another cluster");
             }
             return Err(Error::ClusterIdMismatch.into());

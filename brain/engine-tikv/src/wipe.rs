@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::error::Message;
 use super::read::{Range, options};
 use super::{Error, Limits, Tikv};
+use runtime::log_once::LogBackoff;
 
 /// Keys of one transaction.
 const PAGE: u32 = 512;
@@ -169,22 +170,21 @@ impl Tikv {
 /// Keys that were deleted, logged now and then.
 struct Progress {
     keys: u64,
-    told: Instant,
+    log: LogBackoff,
 }
 
 impl Progress {
     fn new() -> Progress {
         Progress {
             keys: 0,
-            told: Instant::now(),
+            log: LogBackoff::every(PROGRESS),
         }
     }
 
     fn add(&mut self, keys: usize) {
         self.keys += keys as u64;
-        if self.told.elapsed() >= PROGRESS {
+        if self.log.is_due() {
             tracing::info!(deleted = self.keys, "wiping");
-            self.told = Instant::now();
         }
     }
 }

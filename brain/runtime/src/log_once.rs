@@ -1,6 +1,6 @@
-//! Decides whether a repeated event is logged again: by a fixed interval, by message, or less and less often.
+//! Decides whether a repeated event is logged again: by a fixed interval, for all or for each key, or less and less often.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,64 +9,21 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 
-/// The shortest time between two lines of [`LogOnce`].
+/// The shortest time between two lines about one key, if no other is given.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time of the last log line of one kind, and the number of occurrences since. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct LogOnce(Arc<Mutex<(Option<Instant>, u64)>>);
+/// The same for messages that name a reason.
+const HOUR: Duration = Duration::from_secs(3_600);
 
-impl LogOnce {
-    /// Counts one occurrence. If a line is due, returns the number of occurrences since the last line.
-    #[must_use]
-    pub fn due(&self) -> Option<u64> {
-        let now = Instant::now();
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, count) = &mut *state;
-        *count += 1;
-        if last.is_some_and(|last| now - last < INTERVAL) {
-            return None;
-        }
-        *last = Some(now);
-        Some(std::mem::take(count))
-    }
-}
-
-/// A message may be logged again after this time.
-const MESSAGE_INTERVAL: Duration = Duration::from_secs(3_600);
-
-/// Most messages that are remembered. One more clears the memory, and each may be logged again.
-const MAX_MESSAGES: usize = 256;
-
-/// Messages that were logged, with the time. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct LogOncePerMessage(Arc<Mutex<BTreeMap<String, Instant>>>);
-
-impl LogOncePerMessage {
-    /// Returns true if the message is due: it was never logged, or more than an hour ago. Records it as logged.
-    #[must_use]
-    pub fn is_due(&self, message: &str) -> bool {
-        let now = Instant::now();
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.get(message).is_some_and(|last| now - *last < MESSAGE_INTERVAL) {
-            return false;
-        }
-        if logged.len() >= MAX_MESSAGES {
-            logged.clear();
-        }
-        logged.insert(message.to_owned(), now);
-        true
-    }
-}
-
-/// Most keys that [`LogOncePerKey`] remembers. One more makes it forget all, and each may be logged again.
+/// Most keys that [`LogOnce`] remembers. One more makes it forget all, and each may be logged again.
 const MAX_KEYS: usize = 1024;
 
 /// The time of the last log line about each key, and the number of occurrences since. Over all keys, lines are limited as by
-/// [`LogLimit`]. Clones share it.
+/// [`LogLimit`]. Without a key, all lines are of one kind. Clones share it.
 #[derive(Debug, Clone)]
-pub struct LogOncePerKey<K> {
+pub struct LogOnce<K = ()> {
     keys: Arc<Mutex<HashMap<K, (Instant, u64)>>>,
+    interval: Duration,
     limit: LogLimit,
 }
 
@@ -79,43 +36,69 @@ pub struct Due {
     pub skipped: u64,
 }
 
-impl<K> Default for LogOncePerKey<K> {
+impl<K> Default for LogOnce<K> {
     fn default() -> Self {
+        Self::every(INTERVAL)
+    }
+}
+
+impl<K> LogOnce<K> {
+    /// Creates one with this time between two lines about one key.
+    #[must_use]
+    pub fn every(interval: Duration) -> Self {
         Self {
             keys: Arc::default(),
+            interval,
             limit: LogLimit::default(),
         }
     }
 }
 
-impl<K: Eq + Hash> LogOncePerKey<K> {
+impl LogOnce<String> {
+    /// Creates one for messages, each of which may be logged again after an hour.
+    #[must_use]
+    pub fn hourly() -> Self {
+        Self::every(HOUR)
+    }
+}
+
+impl LogOnce {
+    /// Counts one occurrence. If a line is due, returns the number of occurrences since the last line.
+    #[must_use]
+    pub fn due(&self) -> Option<u64> {
+        self.due_for(()).map(|due| due.count)
+    }
+}
+
+impl<K: Eq + Hash> LogOnce<K> {
     /// Counts one occurrence of a key. Returns the numbers for its line, if one is due.
     #[must_use]
-    pub fn due(&self, key: K) -> Option<Due> {
+    pub fn due_for(&self, key: K) -> Option<Due> {
         let now = Instant::now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if keys.len() >= MAX_KEYS && !keys.contains_key(&key) {
-            keys.retain(|_, (last, _)| now - *last < INTERVAL);
+        if let Some((last, count)) = keys.get_mut(&key) {
+            *count += 1;
+            if now - *last < self.interval {
+                return None;
+            }
+            let skipped = self.limit.admit()?;
+            *last = now;
+            let count = std::mem::take(count);
+            return Some(Due { count, skipped });
+        }
+        let skipped = self.limit.admit()?;
+        if keys.len() >= MAX_KEYS {
+            keys.retain(|_, (last, _)| now - *last < self.interval);
             if keys.len() >= MAX_KEYS {
                 keys.clear();
             }
         }
-        let known = keys.get_mut(&key);
-        if let Some((last, count)) = known {
-            *count += 1;
-            if now - *last < INTERVAL {
-                return None;
-            }
-            let count = std::mem::take(count);
-            *last = now;
-            return self.limit.admit().map(|skipped| Due { count, skipped });
-        }
         keys.insert(key, (now, 0));
-        self.limit.admit().map(|skipped| Due { count: 1, skipped })
+        Some(Due { count: 1, skipped })
     }
 }
 
-/// Decides when a continuing failure is logged: after a pause that doubles with each line.
+/// Decides when something that continues is logged: after a pause that may double with each line.
 #[derive(Debug)]
 pub struct LogBackoff {
     silent_until: Instant,
@@ -129,6 +112,15 @@ impl LogBackoff {
         Self {
             silent_until: Instant::now(),
             backoff: Backoff::new(first, longest),
+        }
+    }
+
+    /// Creates one that is due after each interval, the first time at its end: for lines about progress.
+    #[must_use]
+    pub fn every(interval: Duration) -> Self {
+        Self {
+            silent_until: Instant::now() + interval,
+            backoff: Backoff::new(interval, interval),
         }
     }
 
@@ -202,29 +194,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn message_is_due_again_after_an_hour_and_memory_is_bounded() {
-        let log = LogOncePerMessage::default();
-        assert!(log.is_due("a") && !log.is_due("a") && log.is_due("b"));
-        tokio::time::advance(MESSAGE_INTERVAL).await;
-        assert!(log.is_due("a") && !log.is_due("a"));
-        for n in 0..10 * MAX_MESSAGES {
-            assert!(log.is_due(&n.to_string()));
-            assert!(log.0.lock().unwrap().len() <= MAX_MESSAGES);
-        }
+    async fn line_is_due_once_an_interval_for_each_key_and_all_are_limited() {
+        let log = LogOnce::default();
+        let due = |count, skipped| Some(Due { count, skipped });
+        assert_eq!(
+            (log.due_for(1), log.due_for(1), log.due_for(2)),
+            (due(1, 0), None, due(1, 0))
+        );
+        tokio::time::advance(INTERVAL).await;
+        assert_eq!((log.due_for(1), log.due_for(1)), (due(2, 0), None));
+        let passed = (10..10_010).filter(|key| log.due_for(*key).is_some()).count();
+        assert_eq!(passed, LIMIT as usize - 1);
+        tokio::time::advance(LIMIT_INTERVAL).await;
+        assert_eq!(log.due_for(0), due(1, 10_000 - u64::from(LIMIT) + 1));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn line_is_due_once_a_minute_for_each_key_and_all_are_limited() {
-        let log = LogOncePerKey::default();
-        let due = |count, skipped| Some(Due { count, skipped });
-        assert_eq!((log.due(1), log.due(1), log.due(2)), (due(1, 0), None, due(1, 0)));
+    async fn line_that_the_limit_left_out_is_due_once_the_limit_permits_it() {
+        let log = LogOnce::default();
+        for other in 0..LIMIT - 1 {
+            assert!(log.due_for(other).is_some());
+        }
+        assert!(log.due_for(LIMIT).is_some());
         tokio::time::advance(INTERVAL).await;
-        assert_eq!((log.due(1), log.due(1)), (due(2, 0), None));
-        let passed = (10..10 * MAX_KEYS).filter(|key| log.due(*key).is_some()).count();
-        assert_eq!(passed, LIMIT as usize - 1);
-        assert!(log.keys.lock().unwrap().len() <= MAX_KEYS);
+        for other in 100..100 + LIMIT {
+            assert!(log.due_for(other).is_some());
+        }
+        assert_eq!((log.due_for(LIMIT), log.due_for(LIMIT + 1)), (None, None));
         tokio::time::advance(LIMIT_INTERVAL).await;
-        assert!(log.due(0).is_some_and(|due| due.skipped > 9_000));
+        let due = |count, skipped| Some(Due { count, skipped });
+        assert_eq!((log.due_for(LIMIT), log.due_for(LIMIT + 1)), (due(2, 2), due(1, 0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_is_due_again_after_an_hour_and_memory_is_bounded() {
+        let log = LogOnce::hourly();
+        let is_due = |message: &str| log.due_for(message.to_owned()).is_some();
+        assert!(is_due("a") && !is_due("a") && is_due("b"));
+        tokio::time::advance(HOUR - Duration::from_millis(1)).await;
+        assert!(!is_due("a"));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(is_due("a") && !is_due("a"));
+        tokio::time::advance(LIMIT_INTERVAL).await;
+        for n in 0..10 * MAX_KEYS {
+            tokio::time::advance(LIMIT_INTERVAL / LIMIT).await;
+            assert!(is_due(&n.to_string()));
+            assert!(log.keys.lock().unwrap().len() <= MAX_KEYS);
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -236,6 +252,16 @@ mod tests {
             tokio::time::advance(pause - Duration::from_millis(1)).await;
             assert!(!log.is_due());
             tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(log.is_due());
+        }
+    }
+    #[tokio::test(start_paused = true)]
+    async fn progress_is_due_at_the_end_of_each_interval() {
+        let second = Duration::from_secs(1);
+        let mut log = LogBackoff::every(second);
+        for _ in 0..3 {
+            assert!(!log.is_due());
+            tokio::time::advance(second).await;
             assert!(log.is_due());
         }
     }

@@ -37,7 +37,7 @@ use net::http;
 use net::not_ready::NotReady;
 use net::refusal::{Code, Refusal};
 use net::serve::{Open, Server, Services};
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use runtime::memory;
 use runtime::own_thread::OwnThread;
 use runtime::tasks::Tasks;
@@ -407,7 +407,7 @@ fn start_leadership<E: Engine>(
             peers,
             follower,
             followers,
-            log_once: LogOncePerMessage::default(),
+            log_once: LogOnce::hourly(),
         }
     });
     node.announce_epoch = Some(Arc::new({

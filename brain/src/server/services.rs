@@ -43,7 +43,7 @@ use mvcc::key_index::Phase;
 use net::grpc_health::HealthService;
 use net::http::member::StorageInUse;
 use net::serve::Services;
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::alarm::{CORRUPT, NOSPACE};
 use store::commit_feed::CommitFeed;
@@ -261,7 +261,7 @@ pub fn peer_services<R: Rows>(
         followers,
         member_id: here.member_id,
         metrics: metrics.network.peers.clone(),
-        log_once: LogOncePerMessage::default(),
+        log_once: LogOnce::hourly(),
         stop: stop.clone(),
     };
     let leases = LeaseService::new(here.clone(), config.min_lease_ttl(), stop.clone(), metrics, None);

@@ -23,7 +23,7 @@ use etcd_types::pb::peerpb::peer_server::PeerServer;
 use mvcc::op::Span;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use runtime::tasks::Owned;
 use store::replica::{Replica, RowsRefresher};
 use telemetry::metrics::{Metrics, PeerMetrics};
@@ -96,7 +96,7 @@ impl Leading {
             followers: Followers::default(),
             member_id: 1,
             metrics: PeerMetrics::default(),
-            log_once: LogOncePerMessage::default(),
+            log_once: LogOnce::hourly(),
             stop: CancellationToken::new(),
         };
         let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -29,7 +29,7 @@ use engine::rows::mem::MemRows;
 use futures::future::BoxFuture;
 use mvcc::fetch::Fetches;
 use pb::kv_server::Kv as _;
-use runtime::log_once::LogOncePerMessage;
+use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::flush::CompactionPace;
 use store::sequencer::Options as SequencerOptions;
@@ -158,7 +158,7 @@ impl Member {
                     cluster_id: 7,
                 },
                 followers: Followers::default(),
-                log_once: LogOncePerMessage::default(),
+                log_once: LogOnce::hourly(),
             }),
             transfers: transfer_requests,
             lock: Box::new(move || if is_shared { 0 } else { id }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use futures::FutureExt as _;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use super::backlog::Collected;
@@ -18,6 +18,7 @@ use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
+use runtime::log_once::LogBackoff;
 
 /// The interval at which leases and compaction of the source are asked for.
 const UPKEEP: Duration = Duration::from_secs(15);
@@ -98,7 +99,7 @@ pub async fn copy<L: Log, R: Rows>(
         until,
         watch: None,
         listed: None,
-        shown: Instant::now(),
+        log: LogBackoff::every(PROGRESS),
     };
     if let Some(collected) = collected {
         copy.take(collected).await?;
@@ -149,7 +150,7 @@ struct Copy<'a, L: Log, R: Rows> {
     watch: Option<OpenWatch>,
     /// Leases that the source had at a revision that may not be reached yet.
     listed: Option<LeaseIds>,
-    shown: Instant,
+    log: LogBackoff,
 }
 
 impl<L: Log, R: Rows> Copy<'_, L, R> {
@@ -208,8 +209,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         leases::grant_named(self.source, &mut self.importer, &revised).await?;
         self.importer.append(revised).await?;
         self.revoke_ended().await?;
-        if self.shown.elapsed() >= PROGRESS {
-            self.shown = Instant::now();
+        if self.log.is_due() {
             let source = self.source.revision().await?;
             info!(revision = self.importer.revision(), source, "following the source");
         }

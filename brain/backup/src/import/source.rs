@@ -19,6 +19,7 @@ use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
 use etcd_types::url::Url;
 use runtime::backoff::Backoff;
+use runtime::log_once::LogBackoff;
 use tls::TlsOptions;
 
 /// The access to an etcd, as etcdctl's flags give it.
@@ -351,7 +352,7 @@ impl Source {
         let asked = tokio::time::timeout(SNAPSHOT_STALLED, asked).await;
         let mut parts = asked.unwrap_or_else(|_| Err(stalled()))?.into_inner();
         let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
-        let (mut received, mut shown) = (0_u64, Instant::now());
+        let (mut received, mut log) = (0_u64, LogBackoff::every(PROGRESS));
         loop {
             let part = tokio::time::timeout(SNAPSHOT_STALLED, parts.message()).await;
             let Some(part) = part.unwrap_or_else(|_| Err(stalled()))? else {
@@ -360,8 +361,7 @@ impl Source {
             self.answered();
             file.write_all(&part.blob)?;
             received += part.blob.len() as u64;
-            if shown.elapsed() >= PROGRESS {
-                shown = Instant::now();
+            if log.is_due() {
                 let total = received.saturating_add(part.remaining_bytes);
                 let percent = (u128::from(received) * 100)
                     .checked_div(total.into())

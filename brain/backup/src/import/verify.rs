@@ -14,6 +14,7 @@ use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::{LeaseId, Revision};
+use runtime::log_once::LogBackoff;
 
 /// Keys of the first page, and of the largest one. etcd does not bound the bytes of an answer: small keys may be followed by large ones.
 const KEYS: (i64, i64) = (64, 256);
@@ -35,7 +36,7 @@ pub(super) async fn compare<L: Log, R: Rows>(
         limit: KEYS.0,
         checksum: Checksum::default(),
         lost: HashSet::new(),
-        shown: Instant::now(),
+        log: LogBackoff::every(PROGRESS),
     };
     while !walk.compare(source, importer).await? {
         importer.refresh();
@@ -57,7 +58,7 @@ struct Walk {
     checksum: Checksum,
     /// Leases of keys that neither the source nor the copy has.
     lost: HashSet<i64>,
-    shown: Instant,
+    log: LogBackoff,
 }
 
 impl Walk {
@@ -152,8 +153,7 @@ impl Walk {
     }
 
     fn log(&mut self, revision: Revision) {
-        if self.shown.elapsed() >= PROGRESS {
-            self.shown = Instant::now();
+        if self.log.is_due() {
             let keys = self.checksum.versions;
             tracing::info!(keys, revision, "comparing the copy with the source");
         }

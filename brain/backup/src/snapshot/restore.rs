@@ -12,7 +12,6 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::compare::{verify, verify_users};
@@ -31,6 +30,7 @@ use mvcc::keys;
 use mvcc::lease::MAX_TTL;
 use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
 use mvcc::row::{Manifest, OBJECT_HEADER, size_of};
+use runtime::log_once::LogBackoff;
 use runtime::tasks::Owned;
 use store::flush::Flusher;
 use store::replica::{FlushResult, ImmutableMemtable, Replica};
@@ -249,7 +249,7 @@ async fn write_versions<L: Log, R: Rows>(
 ) -> anyhow::Result<(Revision, Checksum)> {
     let missing = || content("it has no bucket \"key\"");
     let mut pairs = database.bucket(schema::KEY)?.ok_or_else(missing)?;
-    let (total, mut shown, mut read, mut rested) = (database.size(), Instant::now(), 0, 0);
+    let (total, mut log, mut read, mut rested) = (database.size(), LogBackoff::every(PROGRESS), 0, 0);
     let (mut checksum, mut newest, begun) = (Checksum::default(), 0, target.replica.revision());
     let mut batch = Batch::default();
     loop {
@@ -302,8 +302,7 @@ async fn write_versions<L: Log, R: Rows>(
             target.check_lengths(&kv)?;
             last.kvs.push(kv);
         }
-        if shown.elapsed() >= PROGRESS {
-            shown = Instant::now();
+        if log.is_due() {
             let percent = (read * 100).checked_div(total).unwrap_or_default();
             tracing::info!(revision = newest, versions = checksum.versions, percent, "restoring");
         }

@@ -11,6 +11,7 @@ use super::counts::LEFT_OVER;
 use super::guard::caught;
 use super::{RENEW_TIGHT, Shared, Writer, guard, inspect, pace};
 use engine::rows::{Change, RowsError};
+use runtime::log_once::LogBackoff;
 
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
 const SEALED_MEMTABLES: usize = 3;
@@ -36,13 +37,12 @@ impl Shared {
         changes: &[Change],
     ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
         let begin = Instant::now();
-        let (mut warned, mut released) = (begin, begin);
+        let (mut log, mut released) = (LogBackoff::every(STALLED), begin);
         while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
             // It will never make room.
             self.check_threads().await?;
             self.merger.ask();
-            if warned.elapsed() >= STALLED {
-                warned = Instant::now();
+            if log.is_due() {
                 tracing::warn!(
                     waited = ?begin.elapsed(),
                     tables = self.keyspace.tree.l0_run_count(),

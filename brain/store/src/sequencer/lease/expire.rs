@@ -20,6 +20,7 @@ use etcd_types::types::{Error, LeaseId};
 use mvcc::evaluate::LeasePart;
 use mvcc::fetch::{FEW_KEYS, Fetched, Share};
 use runtime::backoff::Backoff;
+use runtime::log_once::LogOnce;
 
 /// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places
 /// of others.
@@ -39,9 +40,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// The delay before a lease is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-
-/// Interval between log lines about keys of leases that cannot be read.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The most keys of an expired lease that one revision deletes. A lease with more or longer keys ends in several parts.
 pub(in crate::sequencer) const PART: LeasePart = LeasePart {
@@ -137,7 +135,7 @@ impl LeaseEnds {
                     expired.failures
                 };
                 self.retries.push(id, failures);
-                if self.retries.must_warn() {
+                if self.retries.log.due().is_some() {
                     let waiting = self.retries.due.len();
                     tracing::warn!(lease = id.0, waiting, %error, "cannot read the keys of expired leases; will retry");
                 }
@@ -199,7 +197,7 @@ impl LeaseEnds {
 struct Retries {
     /// When each is due, and how often it failed.
     due: BTreeMap<(Instant, LeaseId), u32>,
-    warned: Option<Instant>,
+    log: LogOnce,
 }
 
 impl Retries {
@@ -213,15 +211,6 @@ impl Retries {
         let first = self.due.first_entry().filter(|first| first.key().0 <= Instant::now())?;
         let ((_, id), failures) = first.remove_entry();
         Some((id, failures))
-    }
-
-    /// It is time to log it.
-    fn must_warn(&mut self) -> bool {
-        let must = self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY);
-        if must {
-            self.warned = Some(Instant::now());
-        }
-        must
     }
 }
 
