@@ -10,14 +10,14 @@ use tonic::{Request, Response, Status};
 
 use self::guard::{TokenKind, check_password};
 use self::hashing::Origin;
-use super::context::{ApiContext, caller_of, to_status};
+use super::context::{ApiContext, caller_of};
 use super::header::HasHeader;
 use cluster::forward::caller;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::authpb;
 use etcd_types::pb::etcdserverpb as pb;
-use etcd_types::types::{self, AuthError, Caller, Identity};
+use etcd_types::types::{Caller, Identity};
 use mvcc::auth::{Auth as Users, AuthRequest, Permission, ROOT_ROLE};
 use pb::auth_client::AuthClient;
 use pb::auth_server::Auth;
@@ -95,12 +95,12 @@ impl<R: Rows> AuthService<R> {
     async fn read<T>(
         &self,
         request: &Request<T>,
-        check: impl FnOnce(&Users, &Caller) -> Result<(), AuthError>,
+        check: impl FnOnce(&Users, &Caller) -> Result<(), Error>,
     ) -> Result<(std::sync::Arc<Users>, Option<pb::ResponseHeader>), Status> {
         let view = self.0.linearizable().await?;
         let caller = self.0.caller(request).await?;
         let users = self.0.guard.load();
-        check(&users, &caller).map_err(Error::from)?;
+        check(&users, &caller)?;
         Ok((users, Some(self.0.header(view.revision))))
     }
 
@@ -173,10 +173,6 @@ impl<R: Rows> AuthService<R> {
     }
 }
 
-fn refused(error: AuthError) -> Status {
-    to_status(types::Error::Auth(error))
-}
-
 #[tonic::async_trait]
 impl<R: Rows> Auth for AuthService<R> {
     async fn auth_enable(&self, request: Request<pb::AuthEnableRequest>) -> Answer<pb::AuthEnableResponse> {
@@ -233,7 +229,7 @@ impl<R: Rows> Auth for AuthService<R> {
         let (users, header) = self
             .read(&request, |users, caller| users.check_get_user(caller, name))
             .await?;
-        let roles = users.user(name).map_err(refused)?.roles.clone();
+        let roles = users.user(name)?.roles.clone();
         Ok(Response::new(pb::AuthUserGetResponse { header, roles }))
     }
 
@@ -308,7 +304,7 @@ impl<R: Rows> Auth for AuthService<R> {
         let (users, header) = self
             .read(&request, |users, caller| users.check_get_role(caller, name))
             .await?;
-        let role = users.role(name).map_err(refused)?;
+        let role = users.role(name)?;
         let perm = if name == ROOT_ROLE {
             vec![to_wire(&Permission::everything())]
         } else {

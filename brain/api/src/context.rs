@@ -17,7 +17,7 @@ use engine::log::Slot;
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::ResponseHeader;
-use etcd_types::types::{self, AuthError, Caller, Revision};
+use etcd_types::types::{Caller, Revision};
 use mvcc::auth::Auth;
 use mvcc::view::{View, ViewError};
 use store::sequencer::command::{Answer, Handle, Request};
@@ -201,7 +201,7 @@ impl<R: Rows> ApiContext<R> {
             return Ok(caller);
         }
         let identified = self.guard.identify_soon(&self.credentials(request)).await;
-        Ok(identified.map_err(Error::from)?)
+        Ok(identified?)
     }
 
     /// Returns what a client shows to be identified by. The certificate of another member identifies no client.
@@ -286,13 +286,13 @@ impl<R: Rows> ApiContext<R> {
     pub async fn permit<T>(
         &self,
         request: &tonic::Request<T>,
-        check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
+        check: impl FnOnce(&Auth, &Caller) -> Result<(), Error>,
     ) -> Result<Permit, Status> {
         if !self.guard.is_enabled() {
             return Ok(Permit { revision: None });
         }
         let caller = self.caller(request).await?;
-        check(&self.guard.load(), &caller).map_err(Error::from)?;
+        check(&self.guard.load(), &caller)?;
         let revision = match caller {
             Caller::User(user) => Some(user.revision),
             Caller::Anonymous | Caller::Server => None,
@@ -334,11 +334,9 @@ impl<R: Rows> ApiContext<R> {
         let (name, began) = (request.name(), Instant::now());
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
         let success = match &outcome.result {
-            Ok(_) | Err(types::Error::Compacted) => Some(true),
+            Ok(_) | Err(Error::Compacted) => Some(true),
             // These requests were not carried out, or their outcome is unknown.
-            Err(
-                types::Error::NotLeader | types::Error::TooManyRequests | types::Error::Stopped | types::Error::Timeout,
-            ) => None,
+            Err(Error::NotLeader | Error::TooManyRequests | Error::Stopped | Error::Timeout) => None,
             Err(_) => Some(false),
         };
         if let Some(success) = success {
@@ -350,7 +348,7 @@ impl<R: Rows> ApiContext<R> {
         if outcome.needs_lease_check {
             self.router.confirm_leadership(lease).await?;
         }
-        outcome.result.map_err(to_status)
+        Ok(outcome.result?)
     }
 
     /// Returns the status of a refusal that depends on this leader's memory; `not leader` if another member may know better.
@@ -366,7 +364,7 @@ impl<R: Rows> ApiContext<R> {
     /// Returns the status of a failed read. If data is damaged, the member stops serving.
     pub fn failed(&self, error: ViewError) -> Status {
         match error {
-            ViewError::Refused(error) => to_status(error),
+            ViewError::Refused(error) => error.into(),
             ViewError::Rows(error) => self.rows_failed(&error),
         }
     }
@@ -420,25 +418,4 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }
-}
-
-/// Returns etcd's status for an error of the store.
-#[must_use]
-pub fn to_status(error: types::Error) -> Status {
-    let error = match error {
-        types::Error::Compacted => Error::Compacted,
-        types::Error::FutureRevision => Error::FutureRev,
-        types::Error::KeyNotFound => Error::KeyNotFound,
-        types::Error::LeaseNotFound => Error::LeaseNotFound,
-        types::Error::LeaseExists => Error::LeaseExist,
-        types::Error::NoSpace => Error::NoSpace,
-        types::Error::TooLarge => Error::RequestTooLarge,
-        types::Error::TooManyRequests => Error::TooManyRequests,
-        types::Error::Timeout => Error::Timeout,
-        types::Error::NotLeader => Error::NotLeader,
-        types::Error::Stopped => Error::Stopped,
-        types::Error::Corrupt => Error::Corrupt,
-        types::Error::Auth(error) => error.into(),
-    };
-    error.into()
 }

@@ -18,7 +18,7 @@ use super::kv::meter;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
-use etcd_types::types::{AuthError, Caller, LeaseId};
+use etcd_types::types::{Caller, LeaseId};
 use mvcc::auth::{Access, Auth};
 use mvcc::lease::MAX_TTL;
 use net::require_leader::{is_required, lost};
@@ -184,7 +184,7 @@ impl<R: Rows> LeaseService<R> {
         let caller = caller_of(&request);
         let request = request.into_inner();
         if let Err(error) = self.store.guard.load().check_known(&caller) {
-            return Err(self.store.refuse(error.into()).await);
+            return Err(self.store.refuse(error).await);
         }
         if self.store.state.has_alarm(CORRUPT) {
             return Err(self.store.refuse(Error::Corrupt).await);
@@ -214,7 +214,7 @@ impl<R: Rows> LeaseService<R> {
         let (caller, id) = (caller_of(&request), LeaseId(request.get_ref().id));
         // An unknown client is refused before anything is read for it.
         if let Err(error) = self.store.guard.load().check_known(&caller) {
-            return Err(self.store.refuse(error.into()).await);
+            return Err(self.store.refuse(error).await);
         }
         let revoke = Command::Revoke { id, expired: false };
         let answer = self.store.propose(caller, revoke, 64).await?;
@@ -240,7 +240,7 @@ impl<R: Rows> LeaseService<R> {
         // They are in memory twice when the answer is encoded.
         charge(2 * info.iter().flat_map(|info| &info.keys).map(Bytes::len).sum::<usize>())?;
         if self.store.guard.is_enabled() {
-            self.store.guard.load().check_known(&caller).map_err(Error::from)?;
+            self.store.guard.load().check_known(&caller)?;
             let keys = info.iter().flat_map(|info| info.keys.iter().cloned());
             self.check_read(&caller, || keys).await?;
         }
@@ -272,13 +272,13 @@ impl<R: Rows> LeaseService<R> {
         let ids: Vec<LeaseId> = self.store.state.leases().ids().collect();
         if self.store.guard.is_enabled() {
             let caller = caller_of(&request);
-            self.store.guard.load().check_known(&caller).map_err(Error::from)?;
+            self.store.guard.load().check_known(&caller)?;
             // As in etcd: who may not read a key of one lease sees none.
             let is_admin = self.store.guard.load().check_admin(&caller).is_ok();
             for id in ids.iter().filter(|_| !is_admin) {
                 let check = |page: Vec<Bytes>| self.store.guard.load().check_lease(&caller, Access::Read, || page);
                 if let Err(error) = check_lease_keys(&self.store, *id, check).await {
-                    return Err(self.store.refuse(error.into()).await);
+                    return Err(self.store.refuse(error).await);
                 }
             }
         }
@@ -301,7 +301,7 @@ impl<R: Rows> LeaseService<R> {
         let checked = self.store.guard.load().check_lease(caller, Access::Read, attached);
         match checked {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.store.refuse(error.into()).await),
+            Err(error) => Err(self.store.refuse(error).await),
         }
     }
 
@@ -354,8 +354,8 @@ const PAGE: usize = 1_000;
 async fn check_lease_keys<R: Rows>(
     store: &ApiContext<R>,
     id: LeaseId,
-    check: impl Fn(Vec<Bytes>) -> Result<(), AuthError>,
-) -> Result<(), AuthError> {
+    check: impl Fn(Vec<Bytes>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut last: Option<Bytes> = None;
     loop {
         let page = store.state.leases().attached_behind(id, last.as_ref(), PAGE);

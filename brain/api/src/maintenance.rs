@@ -155,7 +155,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         let _turn = self.hashes.turn().await?;
         let view = self.store.view()?;
         let asked = request.get_ref().revision;
-        let at = view.resolve(asked).map_err(super::context::to_status)?;
+        let at = view.resolve(asked)?;
         let _timer = self.store.metrics.mvcc.hash_rev.start_timer();
         let hash = hash(&view, at).await.map_err(|error| self.store.rows_failed(&error))?;
         Ok(Response::new(pb::HashKvResponse {

@@ -1,17 +1,15 @@
-//! Etcd's errors: the only place where an error becomes a gRPC status.
+//! Etcd's errors, for all crates: the only place where one becomes a gRPC status.
 //!
 //! Clients compare both code and text, so both are exactly etcd's. The test lists every pair a second time.
 
 use tonic::{Code, Status};
-
-use crate::types::AuthError;
 
 /// One of etcd's errors. It converts into [`Status`], and displays as its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Error {
     /// A put, delete or compare names no key.
     EmptyKey,
-    /// A put with `ignore_value` or `ignore_lease` of a key that does not exist.
+    /// A put with `ignore_value` or `ignore_lease` is of a key that does not exist.
     KeyNotFound,
     /// A put with `ignore_value` carries a value.
     ValueProvided,
@@ -29,7 +27,7 @@ pub enum Error {
     Compacted,
     /// The revision does not exist yet.
     FutureRev,
-    /// The quota is used up, or the NOSPACE alarm is raised.
+    /// The quota is used up, the disk is full, or the NOSPACE alarm is raised.
     NoSpace,
     /// The lease does not exist, or has expired.
     LeaseNotFound,
@@ -48,26 +46,34 @@ pub enum Error {
     LearnerNotReady,
     TooManyLearners,
     ClusterIdMismatch,
-    /// The request is longer than `--max-request-bytes`.
+    /// The request is longer than `--max-request-bytes`, or larger than one evaluation allows.
     RequestTooLarge,
     /// The queue of the writer is full.
     TooManyRequests,
+    /// Permissions are checked only if there is a user root.
     RootUserNotExist,
+    /// The user root needs the role root.
     RootRoleNotExist,
     UserAlreadyExist,
+    /// A user without a name, or a request without a user.
     UserEmpty,
     UserNotFound,
     RoleAlreadyExist,
     RoleNotFound,
     RoleEmpty,
+    /// The user or the password is wrong.
     AuthFailed,
+    /// A grant without a permission.
     PermissionNotGiven,
     PermissionDenied,
     RoleNotGranted,
     PermissionNotGranted,
     AuthNotEnabled,
+    /// The token is unknown or has expired.
     InvalidAuthToken,
+    /// The user and the role root stay while permissions are checked; a permission needs a range.
     InvalidAuthMgmt,
+    /// Users or roles changed since the caller was identified.
     AuthOldRevision,
     /// A password was given for a user that has none.
     NoPasswordUser,
@@ -77,12 +83,12 @@ pub enum Error {
     TokenVerifyOnly,
     /// The client requires a leader (metadata `hasleader`) and there is none.
     NoLeader,
-    /// Only the leader can do this.
+    /// Only the leader can do this; the request had no effect. Members send it to each other, and ask the next leader.
     NotLeader,
     /// The read was not confirmed before leadership moved: try again.
     LeaderChanged,
     NotCapable,
-    /// The server is stopping.
+    /// The server is stopping; the request had no effect.
     Stopped,
     /// The outcome is unknown: the request has been applied completely or not at all.
     Timeout,
@@ -286,31 +292,6 @@ impl std::error::Error for Error {}
 impl From<Error> for Status {
     fn from(error: Error) -> Status {
         error.status()
-    }
-}
-
-impl From<AuthError> for Error {
-    fn from(error: AuthError) -> Error {
-        match error {
-            AuthError::RootUserNotFound => Error::RootUserNotExist,
-            AuthError::RootRoleNotGranted => Error::RootRoleNotExist,
-            AuthError::UserExists => Error::UserAlreadyExist,
-            AuthError::UserEmpty => Error::UserEmpty,
-            AuthError::UserNotFound => Error::UserNotFound,
-            AuthError::RoleExists => Error::RoleAlreadyExist,
-            AuthError::RoleNotFound => Error::RoleNotFound,
-            AuthError::RoleEmpty => Error::RoleEmpty,
-            AuthError::PermissionNotGiven => Error::PermissionNotGiven,
-            AuthError::Failed => Error::AuthFailed,
-            AuthError::NoPasswordUser => Error::NoPasswordUser,
-            AuthError::PermissionDenied => Error::PermissionDenied,
-            AuthError::RoleNotGranted => Error::RoleNotGranted,
-            AuthError::PermissionNotGranted => Error::PermissionNotGranted,
-            AuthError::NotEnabled => Error::AuthNotEnabled,
-            AuthError::OldRevision => Error::AuthOldRevision,
-            AuthError::InvalidToken => Error::InvalidAuthToken,
-            AuthError::InvalidManagement => Error::InvalidAuthMgmt,
-        }
     }
 }
 

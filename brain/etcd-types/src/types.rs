@@ -1,4 +1,4 @@
-//! The types that all modules share: revisions, leases, keys with their values, events, and the errors of the store.
+//! The types that all modules share: revisions, leases, keys with their values, and events.
 
 use std::sync::Arc;
 
@@ -92,109 +92,6 @@ pub struct Committed {
     pub revision: Revision,
     /// At most one event for each key.
     pub events: Vec<Event>,
-}
-
-/// The reason why a request was refused or failed, one variant for each status that a client gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// The revision was compacted.
-    #[error("required revision has been compacted")]
-    Compacted,
-    /// The revision does not exist yet.
-    #[error("required revision is a future revision")]
-    FutureRevision,
-    /// A put keeps the value or lease of a key that does not exist.
-    #[error("key not found")]
-    KeyNotFound,
-    /// There is no such lease.
-    #[error("requested lease not found")]
-    LeaseNotFound,
-    /// The id of a new lease is already used.
-    #[error("lease already exists")]
-    LeaseExists,
-    /// The quota is used up or the disk is full.
-    #[error("database space exceeded")]
-    NoSpace,
-    /// The request is larger than one evaluation allows.
-    #[error("request is too large")]
-    TooLarge,
-    /// The writer's queue is full.
-    #[error("too many requests")]
-    TooManyRequests,
-    /// The outcome is unknown: the request has been applied completely or not at all.
-    #[error("request timed out")]
-    Timeout,
-    /// This member does not lead; the request had no effect.
-    #[error("not leader")]
-    NotLeader,
-    /// The server is stopping; the request had no effect.
-    #[error("server stopped")]
-    Stopped,
-    /// Stored data is damaged.
-    #[error("corrupt data")]
-    Corrupt,
-    /// Users and roles do not allow it.
-    #[error(transparent)]
-    Auth(#[from] AuthError),
-}
-
-/// The reason why users and roles do not allow a request, or cannot be changed so. The texts are etcd's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AuthError {
-    /// Permissions are checked only if there is a user root.
-    #[error("auth: root user does not exist")]
-    RootUserNotFound,
-    /// The user root needs the role root.
-    #[error("auth: root user does not have root role")]
-    RootRoleNotGranted,
-    /// There is a user of this name.
-    #[error("auth: user already exists")]
-    UserExists,
-    /// A user without a name, or a request without a user.
-    #[error("auth: user name is empty")]
-    UserEmpty,
-    /// There is no such user.
-    #[error("auth: user not found")]
-    UserNotFound,
-    /// There is a role of this name.
-    #[error("auth: role already exists")]
-    RoleExists,
-    /// There is no such role.
-    #[error("auth: role not found")]
-    RoleNotFound,
-    /// A role without a name.
-    #[error("auth: role name is empty")]
-    RoleEmpty,
-    /// A grant without a permission.
-    #[error("auth: permission not given")]
-    PermissionNotGiven,
-    /// The user or the password is wrong.
-    #[error("auth: authentication failed, invalid user ID or password")]
-    Failed,
-    /// A password was given for a user that has none.
-    #[error("auth: authentication failed, password was given for no password user")]
-    NoPasswordUser,
-    /// It is not permitted to the user.
-    #[error("auth: permission denied")]
-    PermissionDenied,
-    /// The user does not have the role.
-    #[error("auth: role is not granted to the user")]
-    RoleNotGranted,
-    /// The role does not have the permission.
-    #[error("auth: permission is not granted to the role")]
-    PermissionNotGranted,
-    /// Permissions are not checked.
-    #[error("auth: authentication is not enabled")]
-    NotEnabled,
-    /// Users or roles changed since the caller was identified.
-    #[error("auth: revision in header is old")]
-    OldRevision,
-    /// The token is unknown or has expired.
-    #[error("auth: invalid auth token")]
-    InvalidToken,
-    /// The user and the role root stay while permissions are checked; a permission needs a range.
-    #[error("auth: invalid auth management")]
-    InvalidManagement,
 }
 
 /// The user that a request was identified as.

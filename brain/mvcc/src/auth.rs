@@ -11,7 +11,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::op::{Compare, Op, PutOp, Span, TxnOp};
-use etcd_types::types::{AuthError, Caller, LeaseId};
+use etcd_types::errors::Error;
+use etcd_types::types::{Caller, LeaseId};
 
 pub use change::{AUTH_ROW, AuthChange, AuthRow, RoleChange, UserChange};
 pub use permissions::{Access, Permission, RangePermissions};
@@ -127,17 +128,17 @@ impl Auth {
     /// A user.
     ///
     /// # Errors
-    /// [`AuthError::UserNotFound`].
-    pub fn user(&self, name: &str) -> Result<&Arc<User>, AuthError> {
-        self.users.get(name).ok_or(AuthError::UserNotFound)
+    /// [`Error::UserNotFound`].
+    pub fn user(&self, name: &str) -> Result<&Arc<User>, Error> {
+        self.users.get(name).ok_or(Error::UserNotFound)
     }
 
     /// A role.
     ///
     /// # Errors
-    /// [`AuthError::RoleNotFound`].
-    pub fn role(&self, name: &str) -> Result<&Arc<Role>, AuthError> {
-        self.roles.get(name).ok_or(AuthError::RoleNotFound)
+    /// [`Error::RoleNotFound`].
+    pub fn role(&self, name: &str) -> Result<&Arc<Role>, Error> {
+        self.roles.get(name).ok_or(Error::RoleNotFound)
     }
 
     /// Makes the version after a change.
@@ -189,10 +190,10 @@ impl Auth {
     /// Checks that the caller is known at all (etcd's `requireAuthInfo`).
     ///
     /// # Errors
-    /// [`AuthError::UserEmpty`].
-    pub fn check_known(&self, caller: &Caller) -> Result<(), AuthError> {
+    /// [`Error::UserEmpty`].
+    pub fn check_known(&self, caller: &Caller) -> Result<(), Error> {
         match caller {
-            Caller::Anonymous if self.enabled => Err(AuthError::UserEmpty),
+            Caller::Anonymous if self.enabled => Err(Error::UserEmpty),
             _ => Ok(()),
         }
     }
@@ -200,29 +201,29 @@ impl Auth {
     /// Checks that everything is permitted to the caller.
     ///
     /// # Errors
-    /// [`AuthError::UserEmpty`], [`AuthError::UserNotFound`], [`AuthError::PermissionDenied`].
-    pub fn check_admin(&self, caller: &Caller) -> Result<(), AuthError> {
+    /// [`Error::UserEmpty`], [`Error::UserNotFound`], [`Error::PermissionDenied`].
+    pub fn check_admin(&self, caller: &Caller) -> Result<(), Error> {
         if !self.enabled {
             return Ok(());
         }
         let user = match caller {
             Caller::Server => return Ok(()),
             Caller::User(user) if !user.name.is_empty() => user,
-            Caller::User(_) | Caller::Anonymous => return Err(AuthError::UserEmpty),
+            Caller::User(_) | Caller::Anonymous => return Err(Error::UserEmpty),
         };
         if self.user(&user.name)?.is_root() {
             Ok(())
         } else {
-            Err(AuthError::PermissionDenied)
+            Err(Error::PermissionDenied)
         }
     }
 
     /// Checks that the caller may access all keys of a span.
     ///
     /// # Errors
-    /// [`AuthError::UserEmpty`]; [`AuthError::OldRevision`] if the caller was identified before the last change of users or roles;
-    /// [`AuthError::PermissionDenied`].
-    pub fn check(&self, caller: &Caller, access: Access, span: &Span) -> Result<(), AuthError> {
+    /// [`Error::UserEmpty`]; [`Error::AuthOldRevision`] if the caller was identified before the last change of users or roles;
+    /// [`Error::PermissionDenied`].
+    pub fn check(&self, caller: &Caller, access: Access, span: &Span) -> Result<(), Error> {
         if !self.enabled {
             return Ok(());
         }
@@ -230,16 +231,16 @@ impl Auth {
             Caller::Server => return Ok(()),
             // As in etcd, whose requests without a user have revision 0.
             Caller::User(user) if user.revision > 0 => user,
-            Caller::User(_) | Caller::Anonymous => return Err(AuthError::UserEmpty),
+            Caller::User(_) | Caller::Anonymous => return Err(Error::UserEmpty),
         };
         if caller.revision < self.revision {
-            return Err(AuthError::OldRevision);
+            return Err(Error::AuthOldRevision);
         }
-        let user = self.users.get(&caller.name).ok_or(AuthError::PermissionDenied)?;
+        let user = self.users.get(&caller.name).ok_or(Error::PermissionDenied)?;
         if user.is_root() || self.ranges_of(&caller.name, user).permit(access, span) {
             Ok(())
         } else {
-            Err(AuthError::PermissionDenied)
+            Err(Error::PermissionDenied)
         }
     }
 
@@ -264,7 +265,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check`].
-    pub fn check_op(&self, caller: &Caller, op: &Op, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+    pub fn check_op(&self, caller: &Caller, op: &Op, attached: &mut Attached<'_>) -> Result<(), Error> {
         if !self.enabled {
             return Ok(());
         }
@@ -286,7 +287,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check`].
-    pub fn check_txn(&self, caller: &Caller, txn: &TxnOp, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+    pub fn check_txn(&self, caller: &Caller, txn: &TxnOp, attached: &mut Attached<'_>) -> Result<(), Error> {
         for Compare { span, .. } in &txn.compares {
             self.check(caller, Access::Read, span)?;
         }
@@ -296,7 +297,7 @@ impl Auth {
         Ok(())
     }
 
-    fn check_put(&self, caller: &Caller, put: &PutOp, attached: &mut Attached<'_>) -> Result<(), AuthError> {
+    fn check_put(&self, caller: &Caller, put: &PutOp, attached: &mut Attached<'_>) -> Result<(), Error> {
         let span = Span::key(put.key.clone());
         self.check(caller, Access::Write, &span)?;
         if put.lease != LeaseId::NONE {
@@ -317,7 +318,7 @@ impl Auth {
         caller: &Caller,
         access: Access,
         attached: impl FnOnce() -> K,
-    ) -> Result<(), AuthError> {
+    ) -> Result<(), Error> {
         if self.check_admin(caller).is_ok() {
             return Ok(());
         }
@@ -329,7 +330,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check_admin`].
-    pub fn check_get_user(&self, caller: &Caller, name: &str) -> Result<(), AuthError> {
+    pub fn check_get_user(&self, caller: &Caller, name: &str) -> Result<(), Error> {
         match (self.check_admin(caller), caller) {
             (Err(_), Caller::User(user)) if user.name == name => Ok(()),
             // etcd compares the names before it looks whether there is one.
@@ -342,7 +343,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check_admin`].
-    pub fn check_get_role(&self, caller: &Caller, role: &str) -> Result<(), AuthError> {
+    pub fn check_get_role(&self, caller: &Caller, role: &str) -> Result<(), Error> {
         match (self.check_admin(caller), caller) {
             (Err(_), Caller::User(user)) if self.users.get(&user.name).is_some_and(|user| user.has_role(role)) => {
                 Ok(())

@@ -26,7 +26,8 @@ use crate::lease::Leases;
 use crate::memtable;
 use crate::memtable::MemtableSet;
 use engine::rows::{Order, RowsError, Snapshot};
-use etcd_types::types::{Error, KeyValue, LeaseId, Prev, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::{KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 
 /// Rows that are examined before other tasks have their turn.
@@ -300,7 +301,7 @@ impl<'a> Evaluator<'a> {
     async fn pause(&mut self, rows: usize) -> Result<(), Error> {
         self.yield_after(rows.max(1)).await;
         if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
-            return Err(Error::TooLarge);
+            return Err(Error::RequestTooLarge);
         }
         Ok(())
     }
@@ -364,7 +365,7 @@ impl<'a> Evaluator<'a> {
             match op {
                 Op::Range(range) => match range.revision {
                     0 => {}
-                    revision if revision > self.head.revision => return Err(Error::FutureRevision.into()),
+                    revision if revision > self.head.revision => return Err(Error::FutureRev.into()),
                     revision if revision < self.head.compacted => return Err(Error::Compacted.into()),
                     _ => {}
                 },

@@ -22,7 +22,8 @@ use super::view::{View, ViewError};
 use crate::key_filter::KeyHash;
 use crate::memtable::MemtableSet;
 use engine::rows::Snapshot;
-use etcd_types::types::{Error, KeyValue, Prev, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::{KeyValue, Prev, Revision};
 
 mod budget;
 
@@ -283,7 +284,7 @@ impl Needs {
             match result {
                 Ok(result) => drop(more.ranges.insert(range, result)),
                 // Known when it is evaluated, if that branch is taken.
-                Err(ViewError::Refused(Error::Compacted | Error::FutureRevision)) => {}
+                Err(ViewError::Refused(Error::Compacted | Error::FutureRev)) => {}
                 Err(error) => return Err(error),
             }
             fetched.extend(&newest());

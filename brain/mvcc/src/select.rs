@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::op::{RangeOp, RangeResult, SortOrder, SortTarget};
-use etcd_types::types::{Error, KeyValue, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::{KeyValue, Revision};
 
 /// Pairs that are sorted at once. More take so long that others would wait for the thread.
 const AT_ONCE: usize = 16_384;

@@ -17,7 +17,8 @@ use super::select::select;
 use crate::keys;
 use crate::memtable::{MemtableSet, Version};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
-use etcd_types::types::{Error, KeyValue, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::{KeyValue, Revision};
 use runtime::budget::Meter;
 
 pub use cursor::Cursor;
@@ -66,11 +67,11 @@ pub enum ViewError {
 }
 
 impl<S: Snapshot> View<S> {
-    /// Returns the revision that a request for `revision` reads at, or [`Error::FutureRevision`] or [`Error::Compacted`].
+    /// Returns the revision that a request for `revision` reads at, or [`Error::FutureRev`] or [`Error::Compacted`].
     pub fn resolve(&self, revision: Revision) -> Result<Revision, Error> {
         let at = if revision <= 0 { self.revision } else { revision };
         match at {
-            _ if at > self.revision => Err(Error::FutureRevision),
+            _ if at > self.revision => Err(Error::FutureRev),
             _ if at < self.compacted => Err(Error::Compacted),
             _ => Ok(at),
         }

@@ -10,7 +10,8 @@ use engine::hooked::{HookedLog, HookedRows, LogHooks, RowsHooks};
 use engine::log::{Log, MemLog, Slot};
 use engine::rows::mem::MemRows;
 use engine::rows::{Change, Rows, RowsError, Step};
-use etcd_types::types::{Caller, Error};
+use etcd_types::errors::Error;
+use etcd_types::types::Caller;
 use mvcc::auth::{AuthRequest, Permission};
 use store::alarm::CORRUPT;
 use store::sequencer::command::Request as Command;
@@ -522,7 +523,7 @@ async fn users_and_roles_grow_up_to_a_limit_and_can_be_deleted_then() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, Error::TooLarge), "{refused:?}");
+    assert!(matches!(refused, Error::RequestTooLarge), "{refused:?}");
     assert!((200..300).contains(&roles), "{roles} roles");
     for _ in 0..2 {
         change(AuthRequest::DeleteRole(name(0))).await.unwrap();

@@ -17,7 +17,7 @@ use cluster::forward::{LeaderRouter, Role};
 use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
-use etcd_types::types::{AuthError, Caller, Identity};
+use etcd_types::types::{Caller, Identity};
 use mvcc::auth::{Access, Auth};
 use mvcc::op::Span;
 use store::auth::SharedAuth;
@@ -189,13 +189,13 @@ impl Guard {
     /// Identifies a client by its token, or else by its certificate.
     ///
     /// # Errors
-    /// [`AuthError::InvalidToken`].
-    pub fn identify(&self, credentials: &Credentials) -> Result<Caller, AuthError> {
+    /// [`Error::InvalidAuthToken`].
+    pub fn identify(&self, credentials: &Credentials) -> Result<Caller, Error> {
         if !self.is_enabled() {
             return Ok(Caller::Anonymous);
         }
         let identity = match credentials.token() {
-            Some(token) => Some(self.identify_by_token(token).ok_or(AuthError::InvalidToken)?),
+            Some(token) => Some(self.identify_by_token(token).ok_or(Error::InvalidAuthToken)?),
             None if self.authenticator.client_cert_auth => credentials.common_name().map(|name| Identity {
                 name,
                 revision: self.load().revision(),
@@ -209,9 +209,9 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Guard::identify`].
-    pub async fn identify_soon(&self, credentials: &Credentials) -> Result<Caller, AuthError> {
+    pub async fn identify_soon(&self, credentials: &Credentials) -> Result<Caller, Error> {
         match (self.identify(credentials), credentials.slot()) {
-            (Err(AuthError::InvalidToken), Some(slot)) if (self.wait_applied)(slot).await => self.identify(credentials),
+            (Err(Error::InvalidAuthToken), Some(slot)) if (self.wait_applied)(slot).await => self.identify(credentials),
             (identified, _) => identified,
         }
     }
@@ -247,8 +247,8 @@ impl Guard {
     pub fn check(
         &self,
         credentials: &Credentials,
-        check: impl FnOnce(&Auth, &Caller) -> Result<(), AuthError>,
-    ) -> Result<(), AuthError> {
+        check: impl FnOnce(&Auth, &Caller) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         if !self.is_enabled() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ impl Guard {
     ///
     /// # Errors
     /// As [`Guard::check`].
-    pub fn check_read(&self, credentials: &Credentials, span: &Span) -> Result<(), AuthError> {
+    pub fn check_read(&self, credentials: &Credentials, span: &Span) -> Result<(), Error> {
         self.check(credentials, |auth, caller| auth.check(caller, Access::Read, span))
     }
 }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(guard.identify_soon(&credentials).await, Ok(Caller::Anonymous));
         state.auth().apply(&enabled());
         // In vain, if the record does not come.
-        assert_eq!(guard.identify_soon(&credentials).await, Err(AuthError::InvalidToken));
+        assert_eq!(guard.identify_soon(&credentials).await, Err(Error::InvalidAuthToken));
         let comes = async {
             tokio::task::yield_now().await;
             state.auth().add_token(&Token {
@@ -323,6 +323,6 @@ mod tests {
         request.metadata_mut().insert("token", "other.99".parse().unwrap());
         let began = Instant::now();
         let liar = guard.identify_soon(&Credentials::of(&request)).await;
-        assert_eq!((liar, began.elapsed()), (Err(AuthError::InvalidToken), Duration::ZERO));
+        assert_eq!((liar, began.elapsed()), (Err(Error::InvalidAuthToken), Duration::ZERO));
     }
 }

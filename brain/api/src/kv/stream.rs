@@ -14,7 +14,7 @@ use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
 
-use crate::context::{ApiContext, Permit, to_status};
+use crate::context::{ApiContext, Permit};
 use crate::response::key_value;
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
@@ -46,7 +46,7 @@ pub(super) fn open<R: Rows>(
     op: RangeOp,
     (meter, permit): (Meter, Permit),
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
-    let at = view.resolve(op.revision).map_err(to_status)?;
+    let at = view.resolve(op.revision)?;
     Ok(try_stream! {
         let header = Some(store.header(view.revision));
         let limit = usize::try_from(op.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
@@ -94,7 +94,7 @@ fn pair(mut kv: KeyValue, keys_only: bool) -> mvccpb::KeyValue {
 /// Returns the newest view, if it still has a revision.
 fn newest<R: Rows>(store: &ApiContext<R>, at: Revision) -> Result<Arc<View<R::Snapshot>>, Status> {
     let view = store.view()?;
-    view.resolve(at).map_err(to_status)?;
+    view.resolve(at)?;
     Ok(view)
 }
 
@@ -115,7 +115,7 @@ async fn page<R: Rows>(
             Some(page) if page.is_empty() => continue,
             page => page.unwrap_or_default(),
         };
-        charge(meter, &page, values).map_err(to_status)?;
+        charge(meter, &page, values)?;
         let page = cursor.load(page).await.map_err(failed)?;
         let rest = match cursor.rest() {
             Some(rest) if has_pairs(&view, &rest, at).await.map_err(failed)? => Some(rest),

@@ -3,7 +3,7 @@
 use super::change::{AuthChange, RoleChange, UserChange};
 use super::{Auth, Permission, ROOT_ROLE, ROOT_USER, Role, User};
 use bytes::Bytes;
-use etcd_types::types::AuthError;
+use etcd_types::errors::Error;
 
 /// A change that a client requests. Passwords are hashed before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Auth {
     ///
     /// # Errors
     /// etcd's for this request.
-    pub fn evaluate(&self, request: AuthRequest) -> Result<Option<AuthChange>, AuthError> {
+    pub fn evaluate(&self, request: AuthRequest) -> Result<Option<AuthChange>, Error> {
         let changed = match request {
             AuthRequest::Enable if self.enabled => return Ok(None),
             AuthRequest::Enable => return self.enable().map(Some),
@@ -83,8 +83,8 @@ impl Auth {
                 enabled: false,
                 ..self.next()
             },
-            AuthRequest::AddUser(name, _) if name.is_empty() => return Err(AuthError::UserEmpty),
-            AuthRequest::AddUser(name, _) if self.users.contains_key(&name) => return Err(AuthError::UserExists),
+            AuthRequest::AddUser(name, _) if name.is_empty() => return Err(Error::UserEmpty),
+            AuthRequest::AddUser(name, _) if self.users.contains_key(&name) => return Err(Error::UserAlreadyExist),
             AuthRequest::AddUser(name, password) => {
                 let user = User {
                     no_password: password.is_none(),
@@ -94,7 +94,7 @@ impl Auth {
                 self.with_user(name, Some(user))
             }
             AuthRequest::DeleteUser(name) if self.enabled && name == ROOT_USER => {
-                return Err(AuthError::InvalidManagement);
+                return Err(Error::InvalidAuthMgmt);
             }
             AuthRequest::DeleteUser(name) => {
                 self.user(&name)?;
@@ -105,7 +105,7 @@ impl Auth {
                 let password = if user.no_password {
                     Bytes::new()
                 } else {
-                    password.ok_or(AuthError::NoPasswordUser)?
+                    password.ok_or(Error::NoPasswordUser)?
                 };
                 self.with_user(name, Some(User { password, ..user }))
             }
@@ -121,16 +121,16 @@ impl Auth {
             }
             AuthRequest::RevokeRole { user: name, role } => {
                 if self.enabled && name == ROOT_USER && role == ROOT_ROLE {
-                    return Err(AuthError::InvalidManagement);
+                    return Err(Error::InvalidAuthMgmt);
                 }
                 let user = self.user(&name)?.without_role(&role);
-                self.with_user(name, Some(user.ok_or(AuthError::RoleNotGranted)?))
+                self.with_user(name, Some(user.ok_or(Error::RoleNotGranted)?))
             }
-            AuthRequest::AddRole(name) if name.is_empty() => return Err(AuthError::RoleEmpty),
-            AuthRequest::AddRole(name) if self.roles.contains_key(&name) => return Err(AuthError::RoleExists),
+            AuthRequest::AddRole(name) if name.is_empty() => return Err(Error::RoleEmpty),
+            AuthRequest::AddRole(name) if self.roles.contains_key(&name) => return Err(Error::RoleAlreadyExist),
             AuthRequest::AddRole(name) => self.with_role(name, Some(Role::default())),
             AuthRequest::DeleteRole(name) if self.enabled && name == ROOT_ROLE => {
-                return Err(AuthError::InvalidManagement);
+                return Err(Error::InvalidAuthMgmt);
             }
             AuthRequest::DeleteRole(name) => {
                 self.role(&name)?;
@@ -147,9 +147,9 @@ impl Auth {
                 }
             }
             AuthRequest::GrantPermission(name, permission) => {
-                let permission = permission.ok_or(AuthError::PermissionNotGiven)?;
+                let permission = permission.ok_or(Error::PermissionNotGiven)?;
                 if !permission.is_valid() {
-                    return Err(AuthError::InvalidManagement);
+                    return Err(Error::InvalidAuthMgmt);
                 }
                 let role = self.role(&name)?.with(permission);
                 self.with_role(name, Some(role))
@@ -160,17 +160,17 @@ impl Auth {
                 range_end,
             } => {
                 let role = self.role(&name)?.without(&key, &range_end);
-                self.with_role(name, Some(role.ok_or(AuthError::PermissionNotGranted)?))
+                self.with_role(name, Some(role.ok_or(Error::PermissionNotGranted)?))
             }
         };
         Ok(Some(changed))
     }
 
     /// As in etcd, this is no change of the revision.
-    fn enable(&self) -> Result<AuthChange, AuthError> {
-        let root = self.user(ROOT_USER).map_err(|_| AuthError::RootUserNotFound)?;
+    fn enable(&self) -> Result<AuthChange, Error> {
+        let root = self.user(ROOT_USER).map_err(|_| Error::RootUserNotExist)?;
         if !root.is_root() {
-            return Err(AuthError::RootRoleNotGranted);
+            return Err(Error::RootRoleNotExist);
         }
         Ok(AuthChange {
             enabled: true,

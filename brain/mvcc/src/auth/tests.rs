@@ -26,7 +26,7 @@ const WRITE: i32 = 1;
 const BOTH: i32 = permissions::READWRITE;
 
 /// Evaluates a request and applies the change.
-fn ask(auth: &mut Auth, request: AuthRequest) -> Result<bool, AuthError> {
+fn ask(auth: &mut Auth, request: AuthRequest) -> Result<bool, Error> {
     let change = auth.evaluate(request)?;
     if let Some(change) = &change {
         auth.apply(change);
@@ -130,17 +130,14 @@ fn callers_without_the_newest_revision_are_refused() {
     let mut auth = guarded(&[permission(READ, "a", "")]);
     let (known, key) = (user(&auth, "u"), span("a", ""));
     assert_eq!(auth.check(&known, Access::Read, &key), Ok(()));
-    assert_eq!(
-        auth.check(&known, Access::Write, &key),
-        Err(AuthError::PermissionDenied)
-    );
+    assert_eq!(auth.check(&known, Access::Write, &key), Err(Error::PermissionDenied));
     assert_eq!(
         auth.check(&Caller::Anonymous, Access::Read, &key),
-        Err(AuthError::UserEmpty)
+        Err(Error::UserEmpty)
     );
     assert_eq!(auth.check(&Caller::Server, Access::Write, &key), Ok(()));
     ask(&mut auth, add_user("v")).unwrap();
-    assert_eq!(auth.check(&known, Access::Read, &key), Err(AuthError::OldRevision));
+    assert_eq!(auth.check(&known, Access::Read, &key), Err(Error::AuthOldRevision));
     ask(&mut auth, AuthRequest::Disable).unwrap();
     assert_eq!(auth.check(&Caller::Anonymous, Access::Write, &key), Ok(()));
 }
@@ -232,9 +229,9 @@ fn operations_of_both_branches_need_permission() {
 fn root_stays_while_permissions_are_checked() {
     let mut auth = Auth::default();
     assert_eq!(auth.revision(), 1);
-    assert_eq!(ask(&mut auth, AuthRequest::Enable), Err(AuthError::RootUserNotFound));
+    assert_eq!(ask(&mut auth, AuthRequest::Enable), Err(Error::RootUserNotExist));
     ask(&mut auth, add_user("root")).unwrap();
-    assert_eq!(ask(&mut auth, AuthRequest::Enable), Err(AuthError::RootRoleNotGranted));
+    assert_eq!(ask(&mut auth, AuthRequest::Enable), Err(Error::RootRoleNotExist));
     // The role root need not exist to be granted.
     assert_eq!(ask(&mut auth, grant("root", "root")), Ok(true));
     assert_eq!(ask(&mut auth, grant("root", "root")), Ok(false));
@@ -248,11 +245,11 @@ fn root_stays_while_permissions_are_checked() {
         AuthRequest::DeleteRole("root".to_owned()),
         revoke("root", "root"),
     ] {
-        assert_eq!(ask(&mut auth, request), Err(AuthError::InvalidManagement));
+        assert_eq!(ask(&mut auth, request), Err(Error::InvalidAuthMgmt));
     }
     let root = user(&auth, "root");
     assert_eq!(auth.check_admin(&root), Ok(()));
-    assert_eq!(auth.check_admin(&Caller::Anonymous), Err(AuthError::UserEmpty));
+    assert_eq!(auth.check_admin(&Caller::Anonymous), Err(Error::UserEmpty));
     ask(&mut auth, AuthRequest::Disable).unwrap();
     assert_eq!(ask(&mut auth, AuthRequest::Disable), Ok(false));
     assert_eq!(auth.revision(), before + 1);
@@ -271,38 +268,35 @@ fn changes_are_refused_as_by_etcd() {
     };
     let name = str::to_owned;
     for (request, error) in [
-        (add_user(""), AuthError::UserEmpty),
-        (add_user("u"), AuthError::UserExists),
-        (AuthRequest::DeleteUser(name("v")), AuthError::UserNotFound),
+        (add_user(""), Error::UserEmpty),
+        (add_user("u"), Error::UserAlreadyExist),
+        (AuthRequest::DeleteUser(name("v")), Error::UserNotFound),
         (
             AuthRequest::ChangePassword(name("v"), Some(text("hash"))),
-            AuthError::UserNotFound,
+            Error::UserNotFound,
         ),
-        (AuthRequest::ChangePassword(name("u"), None), AuthError::NoPasswordUser),
-        (grant("v", "r"), AuthError::UserNotFound),
-        (grant("u", "s"), AuthError::RoleNotFound),
-        (revoke("v", "r"), AuthError::UserNotFound),
-        (revoke("u", "s"), AuthError::RoleNotGranted),
-        (AuthRequest::AddRole(name("")), AuthError::RoleEmpty),
-        (AuthRequest::AddRole(name("r")), AuthError::RoleExists),
-        (AuthRequest::DeleteRole(name("s")), AuthError::RoleNotFound),
-        (
-            AuthRequest::GrantPermission(name("r"), None),
-            AuthError::PermissionNotGiven,
-        ),
+        (AuthRequest::ChangePassword(name("u"), None), Error::NoPasswordUser),
+        (grant("v", "r"), Error::UserNotFound),
+        (grant("u", "s"), Error::RoleNotFound),
+        (revoke("v", "r"), Error::UserNotFound),
+        (revoke("u", "s"), Error::RoleNotGranted),
+        (AuthRequest::AddRole(name("")), Error::RoleEmpty),
+        (AuthRequest::AddRole(name("r")), Error::RoleAlreadyExist),
+        (AuthRequest::DeleteRole(name("s")), Error::RoleNotFound),
+        (AuthRequest::GrantPermission(name("r"), None), Error::PermissionNotGiven),
         (
             AuthRequest::GrantPermission(name("s"), Some(permission(READ, "a", ""))),
-            AuthError::RoleNotFound,
+            Error::RoleNotFound,
         ),
         (
             AuthRequest::GrantPermission(name("r"), Some(permission(READ, "", ""))),
-            AuthError::InvalidManagement,
+            Error::InvalidAuthMgmt,
         ),
         (
             AuthRequest::GrantPermission(name("r"), Some(permission(READ, "b", "a"))),
-            AuthError::InvalidManagement,
+            Error::InvalidAuthMgmt,
         ),
-        (of_role("a", ""), AuthError::PermissionNotGranted),
+        (of_role("a", ""), Error::PermissionNotGranted),
     ] {
         assert_eq!(ask(&mut auth, request.clone()), Err(error), "{request:?}");
     }
@@ -348,11 +342,11 @@ fn users_read_about_themselves_and_their_roles() {
     let auth = guarded(&[]);
     let caller = user(&auth, "u");
     assert_eq!(auth.check_get_user(&caller, "u"), Ok(()));
-    assert_eq!(auth.check_get_user(&caller, "root"), Err(AuthError::PermissionDenied));
+    assert_eq!(auth.check_get_user(&caller, "root"), Err(Error::PermissionDenied));
     assert_eq!(auth.check_get_role(&caller, "r"), Ok(()));
-    assert_eq!(auth.check_get_role(&caller, "root"), Err(AuthError::PermissionDenied));
-    assert_eq!(auth.check_get_role(&Caller::Anonymous, "r"), Err(AuthError::UserEmpty));
-    assert_eq!(auth.check_admin(&user(&auth, "nobody")), Err(AuthError::UserNotFound));
+    assert_eq!(auth.check_get_role(&caller, "root"), Err(Error::PermissionDenied));
+    assert_eq!(auth.check_get_role(&Caller::Anonymous, "r"), Err(Error::UserEmpty));
+    assert_eq!(auth.check_admin(&user(&auth, "nobody")), Err(Error::UserNotFound));
 }
 
 #[test]

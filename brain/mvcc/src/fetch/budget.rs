@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use etcd_types::types::{Error, KeyValue};
+use etcd_types::errors::Error;
+use etcd_types::types::KeyValue;
 
 /// The number of requests that may read at once. Further ones wait.
 const READS: usize = 1_024;
@@ -167,11 +168,11 @@ impl Fetches {
     }
 
     /// Returns the budget for the end of a lease with `keys` keys, once it is its turn: many keys take memory before the first of them is
-    /// read. Returns [`Error::TooLarge`] if they are too many for one request.
+    /// read. Returns [`Error::RequestTooLarge`] if they are too many for one request.
     pub async fn budget_for_lease(&self, share: Share, keys: usize) -> Result<Budget, Error> {
         let mut budget = self.budget(share);
         if keys > budget.pool.largest / ROW {
-            return Err(Error::TooLarge);
+            return Err(Error::RequestTooLarge);
         }
         if keys > FEW_KEYS {
             let turns = &budget.pool.lease_keys[usize::from(keys > MANY_KEYS)];
@@ -205,13 +206,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Charges for rows that were read, and for the bytes of those that are kept. Returns [`Error::TooLarge`] if this request can never be
+    /// Charges for rows that were read, and for the bytes of those that are kept. Returns [`Error::RequestTooLarge`] if this request can never be
     /// evaluated, and [`Error::TooManyRequests`] if others must end first.
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
         if self.rows > ROWS || self.bytes > self.pool.largest {
-            return Err(Error::TooLarge);
+            return Err(Error::RequestTooLarge);
         }
         if self.is_large {
             return Ok(());
@@ -237,7 +238,7 @@ impl Budget {
     pub(super) fn take_again(&mut self, rows: usize) -> Result<(), Error> {
         self.again = self.again.saturating_add(rows);
         if self.again > AGAIN {
-            Err(Error::TooLarge)
+            Err(Error::RequestTooLarge)
         } else {
             Ok(())
         }
@@ -253,7 +254,7 @@ impl Budget {
 
 /// Takes `bytes` bytes at once, or none.
 fn acquire(of: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<(), Error> {
-    let permits = u32::try_from(bytes).map_err(|_| Error::TooLarge)?;
+    let permits = u32::try_from(bytes).map_err(|_| Error::RequestTooLarge)?;
     let permit = of.clone().try_acquire_many_owned(permits);
     let permit = permit.map_err(|_| Error::TooManyRequests)?;
     match held {
@@ -296,7 +297,10 @@ mod tests {
         let refused = |memory, bytes| Fetches::within(memory).budget(Share::Writes).take(1, bytes).err();
         for (memory, most) in [(1 << 20, 32 << 20), (512 << 20, 64 << 20), (1 << 40, 256 << 20)] {
             assert!(refused(memory, most).is_none(), "{memory}");
-            assert!(matches!(refused(memory, most + 1), Some(Error::TooLarge)), "{memory}");
+            assert!(
+                matches!(refused(memory, most + 1), Some(Error::RequestTooLarge)),
+                "{memory}"
+            );
         }
     }
 
@@ -328,7 +332,7 @@ mod tests {
         drop(budget(FEW_KEYS).await.unwrap());
         drop(budget(MANY_KEYS).await.unwrap());
         drop(fetches.budget_for_lease(Share::LeaseEnds, 30_000).await.unwrap());
-        assert!(matches!(budget(2_000_000).await, Err(Error::TooLarge)));
+        assert!(matches!(budget(2_000_000).await, Err(Error::RequestTooLarge)));
         drop(first);
         second.await.unwrap();
     }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::sequencer::command::Handle;
-use etcd_types::types::{Error, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::Revision;
 
 /// The history that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use super::lease::permission::PermittedLeases;
 use crate::alarm::{CORRUPT, NOSPACE};
 use crate::state::State;
 use engine::rows::Rows;
-use etcd_types::types::{AuthError, Caller, Error, LeaseId, Prev, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::{Caller, LeaseId, Prev, Revision};
 use mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
 use mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
 use mvcc::fetch::{Extent, Fetched};
@@ -225,7 +226,7 @@ impl<R: Rows> Builder<R> {
             }
             return Err(Error::Corrupt.into());
         }
-        self.check(caller, &request).map_err(Error::Auth)?;
+        self.check(caller, &request)?;
         let result = match request {
             Request::Auth(request, longest) => self.change_auth(request, longest),
             Request::Token { user, digest, revision } => self.add_token(user, &digest, revision),
@@ -297,7 +298,7 @@ impl<R: Rows> Builder<R> {
     }
 
     /// Checks that users and roles permit a request.
-    fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), AuthError> {
+    fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), Error> {
         if !self.auth.is_enabled() {
             // Keys that are attached from now on are not checked.
             self.permitted.clear();
@@ -342,10 +343,10 @@ impl<R: Rows> Builder<R> {
             return Ok(());
         };
         if longest_value(&change) > longest {
-            return Err(Error::TooLarge);
+            return Err(Error::RequestTooLarge);
         }
         if self.auth.is_too_large(&change) {
-            return Err(Error::TooLarge);
+            return Err(Error::RequestTooLarge);
         }
         // Every member copies them for each change.
         self.work += self.auth.entries();
@@ -357,12 +358,12 @@ impl<R: Rows> Builder<R> {
     /// The caller checks the password once more if users or roles changed since.
     fn add_token(&mut self, user: String, digest: &Digest, revision: u64) -> Result<(), Error> {
         if !self.auth.is_enabled() {
-            return Err(AuthError::NotEnabled.into());
+            return Err(Error::AuthNotEnabled);
         }
         if self.auth.revision() != revision {
-            return Err(AuthError::OldRevision.into());
+            return Err(Error::AuthOldRevision);
         }
-        self.auth.user(&user).map_err(|_| AuthError::Failed)?;
+        self.auth.user(&user).map_err(|_| Error::AuthFailed)?;
         let digest = Bytes::copy_from_slice(digest);
         self.push(Change::Token(Token { user, digest }));
         Ok(())
@@ -373,7 +374,7 @@ impl<R: Rows> Builder<R> {
             return Err(Error::Compacted);
         }
         if revision > self.head.revision {
-            return Err(Error::FutureRevision);
+            return Err(Error::FutureRev);
         }
         self.head.compacted = revision;
         self.push(Change::Compact(Compact { revision }));
@@ -394,7 +395,7 @@ impl<R: Rows> Builder<R> {
             return Err(Error::TooManyRequests);
         }
         if self.overlay.has_lease(id, &self.state.leases()) {
-            return Err(Error::LeaseExists);
+            return Err(Error::LeaseExist);
         }
         self.overlay.grant(id, ttl);
         self.push(Change::Grant(Grant { id: id.0, ttl }));

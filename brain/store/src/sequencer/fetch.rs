@@ -3,7 +3,8 @@
 use super::command::Request;
 use crate::state::State;
 use engine::rows::{Rows, RowsError};
-use etcd_types::types::{Error, LeaseId};
+use etcd_types::errors::Error;
+use etcd_types::types::LeaseId;
 use mvcc::evaluate::{LeasePart, chosen};
 use mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
 use mvcc::op::{Op, TxnOp};

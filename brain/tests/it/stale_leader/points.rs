@@ -6,7 +6,8 @@ use engine::log::frame::Candidate;
 use engine::log::{Fault, Log, Slot};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
-use etcd_types::types::{Error, Revision};
+use etcd_types::errors::Error;
+use etcd_types::types::Revision;
 use store::replica::Replica;
 use tokio::task::JoinSet;
 
