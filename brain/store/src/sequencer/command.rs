@@ -309,36 +309,29 @@ impl Handle {
     /// is completed even if the caller goes away, unless its rows must be read once more; if the caller goes away before that, it is not
     /// executed at all.
     pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
-        let asked = tokio::time::timeout(self.timeout, self.ask_and_wait(state, caller, request, size)).await;
-        asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
-    }
-
-    async fn ask_and_wait<R: Rows>(
-        &self,
-        state: &State<R>,
-        caller: Caller,
-        mut request: Request,
-        size: usize,
-    ) -> Result<Outcome, Error> {
         let memory = size + request.memory();
-        let mut unexpected = 0;
-        loop {
-            self.inbox()?;
-            let extent = if unexpected < EXPECTED_READS {
-                Extent::Expected
-            } else {
-                Extent::Full
-            };
-            let fetched = fetch::fetched(state, &request, extent).await?;
-            // Only now: requests that still read take no place from those that could be written.
-            match self.enter(size, memory)?.send(caller.clone(), request, fetched).await? {
-                Reply::Outcome(outcome) => return Ok(outcome),
-                Reply::Again(again, why) => {
-                    request = again;
-                    unexpected += usize::from(why == Reread::Unexpected);
+        let asking = async {
+            let (mut request, mut unexpected) = (request, 0);
+            loop {
+                self.inbox()?;
+                let extent = if unexpected < EXPECTED_READS {
+                    Extent::Expected
+                } else {
+                    Extent::Full
+                };
+                let fetched = fetch::fetched(state, &request, extent).await?;
+                // Only now: requests that still read take no place from those that could be written.
+                match self.enter(size, memory)?.send(caller.clone(), request, fetched).await? {
+                    Reply::Outcome(outcome) => return Ok(outcome),
+                    Reply::Again(again, why) => {
+                        request = again;
+                        unexpected += usize::from(why == Reread::Unexpected);
+                    }
                 }
             }
-        }
+        };
+        let asked = tokio::time::timeout(self.timeout, asking).await;
+        asked.unwrap_or(Err(Error::Timeout)).unwrap_or_else(Outcome::refused)
     }
 
     /// Has history below a revision given up.
