@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use prometheus::IntGauge;
 use tokio::time::Instant;
-use tonic::transport::Channel;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status};
 
 use super::auth::{Credentials, Guard};
-use super::header::HasHeader;
+use super::header::HasHeaders as _;
+use super::leader_request::LeaderRequest;
 use super::request::Limits;
 use super::request_log::Change;
 use cluster::forward::{self, LeaderRouter, Role};
+use cluster::members::Members;
 use engine::log::Slot;
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
@@ -44,6 +46,12 @@ pub struct ApiContext<R: Rows> {
     pub guard: Guard,
     /// Limits of requests.
     pub limits: Limits,
+    /// The shortest time to live of a lease, in seconds: etcd raises shorter ones to 1.5 election timeouts.
+    pub min_ttl: i64,
+    /// The members of the cluster.
+    pub members: Members,
+    /// Ends waits and streams, so that clients leave.
+    pub stop: CancellationToken,
     /// Sent in every header.
     pub cluster_id: u64,
     /// Sent in every header.
@@ -61,6 +69,8 @@ impl<R: Rows> Clone for ApiContext<R> {
             sequencer: self.sequencer.clone(),
             router: self.router.clone(),
             guard: self.guard.clone(),
+            members: self.members.clone(),
+            stop: self.stop.clone(),
             metrics: self.metrics.clone(),
             slow: self.slow.clone(),
             ..*self
@@ -99,13 +109,6 @@ impl<R: Rows> ApiContext<R> {
         }
     }
 
-    /// Puts this member's id into the header of another member's answer.
-    pub fn stamp_member(&self, header: &mut Option<ResponseHeader>) {
-        if let Some(header) = header {
-            header.member_id = self.member_id;
-        }
-    }
-
     /// Returns a state that contains everything that any member acknowledged before this call. Fails with `corrupt cluster` if
     /// stored data was found damaged, with `request timed out` if there is no leader.
     pub async fn linearizable(&self) -> Result<Arc<View<R::Snapshot>>, Status> {
@@ -141,47 +144,62 @@ impl<R: Rows> ApiContext<R> {
         }
     }
 
-    /// Answers by `local` if this member leads, else by `remote`, the same RPC of the leader, whose answer is sent in this member's name.
+    /// Has the leader answer a request, in this member's name. Identifies the client first. If another member leads, waits after that until
+    /// this member's view contains the leader's change: reads and watches on this member return it from then on.
     ///
     /// # Errors
-    /// As [`Self::on_leader`].
-    pub async fn forward<Q: prost::Message + Clone, A: HasHeader, H, T>(
+    /// The leader's; `request timed out` if there is no leader in time, if it went away and the outcome is unknown, or if this member does
+    /// not receive the change in time; `too many requests`; `invalid auth token`.
+    pub async fn forward<Q: LeaderRequest>(
         &self,
-        request: tonic::Request<Q>,
-        local: impl FnMut(tonic::Request<Q>) -> H,
-        remote: impl FnMut(Channel, tonic::Request<Q>) -> T,
-    ) -> Result<Response<A>, Status>
-    where
-        H: Future<Output = Result<Response<A>, Status>>,
-        T: Future<Output = Result<Response<A>, Status>>,
-    {
-        let request = self.identified(request).await?;
-        self.forward_unidentified(request, local, remote).await
-    }
-
-    /// The same for a client that is not identified yet.
-    ///
-    /// # Errors
-    /// As [`LeaderRouter::forward`].
-    pub async fn forward_unidentified<Q: prost::Message + Clone, A: HasHeader, H, T>(
-        &self,
-        request: tonic::Request<Q>,
-        local: impl FnMut(tonic::Request<Q>) -> H,
-        mut remote: impl FnMut(Channel, tonic::Request<Q>) -> T,
-    ) -> Result<Response<A>, Status>
-    where
-        H: Future<Output = Result<Response<A>, Status>>,
-        T: Future<Output = Result<Response<A>, Status>>,
-    {
-        let remote = |leader, request| {
-            let answer = remote(leader, request);
-            async {
-                let mut answer = answer.await?;
-                self.stamp_member(answer.get_mut().header_mut());
-                Ok(answer)
+        mut request: tonic::Request<Q>,
+    ) -> Result<Response<Q::Answer>, Status> {
+        if Q::IS_IDENTIFIED {
+            let caller = self.caller(&request).await?;
+            if caller != Caller::Anonymous {
+                request.extensions_mut().insert(caller);
+            }
+        }
+        // Only the member that the client contacted counts it.
+        let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
+        let pending = server.map(|server| Pending::new(&server.proposals_pending));
+        let answering = async {
+            let message = request.get_ref();
+            let mut attempts = self.router.attempts(message, message.is_patient())?;
+            loop {
+                let answer = match attempts.leader().await? {
+                    None => Q::answer(self, &request).await.map(Response::new),
+                    Some(leader) => attempts.ask(leader, &request, Q::ask).await,
+                };
+                match answer {
+                    Ok(answer) => return Ok(answer),
+                    Err(failed) => attempts.retry(failed).await?,
+                }
             }
         };
-        self.route(request, local, remote).await
+        let answer: Result<Response<Q::Answer>, Status> = answering.await;
+        drop(pending);
+        if let (Some(server), Err(status)) = (server, &answer)
+            && status.code() == Code::Unavailable
+        {
+            server.proposals_failed.inc();
+        }
+        let mut answer = answer?;
+        if self.router.is_forwarded() {
+            let committed = self.state.committed().0;
+            answer.metadata_mut().insert(COMMITTED, committed.into());
+            return Ok(answer);
+        }
+        if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
+            let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
+            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader did not return a slot"))?;
+            let _span = self.part("wait_applied");
+            self.wait_applied(Slot(slot)).await?;
+        }
+        for header in answer.get_mut().headers_mut() {
+            header.member_id = self.member_id;
+        }
+        Ok(answer)
     }
 
     /// Identifies the client of a request. While permissions are not checked, every client is anonymous, and this only reads one flag.
@@ -212,65 +230,6 @@ impl<R: Rows> ApiContext<R> {
         } else {
             credentials
         }
-    }
-
-    /// Identifies the client, forwards to the leader, as [`LeaderRouter::forward`], and waits until this member's view contains the leader's change. Reads
-    /// and watches on this member return it from then on. Fails as [`LeaderRouter::forward`]; with `request timed out` if this
-    /// member does not receive the change in time.
-    pub async fn on_leader<Q: prost::Message + Clone, A, H, T>(
-        &self,
-        request: tonic::Request<Q>,
-        here: impl FnMut(tonic::Request<Q>) -> H,
-        there: impl FnMut(Channel, tonic::Request<Q>) -> T,
-    ) -> Result<Response<A>, Status>
-    where
-        H: Future<Output = Result<Response<A>, Status>>,
-        T: Future<Output = Result<Response<A>, Status>>,
-    {
-        let request = self.identified(request).await?;
-        self.route(request, here, there).await
-    }
-
-    /// Adds the caller to a request: [`caller_of`].
-    async fn identified<T>(&self, mut request: tonic::Request<T>) -> Result<tonic::Request<T>, Status> {
-        let caller = self.caller(&request).await?;
-        if caller != Caller::Anonymous {
-            request.extensions_mut().insert(caller);
-        }
-        Ok(request)
-    }
-
-    async fn route<Q: prost::Message + Clone, A, H, T>(
-        &self,
-        request: tonic::Request<Q>,
-        here: impl FnMut(tonic::Request<Q>) -> H,
-        there: impl FnMut(Channel, tonic::Request<Q>) -> T,
-    ) -> Result<Response<A>, Status>
-    where
-        H: Future<Output = Result<Response<A>, Status>>,
-        T: Future<Output = Result<Response<A>, Status>>,
-    {
-        // Only the member that the client contacted counts it.
-        let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
-        let pending = server.map(|server| Pending::new(&server.proposals_pending));
-        let answer = self.router.forward(request, here, there).await;
-        drop(pending);
-        if let (Some(server), Err(status)) = (server, &answer)
-            && status.code() == Code::Unavailable
-        {
-            server.proposals_failed.inc();
-        }
-        let mut answer = answer?;
-        if self.router.is_forwarded() {
-            let committed = self.state.committed().0;
-            answer.metadata_mut().insert(COMMITTED, committed.into());
-        } else if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
-            let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
-            let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader did not return a slot"))?;
-            let _span = self.part("wait_applied");
-            self.wait_applied(Slot(slot)).await?;
-        }
-        Ok(answer)
     }
 
     /// Waits until all slots before `slot` are in the view.
@@ -317,21 +276,12 @@ impl<R: Rows> ApiContext<R> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }
-        let mut span = self.part(request.name());
+        let (name, began) = (request.name(), Instant::now());
+        let mut span = self.part(name);
         span.set("request_size", i64::try_from(size).unwrap_or(i64::MAX));
-        let answer = self.propose_untraced(caller, request, size).await;
-        match &answer {
-            Ok(answer) => span.set("revision", answer.revision),
-            Err(status) => span.fail(status),
-        }
-        answer
-    }
-
-    async fn propose_untraced(&self, caller: Caller, request: Request, size: usize) -> Result<Answer, Status> {
         let lease = self.router.lease();
         // Changes of keys and values are timed by their service.
         let applying = Change::of(&request).map(|change| self.slow.begin("", move || change.to_string()));
-        let (name, began) = (request.name(), Instant::now());
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
         let success = match &outcome.result {
             Ok(_) | Err(Error::Compacted) => Some(true),
@@ -345,10 +295,16 @@ impl<R: Rows> ApiContext<R> {
         if let Some(applying) = applying {
             applying.end(outcome.result.as_ref(), |_| String::new());
         }
-        if outcome.needs_lease_check {
-            self.router.confirm_leadership(lease).await?;
+        let confirmed = match outcome.needs_lease_check {
+            true => self.router.confirm_leadership(lease).await,
+            false => Ok(()),
+        };
+        let answer = confirmed.and_then(|()| outcome.result.map_err(Status::from));
+        match &answer {
+            Ok(answer) => span.set("revision", answer.revision),
+            Err(status) => span.fail(status),
         }
-        Ok(outcome.result?)
+        answer
     }
 
     /// Returns the status of a refusal that depends on this leader's memory; `not leader` if another member may know better.

@@ -2,17 +2,17 @@
 
 use etcd_types::pb::etcdserverpb as pb;
 
-/// A response with etcd's header.
-pub trait HasHeader {
-    /// Returns the header.
-    fn header_mut(&mut self) -> &mut Option<pb::ResponseHeader>;
+/// A response with etcd's header, or several responses.
+pub trait HasHeaders {
+    /// Returns the headers.
+    fn headers_mut(&mut self) -> impl Iterator<Item = &mut pb::ResponseHeader>;
 }
 
 macro_rules! has_header {
     ($($response:ident),+ $(,)?) => {
-        $(impl HasHeader for pb::$response {
-            fn header_mut(&mut self) -> &mut Option<pb::ResponseHeader> {
-                &mut self.header
+        $(impl HasHeaders for pb::$response {
+            fn headers_mut(&mut self) -> impl Iterator<Item = &mut pb::ResponseHeader> {
+                self.header.iter_mut()
             }
         })+
     };

@@ -5,13 +5,11 @@ use std::pin::Pin;
 use futures::Stream;
 use prost::Message;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, caller_of};
+use super::leader_request::LeaderRequest;
 use super::{request, request_log, response};
-use cluster::forward::Patient;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -31,8 +29,6 @@ mod stream;
 pub struct KvService<R: Rows> {
     /// The store.
     pub store: ApiContext<R>,
-    /// Ends all waits, so that clients leave.
-    pub stop: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -77,9 +73,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             // As in etcd, before the client is identified.
             request::put(request.get_ref(), &self.store.limits)?;
         }
-        let local = |request| self.put_here(request);
-        let remote = |leader, request| async move { client(leader).put(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn delete_range(
@@ -90,9 +84,7 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
             // As in etcd, before the client is identified.
             request::delete(request.get_ref())?;
         }
-        let local = |request| self.delete_here(request);
-        let remote = |leader, request| async move { client(leader).delete_range(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn txn(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
@@ -109,22 +101,14 @@ impl<R: Rows> pb::kv_server::Kv for KvService<R> {
         if self.store.guard.is_enabled() {
             request::write_txn(request.get_ref(), &self.store.limits)?;
         }
-        let local = |request| self.txn_here(request);
-        let remote = |leader, request| async move { client(leader).txn(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn compact(
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
-        let local = |request| self.compact_here(request);
-        let remote = |leader, request| async move { client(leader).compact(request).await };
-        let mut request = request;
-        if request.get_ref().physical {
-            request.extensions_mut().insert(Patient);
-        }
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 }
 
@@ -157,95 +141,6 @@ impl<R: Rows> KvService<R> {
         Ok(response::range(self.store.header(view.revision), result))
     }
 
-    async fn put_here(&self, request: Request<pb::PutRequest>) -> Result<Response<pb::PutResponse>, Status> {
-        let (caller, meter) = (caller_of(&request), meter(&request));
-        let request = request.into_inner();
-        let op = request::put(&request, &self.store.limits)?;
-        let size = self.store.limits.check_size(request.encoded_len())?;
-        let describe = || format!("put:<{}>", request_log::put(&request));
-        match self.write(caller, Op::Put(op), (size, meter), describe).await? {
-            (revision, OpResult::Put(prev)) => Ok(Response::new(response::put(self.store.header(revision), prev))),
-            _ => Err(unexpected()),
-        }
-    }
-
-    async fn delete_here(
-        &self,
-        request: Request<pb::DeleteRangeRequest>,
-    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        let (caller, meter) = (caller_of(&request), meter(&request));
-        let request = request.into_inner();
-        let op = request::delete(&request)?;
-        let size = self.store.limits.check_size(request.encoded_len())?;
-        let describe = || format!("delete_range:<{}> ", request_log::delete(&request));
-        match self.write(caller, Op::Delete(op), (size, meter), describe).await? {
-            (revision, OpResult::Delete(deleted, kvs)) => Ok(Response::new(response::delete(
-                self.store.header(revision),
-                deleted,
-                kvs,
-            ))),
-            _ => Err(unexpected()),
-        }
-    }
-
-    async fn txn_here(&self, request: Request<pb::TxnRequest>) -> Result<Response<pb::TxnResponse>, Status> {
-        let (caller, meter) = (caller_of(&request), meter(&request));
-        let request = request.into_inner();
-        let (op, size) = request::write_txn(&request, &self.store.limits)?;
-        let describe = || format!("txn:<{}>", request_log::txn(&request));
-        match self.write(caller, Op::Txn(op), (size, meter), describe).await? {
-            (revision, OpResult::Txn(result)) => Ok(Response::new(response::txn(self.store.header(revision), result))),
-            _ => Err(unexpected()),
-        }
-    }
-
-    async fn compact_here(
-        &self,
-        request: Request<pb::CompactionRequest>,
-    ) -> Result<Response<pb::CompactionResponse>, Status> {
-        let caller = caller_of(&request);
-        let request = request.into_inner();
-        let progress = self.store.state.compaction_progress();
-        let answer = self
-            .store
-            .propose(caller, Command::Compact(request.revision), request.encoded_len())
-            .await?;
-        if request.physical {
-            physical::wait(progress, request.revision, &self.stop).await?;
-        }
-        Ok(Response::new(pb::CompactionResponse {
-            header: Some(self.store.header(answer.revision)),
-        }))
-    }
-
-    /// Writes; `describe` returns the text of the request for the log.
-    async fn write(
-        &self,
-        caller: Caller,
-        op: Op,
-        (size, meter): (usize, Meter),
-        describe: impl Fn() -> String,
-    ) -> Result<(i64, OpResult), Status> {
-        // The sequencer refuses these, too, but not while it waits for space itself, and not before permissions are checked here.
-        if self.store.state.has_alarm(CORRUPT) {
-            return Err(self.store.refuse(Error::Corrupt).await);
-        }
-        if op.puts() && self.store.state.has_alarm(NOSPACE) {
-            return Err(self.store.refuse(Error::NoSpace).await);
-        }
-        // The sequencer checks it, too, but rows are read before that. It knows the keys of the lease.
-        if self.store.guard.is_enabled()
-            && let Err(error) = self.store.guard.load().check_op(&caller, &op, &mut |_| Vec::new())
-        {
-            return Err(self.store.refuse(error.into()).await);
-        }
-        let applying = self.store.slow.begin("", describe);
-        let answer = self.store.propose(caller, Command::Write(op, meter), size).await;
-        applying.end(answer.as_ref().map_err(Status::message), |_| String::new());
-        let Answer { revision, result } = answer?;
-        result.map(|result| (revision, result)).ok_or_else(unexpected)
-    }
-
     /// Evaluates a txn that changes nothing; it needs no sequencer.
     async fn read_only(&self, op: TxnOp, request: &Request<pb::TxnRequest>) -> Result<pb::TxnResponse, Status> {
         let view = match is_serializable(request.get_ref()) {
@@ -271,11 +166,106 @@ impl<R: Rows> KvService<R> {
     }
 }
 
-/// Returns a client of the same service of the leader. The leader has checked sizes as this member would.
-fn client(leader: Channel) -> pb::kv_client::KvClient<Channel> {
-    pb::kv_client::KvClient::new(leader)
-        .max_decoding_message_size(usize::MAX)
-        .max_encoding_message_size(usize::MAX)
+impl LeaderRequest for pb::PutRequest {
+    type Answer = pb::PutResponse;
+    const PATH: &'static str = "/etcdserverpb.KV/Put";
+
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::PutResponse, Status> {
+        let put = request.get_ref();
+        let op = Op::Put(request::put(put, &store.limits)?);
+        let size = store.limits.check_size(put.encoded_len())?;
+        let describe = || format!("put:<{}>", request_log::put(put));
+        match write(store, request, (op, size), describe).await? {
+            (revision, OpResult::Put(prev)) => Ok(response::put(store.header(revision), prev)),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+impl LeaderRequest for pb::DeleteRangeRequest {
+    type Answer = pb::DeleteRangeResponse;
+    const PATH: &'static str = "/etcdserverpb.KV/DeleteRange";
+
+    async fn answer<R: Rows>(
+        store: &ApiContext<R>,
+        request: &Request<Self>,
+    ) -> Result<pb::DeleteRangeResponse, Status> {
+        let delete = request.get_ref();
+        let op = Op::Delete(request::delete(delete)?);
+        let size = store.limits.check_size(delete.encoded_len())?;
+        let describe = || format!("delete_range:<{}> ", request_log::delete(delete));
+        match write(store, request, (op, size), describe).await? {
+            (revision, OpResult::Delete(deleted, kvs)) => Ok(response::delete(store.header(revision), deleted, kvs)),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+impl LeaderRequest for pb::TxnRequest {
+    type Answer = pb::TxnResponse;
+    const PATH: &'static str = "/etcdserverpb.KV/Txn";
+
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::TxnResponse, Status> {
+        let txn = request.get_ref();
+        let (op, size) = request::write_txn(txn, &store.limits)?;
+        let describe = || format!("txn:<{}>", request_log::txn(txn));
+        match write(store, request, (Op::Txn(op), size), describe).await? {
+            (revision, OpResult::Txn(result)) => Ok(response::txn(store.header(revision), result)),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+impl LeaderRequest for pb::CompactionRequest {
+    type Answer = pb::CompactionResponse;
+    const PATH: &'static str = "/etcdserverpb.KV/Compact";
+
+    fn is_patient(&self) -> bool {
+        self.physical
+    }
+
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::CompactionResponse, Status> {
+        let pb::CompactionRequest { revision, physical } = *request.get_ref();
+        let progress = store.state.compaction_progress();
+        let size = request.get_ref().encoded_len();
+        let answer = store
+            .propose(caller_of(request), Command::Compact(revision), size)
+            .await?;
+        if physical {
+            physical::wait(progress, revision, &store.stop).await?;
+        }
+        Ok(pb::CompactionResponse {
+            header: Some(store.header(answer.revision)),
+        })
+    }
+}
+
+/// Writes, as the leader. `describe` returns the text of the request for the log.
+async fn write<Q, R: Rows>(
+    store: &ApiContext<R>,
+    request: &Request<Q>,
+    (op, size): (Op, usize),
+    describe: impl Fn() -> String,
+) -> Result<(i64, OpResult), Status> {
+    let (caller, meter) = (caller_of(request), meter(request));
+    // The sequencer refuses these, too, but not while it waits for space itself, and not before permissions are checked here.
+    if store.state.has_alarm(CORRUPT) {
+        return Err(store.refuse(Error::Corrupt).await);
+    }
+    if op.puts() && store.state.has_alarm(NOSPACE) {
+        return Err(store.refuse(Error::NoSpace).await);
+    }
+    // The sequencer checks it, too, but rows are read before that. It knows the keys of the lease.
+    if store.guard.is_enabled()
+        && let Err(error) = store.guard.load().check_op(&caller, &op, &mut |_| Vec::new())
+    {
+        return Err(store.refuse(error).await);
+    }
+    let applying = store.slow.begin("", describe);
+    let answer = store.propose(caller, Command::Write(op, meter), size).await;
+    applying.end(answer.as_ref().map_err(Status::message), |_| String::new());
+    let Answer { revision, result } = answer?;
+    result.map(|result| (revision, result)).ok_or_else(unexpected)
 }
 
 /// Returns the meter that charges a request for its answer. Without a budget it charges nothing.

@@ -7,18 +7,17 @@ use async_stream::try_stream;
 use bytes::Bytes;
 use futures::Stream;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::keep_alive::{Ahead, KeepAlives, Renewed, answered};
 use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
+use super::leader_request::LeaderRequest;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
-use etcd_types::types::{Caller, LeaseId};
+use etcd_types::types::LeaseId;
 use mvcc::auth::{Access, Auth};
 use mvcc::lease::MAX_TTL;
 use net::require_leader::{is_required, lost};
@@ -26,7 +25,6 @@ use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::Request as Command;
-use telemetry::metrics::Metrics;
 
 mod keep_alive;
 
@@ -34,9 +32,6 @@ mod keep_alive;
 pub struct LeaseService<R: Rows> {
     store: ApiContext<R>,
     keep_alives: Arc<KeepAlives<R>>,
-    min_ttl: i64,
-    stop: CancellationToken,
-    metrics: Arc<Metrics>,
     has_leader: Option<watch::Receiver<bool>>,
 }
 
@@ -56,18 +51,14 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        let local = |request| self.grant_here(request);
-        let remote = |leader, request| async move { client(leader).lease_grant(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn lease_revoke(
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let local = |request| self.revoke_here(request);
-        let remote = |leader, request| async move { client(leader).lease_revoke(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn lease_keep_alive(
@@ -83,7 +74,8 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         };
         let has_leader = self.has_leader.clone().filter(|_| told);
         let mut requests = request.into_inner();
-        let (keep_alives, metrics, stop) = (self.keep_alives.clone(), self.metrics.clone(), self.stop.clone());
+        let keep_alives = self.keep_alives.clone();
+        let (metrics, stop) = (self.store.metrics.clone(), self.store.stop.clone());
         let answers = try_stream! {
             let (mut ahead, mut open) = (Ahead::default(), true);
             let (mut renewing, mut refused): (Option<Renewing>, Option<Error>) = (None, None);
@@ -140,150 +132,26 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        let local = |request| self.time_to_live_here(request);
-        let remote = |leader, request| async move { client(leader).lease_time_to_live(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn lease_leases(
         &self,
         request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        let local = |request| self.leases_here(request);
-        let remote = |leader, request| async move { client(leader).lease_leases(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 }
 
 impl<R: Rows> LeaseService<R> {
-    /// Creates the service. `min_ttl` is the shortest time to live that is granted, in seconds: etcd raises shorter ones to 1.5
-    /// election timeouts. `stop` ends streams of keep-alives; so does `has_leader`, for clients that require a leader; it is `None`
-    /// for other members.
+    /// Creates the service. `has_leader` ends streams of keep-alives of clients that require a leader; it is `None` for other members.
     #[must_use]
-    pub fn new(
-        store: ApiContext<R>,
-        min_ttl: i64,
-        stop: CancellationToken,
-        metrics: Arc<Metrics>,
-        has_leader: Option<watch::Receiver<bool>>,
-    ) -> Self {
+    pub fn new(store: ApiContext<R>, has_leader: Option<watch::Receiver<bool>>) -> Self {
         Self {
             keep_alives: Arc::new(KeepAlives::new(store.clone())),
             store,
-            min_ttl,
-            stop,
-            metrics,
             has_leader,
         }
-    }
-
-    async fn grant_here(
-        &self,
-        request: Request<pb::LeaseGrantRequest>,
-    ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        let caller = caller_of(&request);
-        let request = request.into_inner();
-        if let Err(error) = self.store.guard.load().check_known(&caller) {
-            return Err(self.store.refuse(error).await);
-        }
-        if self.store.state.has_alarm(CORRUPT) {
-            return Err(self.store.refuse(Error::Corrupt).await);
-        }
-        if self.store.state.has_alarm(NOSPACE) {
-            return Err(self.store.refuse(Error::NoSpace).await);
-        }
-        if request.ttl > MAX_TTL {
-            return Err(Error::LeaseTtlTooLarge.into());
-        }
-        let ttl = request.ttl.max(self.min_ttl);
-        let id = if request.id == 0 { self.free_id() } else { request.id };
-        let answer = self.store.propose(caller, Command::Grant(LeaseId(id), ttl), 64).await?;
-        let header = Some(self.store.header(answer.revision));
-        Ok(Response::new(pb::LeaseGrantResponse {
-            header,
-            id,
-            ttl,
-            error: String::new(),
-        }))
-    }
-
-    async fn revoke_here(
-        &self,
-        request: Request<pb::LeaseRevokeRequest>,
-    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let (caller, id) = (caller_of(&request), LeaseId(request.get_ref().id));
-        // An unknown client is refused before anything is read for it.
-        if let Err(error) = self.store.guard.load().check_known(&caller) {
-            return Err(self.store.refuse(error).await);
-        }
-        let revoke = Command::Revoke { id, expired: false };
-        let answer = self.store.propose(caller, revoke, 64).await?;
-        Ok(Response::new(pb::LeaseRevokeResponse {
-            header: Some(self.store.header(answer.revision)),
-        }))
-    }
-
-    async fn time_to_live_here(
-        &self,
-        request: Request<pb::LeaseTimeToLiveRequest>,
-    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        let (caller, meter) = (caller_of(&request), meter(&request));
-        let request = request.into_inner();
-        let leader_lease = self.store.router.lease();
-        let header = Some(self.store.header(self.store.linearizable().await?.revision));
-        let id = LeaseId(request.id);
-        let charge = |bytes: usize| meter.charge(bytes).map_err(|_| Status::from(Error::TooManyRequests));
-        if request.keys {
-            charge(self.store.state.leases().attached_count(id) * KEY_BYTES)?;
-        }
-        let info = self.store.state.leases().info(id, since_boot(), request.keys);
-        // They are in memory twice when the answer is encoded.
-        charge(2 * info.iter().flat_map(|info| &info.keys).map(Bytes::len).sum::<usize>())?;
-        if self.store.guard.is_enabled() {
-            self.store.guard.load().check_known(&caller)?;
-            let keys = info.iter().flat_map(|info| info.keys.iter().cloned());
-            self.check_read(&caller, || keys).await?;
-        }
-        // The next leader receives keep-alives that this member never does.
-        self.store.router.confirm_leadership(leader_lease).await?;
-        let answer = match info {
-            None => pb::LeaseTimeToLiveResponse {
-                header,
-                id: request.id,
-                ttl: -1,
-                ..Default::default()
-            },
-            Some(info) => pb::LeaseTimeToLiveResponse {
-                header,
-                id: request.id,
-                ttl: i64::try_from(info.remaining.as_secs()).unwrap_or(i64::MAX),
-                granted_ttl: info.granted_ttl,
-                keys: if request.keys { info.keys } else { Vec::new() },
-            },
-        };
-        Ok(Response::new(answer))
-    }
-
-    async fn leases_here(
-        &self,
-        request: Request<pb::LeaseLeasesRequest>,
-    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        let header = Some(self.store.header(self.store.linearizable().await?.revision));
-        let ids: Vec<LeaseId> = self.store.state.leases().ids().collect();
-        if self.store.guard.is_enabled() {
-            let caller = caller_of(&request);
-            self.store.guard.load().check_known(&caller)?;
-            // As in etcd: who may not read a key of one lease sees none.
-            let is_admin = self.store.guard.load().check_admin(&caller).is_ok();
-            for id in ids.iter().filter(|_| !is_admin) {
-                let check = |page: Vec<Bytes>| self.store.guard.load().check_lease(&caller, Access::Read, || page);
-                if let Err(error) = check_lease_keys(&self.store, *id, check).await {
-                    return Err(self.store.refuse(error).await);
-                }
-            }
-        }
-        let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
-        Ok(Response::new(pb::LeaseLeasesResponse { header, leases }))
     }
 
     /// Answers one keep-alive of a stream. Fails with etcd's status.
@@ -291,28 +159,141 @@ impl<R: Rows> LeaseService<R> {
         let answers = self.keep_alives.renew(&[request.id]).await?;
         answered(&answers, request.id)
     }
+}
 
-    /// Checks that the caller may read the keys of a lease.
-    async fn check_read<K: IntoIterator<Item = Bytes>>(
-        &self,
-        caller: &Caller,
-        attached: impl FnOnce() -> K,
-    ) -> Result<(), Status> {
-        let checked = self.store.guard.load().check_lease(caller, Access::Read, attached);
-        match checked {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.store.refuse(error).await),
+impl LeaderRequest for pb::LeaseGrantRequest {
+    type Answer = pb::LeaseGrantResponse;
+    const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
+
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::LeaseGrantResponse, Status> {
+        let (caller, grant) = (caller_of(request), *request.get_ref());
+        if let Err(error) = store.guard.load().check_known(&caller) {
+            return Err(store.refuse(error).await);
         }
+        if store.state.has_alarm(CORRUPT) {
+            return Err(store.refuse(Error::Corrupt).await);
+        }
+        if store.state.has_alarm(NOSPACE) {
+            return Err(store.refuse(Error::NoSpace).await);
+        }
+        if grant.ttl > MAX_TTL {
+            return Err(Error::LeaseTtlTooLarge.into());
+        }
+        let ttl = grant.ttl.max(store.min_ttl);
+        let id = if grant.id == 0 { free_id(store) } else { grant.id };
+        let answer = store.propose(caller, Command::Grant(LeaseId(id), ttl), 64).await?;
+        Ok(pb::LeaseGrantResponse {
+            header: Some(store.header(answer.revision)),
+            id,
+            ttl,
+            error: String::new(),
+        })
     }
+}
 
-    /// Returns a positive id that no lease has.
-    fn free_id(&self) -> i64 {
-        let leases = self.store.state.leases();
-        loop {
-            let id = rand::random::<i64>() & i64::MAX;
-            if id != 0 && !leases.contains(LeaseId(id)) {
-                return id;
+impl LeaderRequest for pb::LeaseRevokeRequest {
+    type Answer = pb::LeaseRevokeResponse;
+    const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
+
+    async fn answer<R: Rows>(
+        store: &ApiContext<R>,
+        request: &Request<Self>,
+    ) -> Result<pb::LeaseRevokeResponse, Status> {
+        let (caller, id) = (caller_of(request), LeaseId(request.get_ref().id));
+        // An unknown client is refused before anything is read for it.
+        if let Err(error) = store.guard.load().check_known(&caller) {
+            return Err(store.refuse(error).await);
+        }
+        let answer = store
+            .propose(caller, Command::Revoke { id, expired: false }, 64)
+            .await?;
+        Ok(pb::LeaseRevokeResponse {
+            header: Some(store.header(answer.revision)),
+        })
+    }
+}
+
+impl LeaderRequest for pb::LeaseTimeToLiveRequest {
+    type Answer = pb::LeaseTimeToLiveResponse;
+    const PATH: &'static str = "/etcdserverpb.Lease/LeaseTimeToLive";
+
+    async fn answer<R: Rows>(
+        store: &ApiContext<R>,
+        request: &Request<Self>,
+    ) -> Result<pb::LeaseTimeToLiveResponse, Status> {
+        let (caller, meter) = (caller_of(request), meter(request));
+        let pb::LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        let leader_lease = store.router.lease();
+        let header = Some(store.header(store.linearizable().await?.revision));
+        let charge = |bytes: usize| meter.charge(bytes).map_err(|_| Status::from(Error::TooManyRequests));
+        if keys {
+            charge(store.state.leases().attached_count(LeaseId(id)) * KEY_BYTES)?;
+        }
+        let info = store.state.leases().info(LeaseId(id), since_boot(), keys);
+        // They are in memory twice when the answer is encoded.
+        charge(2 * info.iter().flat_map(|info| &info.keys).map(Bytes::len).sum::<usize>())?;
+        if store.guard.is_enabled() {
+            store.guard.load().check_known(&caller)?;
+            let keys = || info.iter().flat_map(|info| info.keys.iter().cloned());
+            let checked = store.guard.load().check_lease(&caller, Access::Read, keys);
+            if let Err(error) = checked {
+                return Err(store.refuse(error).await);
             }
+        }
+        // The next leader receives keep-alives that this member never does.
+        store.router.confirm_leadership(leader_lease).await?;
+        Ok(match info {
+            None => pb::LeaseTimeToLiveResponse {
+                header,
+                id,
+                ttl: -1,
+                ..Default::default()
+            },
+            Some(info) => pb::LeaseTimeToLiveResponse {
+                header,
+                id,
+                ttl: i64::try_from(info.remaining.as_secs()).unwrap_or(i64::MAX),
+                granted_ttl: info.granted_ttl,
+                keys: if keys { info.keys } else { Vec::new() },
+            },
+        })
+    }
+}
+
+impl LeaderRequest for pb::LeaseLeasesRequest {
+    type Answer = pb::LeaseLeasesResponse;
+    const PATH: &'static str = "/etcdserverpb.Lease/LeaseLeases";
+
+    async fn answer<R: Rows>(
+        store: &ApiContext<R>,
+        request: &Request<Self>,
+    ) -> Result<pb::LeaseLeasesResponse, Status> {
+        let header = Some(store.header(store.linearizable().await?.revision));
+        let ids: Vec<LeaseId> = store.state.leases().ids().collect();
+        if store.guard.is_enabled() {
+            let caller = caller_of(request);
+            store.guard.load().check_known(&caller)?;
+            // As in etcd: who may not read a key of one lease sees none.
+            let is_admin = store.guard.load().check_admin(&caller).is_ok();
+            for id in ids.iter().filter(|_| !is_admin) {
+                let check = |page: Vec<Bytes>| store.guard.load().check_lease(&caller, Access::Read, || page);
+                if let Err(error) = check_lease_keys(store, *id, check).await {
+                    return Err(store.refuse(error).await);
+                }
+            }
+        }
+        let leases = ids.into_iter().map(|id| pb::LeaseStatus { id: id.0 }).collect();
+        Ok(pb::LeaseLeasesResponse { header, leases })
+    }
+}
+
+/// Returns a positive id that no lease has.
+fn free_id<R: Rows>(store: &ApiContext<R>) -> i64 {
+    let leases = store.state.leases();
+    loop {
+        let id = rand::random::<i64>() & i64::MAX;
+        if id != 0 && !leases.contains(LeaseId(id)) {
+            return id;
         }
     }
 }
@@ -368,9 +349,4 @@ async fn check_lease_keys<R: Rows>(
         }
         tokio::task::yield_now().await;
     }
-}
-
-/// Returns a client of the same service of the leader.
-fn client(leader: Channel) -> pb::lease_client::LeaseClient<Channel> {
-    pb::lease_client::LeaseClient::new(leader).max_decoding_message_size(usize::MAX)
 }

@@ -11,6 +11,7 @@ pub mod election;
 pub mod header;
 pub mod health;
 pub mod kv;
+pub mod leader_request;
 pub mod lease;
 pub mod lock;
 pub mod maintenance;

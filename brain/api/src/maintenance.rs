@@ -6,10 +6,10 @@ use std::sync::Arc;
 use futures::Stream;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::context::{ApiContext, Pending, caller_of};
+use super::leader_request::LeaderRequest;
 use cluster::forward::Role;
 use cluster::members::Members;
 use engine::rows::{Rows, RowsError, Snapshot};
@@ -43,8 +43,6 @@ pub struct MaintenanceService<R: Rows> {
     pub quota: i64,
     /// Transfers leadership to the member with an id.
     pub move_leader: MoveLeader,
-    /// The members for which alarms may be raised.
-    pub members: Members,
     /// Writes and sends snapshots.
     pub snapshots: Snapshots,
     /// Turns of hashes.
@@ -72,9 +70,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     type SnapshotStream = Pin<Box<dyn Stream<Item = Result<pb::SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
-        let local = |request| self.alarm_here(request);
-        let remote = |leader, request| async move { client(leader).alarm(request).await };
-        self.store.forward(request, local, remote).await
+        self.store.forward(request).await
     }
 
     async fn status(&self, request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
@@ -221,43 +217,31 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
 const ACTIVATE: i32 = 1;
 const DEACTIVATE: i32 = 2;
 
-impl<R: Rows> MaintenanceService<R> {
-    /// Refuses alarms that would never be cleared: an alarm is stored as long as it is raised. Etcd accepts any member id, and
-    /// aborts on an unknown kind.
-    fn check_alarm(&self, member: u64, kind: i32) -> Result<(), Status> {
-        if !matches!(kind, 0 | NOSPACE | CORRUPT) {
-            return Err(Status::invalid_argument("etcdserver: unknown alarm type"));
-        }
-        let is_member = member == 0 || self.members.list().iter().any(|known| known.id == member);
-        if is_member {
-            Ok(())
-        } else {
-            Err(Error::MemberNotFound.into())
-        }
-    }
+impl LeaderRequest for pb::AlarmRequest {
+    type Answer = pb::AlarmResponse;
+    const PATH: &'static str = "/etcdserverpb.Maintenance/Alarm";
 
-    async fn alarm_here(&self, request: Request<pb::AlarmRequest>) -> Result<Response<pb::AlarmResponse>, Status> {
-        let caller = caller_of(&request);
-        let request = request.into_inner();
-        let auth = self.store.guard.load();
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::AlarmResponse, Status> {
+        let (caller, request) = (caller_of(request), *request.get_ref());
+        let auth = store.guard.load();
         let permitted = match request.action {
             0 => auth.check_known(&caller),
             _ => auth.check_admin(&caller),
         };
         if let Err(error) = permitted {
-            return Err(self.store.refuse(error.into()).await);
+            return Err(store.refuse(error).await);
         }
         let (member, kind) = (request.member_id, request.alarm);
         if request.action == ACTIVATE {
-            self.check_alarm(member, kind)?;
+            check_alarm(&store.members, member, kind)?;
         }
-        let lease = self.store.router.lease();
-        let raised = self.store.state.alarms().contains(&(kind, member));
+        let lease = store.router.lease();
+        let raised = store.state.alarms().contains(&(kind, member));
         let mut is_asked = false;
         let alarms = match request.action {
             // GET returns the alarms of one kind, or all.
             0 => {
-                let raised = self.store.state.alarms();
+                let raised = store.state.alarms();
                 let asked = raised.iter().filter(|(raised, _)| kind == 0 || *raised == kind);
                 asked
                     .map(|(alarm, member_id)| pb::AlarmMember {
@@ -268,7 +252,7 @@ impl<R: Rows> MaintenanceService<R> {
             }
             // ACTIVATE and DEACTIVATE return the alarm that is raised or was cleared.
             action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
-                self.store
+                store
                     .propose(caller, Command::Alarm(member, kind, action == ACTIVATE), 64)
                     .await?;
                 is_asked = true;
@@ -280,16 +264,25 @@ impl<R: Rows> MaintenanceService<R> {
             _ => Vec::new(),
         };
         if !is_asked {
-            self.store.router.confirm_leadership(lease).await?;
+            store.router.confirm_leadership(lease).await?;
         }
-        let header = Some(self.store.header(self.store.state.view().revision));
-        Ok(Response::new(pb::AlarmResponse { header, alarms }))
+        let header = Some(store.header(store.state.view().revision));
+        Ok(pb::AlarmResponse { header, alarms })
     }
 }
 
-/// Returns a client of the same service of the leader.
-fn client(leader: Channel) -> pb::maintenance_client::MaintenanceClient<Channel> {
-    pb::maintenance_client::MaintenanceClient::new(leader)
+/// Refuses alarms that would never be cleared: an alarm is stored as long as it is raised. Etcd accepts any member id, and aborts on an
+/// unknown kind.
+fn check_alarm(members: &Members, member: u64, kind: i32) -> Result<(), Status> {
+    if !matches!(kind, 0 | NOSPACE | CORRUPT) {
+        return Err(Status::invalid_argument("etcdserver: unknown alarm type"));
+    }
+    let is_member = member == 0 || members.list().iter().any(|known| known.id == member);
+    if is_member {
+        Ok(())
+    } else {
+        Err(Error::MemberNotFound.into())
+    }
 }
 
 /// Where a hash begins: with the name of a bucket, as etcd's does, so that an empty store has one, too.

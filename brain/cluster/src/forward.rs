@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use engine::log::Slot;
 use etcd_types::errors::Error;
-use etcd_types::types::Caller;
 use etcd_types::{REQUEST_TIMEOUT, request_timeout};
-use runtime::budget::Meter;
 use telemetry::metrics::PeerMetrics;
 use telemetry::otel::Tracing;
 
@@ -28,11 +26,7 @@ mod role;
 mod strict;
 mod unsent;
 
-/// An extension of a request whose answer may take longer than that: the leader ends the wait when it makes no progress.
-#[derive(Debug, Clone, Copy)]
-pub struct Patient;
-
-/// The time that such an answer may take. A leader that is gone is noticed by pings.
+/// The additional time that the answer to a patient request may take. A leader that is gone is noticed by pings.
 const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Routes requests to the leader: this member, or another one.
@@ -229,82 +223,25 @@ impl LeaderRouter {
         }
     }
 
-    /// Answers a request on the leader: with `here` if it is this member, else with `there`, over a channel to it. A request is
-    /// retried only if it certainly had no effect. Fails with the leader's error; with `request timed out` if the leader went away
-    /// and the outcome is unknown; with `too many requests`.
-    pub async fn forward<Q: Message + Clone, A, H, T>(
-        &self,
-        request: Request<Q>,
-        mut here: impl FnMut(Request<Q>) -> H,
-        mut there: impl FnMut(Channel, Request<Q>) -> T,
-    ) -> Result<Response<A>, Status>
-    where
-        H: Future<Output = Result<Response<A>, Status>>,
-        T: Future<Output = Result<Response<A>, Status>>,
-    {
-        if self.is_single_member() {
-            let ended = |status| {
-                if is_not_leader(&status) {
-                    Error::Stopped.into()
-                } else {
-                    status
-                }
-            };
-            return here(request).await.map_err(ended);
-        }
-        let bytes = request.get_ref().encoded_len().saturating_add(OVERHEAD);
-        let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
-        let room = self.room.try_acquire_many(bytes);
-        let _room = room.map_err(|_| Error::TooManyRequests)?;
-        let deadline = Instant::now() + self.timeout;
-        let answered_by = match request.extensions().get::<Patient>() {
-            Some(Patient) => deadline + PATIENCE,
-            None => deadline,
+    /// Begins to forward a request. `is_patient` if its answer may take longer than [`Self::request_timeout`]: the leader ends the wait
+    /// when it makes no progress. Fails with `too many requests`.
+    pub fn attempts<Q: Message>(&self, request: &Q, is_patient: bool) -> Result<Attempts<'_>, Status> {
+        let is_alone = self.is_single_member();
+        let take_room = || {
+            let bytes = request.encoded_len().saturating_add(OVERHEAD);
+            let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
+            self.room.try_acquire_many(bytes).map_err(|_| Error::TooManyRequests)
         };
-        let meter: Meter = request.extensions().get().cloned().unwrap_or_default();
-        let caller: Option<Caller> = request.extensions().get().cloned();
-        loop {
-            let mut copy = Request::new(request.get_ref().clone());
-            *copy.metadata_mut() = request.metadata().clone();
-            // Of the client's bytes, and the copy is encoded anew.
-            copy.metadata_mut().remove("content-length");
-            copy.extensions_mut().insert(meter.clone());
-            if let Some(caller) = &caller {
-                copy.extensions_mut().insert(caller.clone());
-            }
-            let leader = tokio::time::timeout_at(deadline, self.leader()).await;
-            let (member, outcome) = match leader.map_err(|_| Error::Timeout)?? {
-                None => (None, here(copy).await),
-                Some(leader) => {
-                    caller::write(copy.metadata_mut(), caller.as_ref());
-                    let mut span = self.tracing.forward(leader.member, copy.metadata_mut());
-                    let asked = tokio::time::timeout_at(answered_by, there(leader.channel, copy)).await;
-                    if asked
-                        .as_ref()
-                        .map_or(true, |asked| asked.as_ref().is_err_and(is_transport))
-                    {
-                        self.peers.send_failed(leader.member);
-                    }
-                    let outcome = asked.unwrap_or_else(|_| Err(Error::Timeout.into()));
-                    span.outcome(&outcome);
-                    (Some(leader.member), outcome)
-                }
-            };
-            match outcome {
-                Ok(answer) => return Ok(answer),
-                // The member no longer leads, or was not reached: the request had no effect.
-                Err(status)
-                    if self.forwards
-                        && (is_not_leader(&status) || was_not_sent(&status))
-                        && Instant::now() < deadline =>
-                {
-                    self.wait_for_change(member, deadline).await?;
-                }
-                Err(status) if self.forwards && is_not_leader(&status) => return Err(Error::Timeout.into()),
-                Err(status) if member.is_some() && is_transport(&status) => return Err(Error::Timeout.into()),
-                Err(status) => return Err(status),
-            }
-        }
+        let room = (!is_alone).then(take_room).transpose()?;
+        let deadline = Instant::now() + self.timeout;
+        Ok(Attempts {
+            router: self,
+            is_alone,
+            deadline,
+            answered_by: if is_patient { deadline + PATIENCE } else { deadline },
+            asked: None,
+            _room: room,
+        })
     }
 
     /// Waits until everything that any member acknowledged before this call is committed below the returned slot; `None` means that
@@ -393,6 +330,85 @@ impl LeaderRouter {
     }
 }
 
+/// The attempts to have the leader answer a request. It is tried again only if it certainly had no effect.
+#[derive(Debug)]
+pub struct Attempts<'a> {
+    router: &'a LeaderRouter,
+    /// True if no other member can lead.
+    is_alone: bool,
+    /// The time until which the request waits for a leader.
+    deadline: Instant,
+    /// The time until which it waits for an answer.
+    answered_by: Instant,
+    /// The other member that the last attempt was for; `None` if it was for this one.
+    asked: Option<u64>,
+    _room: Option<SemaphorePermit<'a>>,
+}
+
+impl Attempts<'_> {
+    /// Begins an attempt: waits for a leader and returns a client for it; `None` means this member. Fails as [`LeaderRouter::leader`].
+    pub async fn leader(&mut self) -> Result<Option<LeaderClient>, Status> {
+        if self.is_alone {
+            return Ok(None);
+        }
+        let leader = tokio::time::timeout_at(self.deadline, self.router.leader()).await;
+        let leader = leader.map_err(|_| Error::Timeout)??;
+        self.asked = leader.as_ref().map(|leader| leader.member);
+        Ok(leader)
+    }
+
+    /// Sends a copy of the request to another member by `ask`, with the name of its caller. Fails with the leader's error, or with
+    /// `request timed out`.
+    pub async fn ask<Q: Clone, A, T>(
+        &self,
+        leader: LeaderClient,
+        request: &Request<Q>,
+        ask: impl FnOnce(Channel, Request<Q>) -> T,
+    ) -> Result<Response<A>, Status>
+    where
+        T: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut copy = Request::new(request.get_ref().clone());
+        *copy.metadata_mut() = request.metadata().clone();
+        // Of the client's bytes, and the copy is encoded anew.
+        copy.metadata_mut().remove("content-length");
+        caller::write(copy.metadata_mut(), request.extensions().get());
+        let mut span = self.router.tracing.forward(leader.member, copy.metadata_mut());
+        let asked = tokio::time::timeout_at(self.answered_by, ask(leader.channel, copy)).await;
+        if asked
+            .as_ref()
+            .map_or(true, |asked| asked.as_ref().is_err_and(is_transport))
+        {
+            self.router.peers.send_failed(leader.member);
+        }
+        let outcome = asked.unwrap_or_else(|_| Err(Error::Timeout.into()));
+        span.outcome(&outcome);
+        outcome
+    }
+
+    /// Waits for another leader if the failed attempt certainly had no effect: then the next one may begin. Otherwise fails with the error
+    /// for the client: that of the leader; `request timed out` if the leader went away and the outcome is unknown, or if there is no time
+    /// for another attempt.
+    pub async fn retry(&self, failed: Status) -> Result<(), Status> {
+        if self.is_alone {
+            return Err(match is_not_leader(&failed) {
+                true => Error::Stopped.into(),
+                false => failed,
+            });
+        }
+        let is_not_leader = self.router.forwards && is_not_leader(&failed);
+        // The member no longer leads, or was not reached.
+        let had_no_effect = is_not_leader || self.router.forwards && was_not_sent(&failed);
+        if had_no_effect && Instant::now() < self.deadline {
+            return self.router.wait_for_change(self.asked, self.deadline).await;
+        }
+        Err(match is_not_leader || self.asked.is_some() && is_transport(&failed) {
+            true => Error::Timeout.into(),
+            false => failed,
+        })
+    }
+}
+
 /// The interval at which an expired lease is checked again.
 const LEASE_POLL: Duration = Duration::from_millis(50);
 
@@ -429,23 +445,22 @@ mod tests {
             reads,
         };
         let roles = watch::Sender::new(Role::Following(gone));
-        let here = async |_: Request<ReadIndexRequest>| Ok(Response::new(1));
-        let there = async |channel, request: Request<ReadIndexRequest>| {
-            assert_eq!(
-                request.metadata().get("content-length"),
-                None,
-                "it is of the client's bytes"
-            );
-            let refused = PeerClient::new(channel).read_index(request).await.unwrap_err();
-            roles.send_replace(Role::Leading(LeaderLease::unbounded()));
-            Err(refused)
-        };
         let mut request = Request::new(ReadIndexRequest {});
         request
             .metadata_mut()
             .insert("content-length", MetadataValue::from_static("7"));
-        let answer = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
-        assert_eq!(*answer.unwrap().get_ref(), 1);
+        let router = LeaderRouter::new(roles.subscribe());
+        let mut attempts = router.attempts(request.get_ref(), false).unwrap();
+        let ask = async |channel, copy: Request<ReadIndexRequest>| {
+            let length = copy.metadata().get("content-length");
+            assert_eq!(length, None, "it is of the client's bytes");
+            PeerClient::new(channel).read_index(copy).await
+        };
+        let leader = attempts.leader().await.unwrap().unwrap();
+        let refused = attempts.ask(leader, &request, ask).await.unwrap_err();
+        roles.send_replace(Role::Leading(LeaderLease::unbounded()));
+        attempts.retry(refused).await.unwrap();
+        assert!(attempts.leader().await.unwrap().is_none(), "this member leads");
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,6 @@ use cluster::leadership::{Cluster, LeadershipLoop, Rest, TransferLeader};
 use cluster::liveness::Liveness;
 use cluster::lock::ElectionLock;
 use cluster::lock_latency::LockLatency;
-use cluster::members::Members;
 use cluster::node::Node;
 use cluster::peers::name_of;
 use cluster::self_hosted_lease::SelfHostedLease;
@@ -184,6 +183,9 @@ pub(crate) async fn serve<E: Engine>(
         sequencer: running.sequencer.clone(),
         router,
         limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
+        min_ttl: config.min_lease_ttl(),
+        members: engine.members.clone(),
+        stop: life.leave.clone(),
         cluster_id: ids.cluster,
         member_id: ids.member,
         metrics: metrics.clone(),
@@ -393,7 +395,7 @@ fn start_leadership<E: Engine>(
             duplicate_member::watch(lock.clone(), timing.identity.clone(), timing.retry_period, led.clone());
         life.tasks.spawn("duplicate member", duplicate_member);
         let followers = Followers::default();
-        let told = (feed.clone(), election.renewals(), members.clone(), followers.clone());
+        let told = (feed.clone(), election.renewals(), followers.clone());
         let services = for_peers(config, api, told, (metrics, &led));
         server.start(services, &led, &led, PEER_GRACE, &mut life.tasks);
         let follower = Follower {
@@ -465,11 +467,11 @@ fn compete<C: CasRegister>(
 fn for_peers<R: Rows>(
     config: &Config,
     api: &ApiContext<R>,
-    told: (CommitFeed, Renewals, Members, Followers),
+    told: (CommitFeed, Renewals, Followers),
     (metrics, led): (&Arc<Metrics>, &CancellationToken),
 ) -> Services {
     Services {
-        routes: member::peer_services(config, api.clone(), told, (metrics.clone(), led.clone())),
+        routes: member::peer_services(config, api.clone(), told, led.clone()),
         health: Arc::new(StoreHealth(api.clone())),
         member: Err(Arc::new(|| {
             Refusal::new(Code::Failed, "members can only be queried on their client port")

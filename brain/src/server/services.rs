@@ -119,21 +119,11 @@ pub fn services<H: History, R: Rows>(
         defragment,
         quota,
         move_leader: move_leader(transfers),
-        members: members.clone(),
         snapshots: Snapshots::new(spool(config)),
         hashes: Hashes::default(),
     };
-    let leases = Arc::new(LeaseService::new(
-        api.clone(),
-        config.min_lease_ttl(),
-        leave.clone(),
-        metrics.clone(),
-        Some(has_leader.clone()),
-    ));
-    let kv = Arc::new(KvService {
-        store: api.clone(),
-        stop: leave.clone(),
-    });
+    let leases = Arc::new(LeaseService::new(api.clone(), Some(has_leader.clone())));
+    let kv = Arc::new(KvService { store: api.clone() });
     let (cleanup, clean_up) = Cleanup::new(kv.clone(), stop.clone());
     tasks.spawn("cleanup", clean_up);
     let concurrency = Arc::new(Concurrency {
@@ -243,40 +233,39 @@ const MAX_SMALL: usize = 64 << 10;
 pub fn peer_services<R: Rows>(
     config: &Config,
     store: ApiContext<R>,
-    (feed, renewals, members, followers): (CommitFeed, Renewals, Members, Followers),
-    (metrics, stop): (Arc<Metrics>, CancellationToken),
+    (feed, renewals, followers): (CommitFeed, Renewals, Followers),
+    stop: CancellationToken,
 ) -> Routes {
     let here = ApiContext {
         router: store.router.clone().local_only(),
+        stop: stop.clone(),
         ..store
     };
-    let membership = members.clone();
     let peers = PeerService {
         cluster_id: here.cluster_id,
         state: here.state.clone(),
         feed,
         router: here.router.clone(),
         renewals,
-        members,
+        members: here.members.clone(),
         followers,
         member_id: here.member_id,
-        metrics: metrics.network.peers.clone(),
+        metrics: here.metrics.network.peers.clone(),
         log_once: LogOnce::hourly(),
-        stop: stop.clone(),
+        stop,
     };
-    let leases = LeaseService::new(here.clone(), config.min_lease_ttl(), stop.clone(), metrics, None);
+    let leases = LeaseService::new(here.clone(), None);
     let maintenance = MaintenanceService {
         store: here.clone(),
         size: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: move_leader(mpsc::channel(1).0),
-        members: membership,
         snapshots: Snapshots::new(spool(config)),
         hashes: Hashes::default(),
     };
     let auth = AuthService(here.clone());
-    let kv = KvService { store: here, stop };
+    let kv = KvService { store: here };
     let mut routes = Routes::builder();
     routes
         .add_service(

@@ -54,15 +54,16 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
         id: 7,
         ..Default::default()
     };
+    let mut store = engine.kv.store.clone();
+    store.members = Members::new([member]);
     let maintenance = MaintenanceService {
         snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
         hashes: Hashes::default(),
-        store: engine.kv.store.clone(),
+        store,
         size: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),
         quota: 0,
         move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
-        members: Members::new([member]),
     };
     let alarm = async |action, member_id, alarm| {
         let request = pb::AlarmRequest {

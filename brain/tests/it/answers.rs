@@ -17,7 +17,6 @@ use pb::request_op::Request as Wire;
 use prometheus::IntGauge;
 use runtime::budget::{Account, Budget, Meter};
 use store::history::LogHistory;
-use telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request as Ask, Status};
 
@@ -193,15 +192,11 @@ async fn election_charges_whoever_asks_for_its_leader() {
     let (engine, reads) = stored(64 << 10).await;
     let stop = CancellationToken::new();
     let api = engine.kv.store.clone();
-    let kv = Arc::new(api::kv::KvService {
-        store: api.clone(),
-        stop: stop.clone(),
-    });
-    let metrics = Arc::new(Metrics::new(false));
+    let kv = Arc::new(api::kv::KvService { store: api.clone() });
     let (cleanup, _clean_up) = Cleanup::new(kv.clone(), stop.clone());
     let service = ElectionService(Arc::new(Concurrency {
         kv,
-        leases: Arc::new(LeaseService::new(api.clone(), 2, stop.clone(), metrics, None)),
+        leases: Arc::new(LeaseService::new(api.clone(), None)),
         hub: engine.store.hub.clone(),
         replay: Arc::new(Replay::new(
             LogHistory::new(MemLog::default(), api.state.clone()),

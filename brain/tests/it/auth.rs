@@ -21,8 +21,6 @@ use pb::lease_server::Lease as _;
 use prost::Message as _;
 use store::alarm::CORRUPT;
 use store::sequencer::command::Request as Command;
-use telemetry::metrics::Metrics;
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
 use crate::engine::Engine;
@@ -53,11 +51,10 @@ impl<R: Rows> Services<R> {
         let authenticator = Arc::new(Authenticator::new(&options).unwrap());
         let mut store = engine.kv.store.clone();
         store.guard = store.guard.with(authenticator);
-        let stop = CancellationToken::new();
         Self {
             auth: AuthService(store.clone()),
-            leases: LeaseService::new(store.clone(), 2, stop.clone(), Arc::new(Metrics::new(false)), None),
-            kv: KvService { store, stop },
+            leases: LeaseService::new(store.clone(), None),
+            kv: KvService { store },
         }
     }
 

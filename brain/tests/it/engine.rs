@@ -14,6 +14,7 @@ use api::lease::LeaseService;
 use api::request::Limits;
 use brain::server::node::{self, NodeHandles, NodeOptions};
 use cluster::engine::Engine as EngineTypes;
+use cluster::members::Members;
 use cluster::node::Node;
 use cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
 use engine::cas_register::mem::MemRegister;
@@ -145,18 +146,18 @@ impl<L: Log, R: Rows> Engine<L, R> {
             sequencer: store.sequencer.clone(),
             router: cluster::forward::LeaderRouter::single_member(),
             limits,
+            min_ttl: 2,
+            members: Members::new([]),
+            stop: stop.clone(),
             cluster_id: 7,
             member_id: 1,
             slow: ApplyLog::new(Duration::from_millis(100), metrics.server.slow_apply.clone()),
-            metrics: metrics.clone(),
+            metrics,
         };
-        let lease = LeaseService::new(api.clone(), 2, stop.clone(), metrics, None);
+        let lease = LeaseService::new(api.clone(), None);
         Ok(Self {
             store,
-            kv: KvService {
-                store: api,
-                stop: stop.clone(),
-            },
+            kv: KvService { store: api },
             lease,
             tasks,
             stop,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use api::auth::Guard;
 use api::cluster::ClusterService;
-use api::context::ApiContext;
 use api::kv::KvService;
 use api::lease::LeaseService;
 use api::maintenance::{Hashes, MaintenanceService, Snapshots};
@@ -23,10 +22,8 @@ use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
 use pb::maintenance_server::Maintenance as _;
 use runtime::clock::since_boot;
-use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::engine::Engine;
@@ -58,12 +55,8 @@ impl Asked {
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),
             quota: 0,
             move_leader: Arc::new(|_| Box::pin(async { Err(Error::NotLeader) })),
-            members: Members::new([]),
         };
-        let kv = KvService {
-            store,
-            stop: CancellationToken::new(),
-        };
+        let kv = KvService { store };
         Self {
             engine,
             kv,
@@ -121,11 +114,6 @@ fn put() -> Request<pb::PutRequest> {
         key: Bytes::from_static(KEY),
         ..pb::PutRequest::default()
     })
-}
-
-fn leases(store: ApiContext<MemRows>) -> LeaseService<MemRows> {
-    let metrics = Arc::new(Metrics::new(false));
-    LeaseService::new(store, 1, CancellationToken::new(), metrics, None)
 }
 
 fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
@@ -189,7 +177,7 @@ async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
     let mut store = asked.kv.store.clone();
     // Requested by a client: it waits until there is a leader.
     store.router = LeaderRouter::new(asked.roles.subscribe());
-    let leases = leases(store);
+    let leases = LeaseService::new(store, None);
     let request = pb::LeaseTimeToLiveRequest { id: 4711, keys: false };
     let granted = async {
         asked.ends().await;
@@ -204,13 +192,11 @@ async fn a_lease_is_not_said_to_be_over_by_who_led_before() {
 #[tokio::test(start_paused = true)]
 async fn clients_never_hear_that_a_member_does_not_lead() {
     let roles = watch::Sender::new(Role::Leading(LeaderLease::none()));
-    let here = async |_: Request<pb::PutRequest>| {
-        tokio::time::sleep(REQUEST_TIMEOUT).await;
-        Err::<Response<pb::PutResponse>, _>(Error::NotLeader.into())
-    };
-    let there = async |_, _| panic!("nobody else leads");
-    let request = Request::new(pb::PutRequest::default());
-    let answered = LeaderRouter::new(roles.subscribe()).forward(request, here, there).await;
+    let router = LeaderRouter::new(roles.subscribe());
+    let mut attempts = router.attempts(&pb::PutRequest::default(), false).unwrap();
+    assert!(attempts.leader().await.unwrap().is_none(), "no other member leads");
+    tokio::time::sleep(REQUEST_TIMEOUT).await;
+    let answered = attempts.retry(Error::NotLeader.into()).await;
     assert_eq!(message(answered), "etcdserver: request timed out");
 }
 

@@ -152,7 +152,7 @@ impl Member {
                 peers: Peers::new(PeerAddresses::Fixed(BTreeMap::new()), Default::default(), String::new()),
                 follower: Follower {
                     member: pb::Member::default(),
-                    members,
+                    members: members.clone(),
                     identity: timing.identity.clone(),
                     lease_duration: timing.lease_duration,
                     cluster_id: 7,
@@ -178,15 +178,15 @@ impl Member {
             sequencer: running.sequencer,
             router: LeaderRouter::new(role.clone()),
             limits,
+            min_ttl: 2,
+            members: members.clone(),
+            stop: stop.clone(),
             cluster_id: 7,
             member_id: id,
             slow: ApplyLog::new(Duration::from_millis(100), metrics.server.slow_apply.clone()),
             metrics,
         };
-        let kv = KvService {
-            store,
-            stop: stop.clone(),
-        };
+        let kv = KvService { store };
         Self {
             kv,
             roles: role,

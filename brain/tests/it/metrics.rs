@@ -12,7 +12,6 @@ use etcd_types::pb::etcdserverpb as pb;
 use pb::kv_server::Kv as _;
 use telemetry::metrics::ServerMetrics;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
 use crate::engine::Engine;
@@ -31,8 +30,7 @@ impl Member {
         let roles = watch::Sender::new(Role::Nobody);
         let mut store = engine.kv.store.clone();
         store.router = LeaderRouter::new(roles.subscribe());
-        let stop = CancellationToken::new();
-        let kv = KvService { store, stop };
+        let kv = KvService { store };
         Self { engine, kv, roles }
     }
 

@@ -190,7 +190,6 @@ async fn snapshot_taken_during_writes_is_of_one_revision() {
     for writer in 0..4 {
         let kv = KvService {
             store: engine.kv.store.clone(),
-            stop: stop.clone(),
         };
         let stop = stop.clone();
         writers.spawn(async move {
@@ -253,7 +252,6 @@ async fn writers_go_on_while_a_snapshot_is_read() {
     };
     let kv = KvService {
         store: engine.kv.store.clone(),
-        stop: CancellationToken::new(),
     };
     let writing = async {
         rows.hooks.scan.reached(earlier).await;

@@ -172,7 +172,6 @@ async fn a_leader_with_a_stuck_append_ends_when_it_is_to_stop() {
     let stuck = pair.ways[0].hooks.appends.clone();
     let kv = KvService {
         store: first.kv.store.clone(),
-        stop: first.kv.stop.clone(),
     };
     let put = PutRequest {
         key: Bytes::from_static(b"stuck"),

@@ -17,12 +17,14 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::client;
 use crate::context::ApiContext;
+use crate::header::HasHeaders;
+use crate::leader_request::LeaderRequest;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{Caller, LeaseId};
+use pb::lease_client::LeaseClient;
 use runtime::clock::since_boot;
 use store::sequencer::command::Request as Command;
 
@@ -36,7 +38,17 @@ const TOGETHER: usize = 8 * AHEAD;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The answers by lease.
-pub(super) type Answers = HashMap<i64, pb::LeaseKeepAliveResponse>;
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Answers {
+    #[prost(map = "int64, message", tag = "1")]
+    by_id: HashMap<i64, pb::LeaseKeepAliveResponse>,
+}
+
+impl HasHeaders for Answers {
+    fn headers_mut(&mut self) -> impl Iterator<Item = &mut pb::ResponseHeader> {
+        self.by_id.values_mut().filter_map(|answer| answer.header.as_mut())
+    }
+}
 
 /// Coalesces keep-alives; see the module.
 pub(super) struct KeepAlives<R: Rows> {
@@ -55,9 +67,9 @@ struct Asked {
     answer: oneshot::Sender<Result<Arc<Answers>, Status>>,
 }
 
-/// The leases to renew, as sent to the leader.
+/// The leases to renew on the leader. Between members it is a stream of keep-alives.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Renew {
+pub(super) struct Renew {
     #[prost(int64, repeated, tag = "1")]
     ids: Vec<i64>,
 }
@@ -109,7 +121,11 @@ pub(super) struct Renewed {
 
 /// Returns the answer for a lease. Fails if the leader's response does not contain it.
 pub(super) fn answered(answers: &Answers, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
-    answers.get(&id).copied().ok_or(Error::TimeoutDueToLeaderFail.into())
+    answers
+        .by_id
+        .get(&id)
+        .copied()
+        .ok_or(Error::TimeoutDueToLeaderFail.into())
 }
 
 impl<R: Rows> KeepAlives<R> {
@@ -204,47 +220,24 @@ impl<R: Rows> KeepAlives<R> {
     }
 
     async fn ask(&self, ids: Vec<i64>) -> Result<Answers, Status> {
-        let here =
-            |request: Request<Renew>| async move { self.renew_here(request.into_inner().ids).await.map(Response::new) };
-        let there = |leader, request: Request<Renew>| async move {
-            self.renew_there(leader, request.into_inner().ids)
-                .await
-                .map(Response::new)
-        };
-        let answer = self.store.on_leader(Request::new(Renew { ids }), here, there).await?;
+        let answer = self.store.forward(Request::new(Renew { ids })).await?;
         Ok(answer.into_inner())
     }
+}
 
-    async fn renew_there(&self, leader: Channel, ids: Vec<i64>) -> Result<Answers, Status> {
-        let mut answers = Answers::with_capacity(ids.len());
-        let asked = futures::stream::iter(ids.into_iter().map(|id| pb::LeaseKeepAliveRequest { id }));
-        let mut stream = client(leader).lease_keep_alive(asked).await?.into_inner();
-        loop {
-            match stream.message().await {
-                Ok(Some(mut answer)) => {
-                    self.store.stamp_member(&mut answer.header);
-                    answers.insert(answer.id, answer);
-                }
-                Ok(None) => return Ok(answers),
-                // Some were not noted. Those that have come are right.
-                Err(error) if !answers.is_empty() && error.message() == Error::TimeoutDueToLeaderFail.text() => {
-                    tracing::debug!(%error, "the leader did not renew some leases");
-                    return Ok(answers);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
+impl LeaderRequest for Renew {
+    type Answer = Answers;
+    const PATH: &'static str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
     /// Renews leases as the leader: a lease that is gone has no time to live.
-    async fn renew_here(&self, ids: Vec<i64>) -> Result<Answers, Status> {
-        let store = &self.store;
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Answers, Status> {
         // Like etcd's, the header is older than the renewal.
         let header = Some(store.header(store.view()?.revision));
-        let (mut answers, mut noted) = (Answers::with_capacity(ids.len()), Vec::new());
+        let ids = &request.get_ref().ids;
+        let (mut answers, mut noted) = (HashMap::with_capacity(ids.len()), Vec::new());
         {
             let (mut leases, now) = (store.state.leases(), since_boot());
-            for id in ids {
+            for &id in ids {
                 let renewed = leases.renew(LeaseId(id), now);
                 let ttl = renewed.map_or(0, |renewed| renewed.ttl);
                 if renewed.is_some_and(|renewed| renewed.clear_checkpoint) {
@@ -286,7 +279,31 @@ impl<R: Rows> KeepAlives<R> {
         if !store.router.lease_valid() {
             return Err(Error::NotLeader.into());
         }
-        Ok(answers)
+        Ok(Answers { by_id: answers })
+    }
+
+    /// Renews leases by a stream of keep-alives.
+    async fn ask(leader: Channel, request: Request<Self>) -> Result<Response<Answers>, Status> {
+        let ids = request.into_inner().ids;
+        let mut answers = HashMap::with_capacity(ids.len());
+        let asked = futures::stream::iter(ids.into_iter().map(|id| pb::LeaseKeepAliveRequest { id }));
+        let mut leader = LeaseClient::new(leader).max_decoding_message_size(usize::MAX);
+        let mut stream = leader.lease_keep_alive(asked).await?.into_inner();
+        loop {
+            match stream.message().await {
+                Ok(Some(answer)) => {
+                    answers.insert(answer.id, answer);
+                }
+                Ok(None) => break,
+                // Some were not noted. Those that have come are right.
+                Err(error) if !answers.is_empty() && error.message() == Error::TimeoutDueToLeaderFail.text() => {
+                    tracing::debug!(%error, "the leader did not renew some leases");
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Response::new(Answers { by_id: answers }))
     }
 }
 
