@@ -100,7 +100,7 @@ MINUTES ?= 60
 soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency must be flat
 	$(PROGRAMS)/kubebrain-soak --minutes $(MINUTES)
 
-manifests: tests ## Render the install YAML
+manifests: tests ## Write the install files that are derived: the definition, install.yaml, copies of rules, alerts and scripts
 	$(TESTED)/manifests
 
 # Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.

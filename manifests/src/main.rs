@@ -1,50 +1,71 @@
-//! Renders all install manifests of KubeBrain into directories that are committed and never edited by hand.
+//! Writes the parts of the install files that are derived: from Rust types, or from other files that kustomize, Helm and Argo CD cannot
+//! include.
 //!
-//! `kubectl apply -k manifests/yaml` and `helm install … manifests/helm/kubebrain-operator` install this output. A test fails when the
-//! committed files differ from it.
+//! Everything else below `yaml`, `helm`, `argocd` and `monitoring` is written by hand. A test fails when a committed file differs from what
+//! this program writes.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::Context as _;
 use clap::Parser;
 
-mod admission;
+mod alerts;
 mod argocd;
-mod chart;
-mod deployment;
+mod definition;
 mod install;
-mod kustomize;
-mod monitoring;
-mod network;
-mod rbac;
-mod render;
-mod samples;
+mod rights;
+mod source;
 
-/// Renders the install manifests.
+/// Writes the derived install files.
 #[derive(Parser)]
 #[command(version)]
 struct Flags {
-    /// Directory to write yaml, helm, argocd and monitoring to; what was in these is removed
+    /// Directory with yaml, helm, argocd and monitoring, to read from and to write to
     #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"))]
-    out: PathBuf,
+    directory: PathBuf,
 }
 
+/// Contents of derived files by their paths.
+type Files = BTreeMap<String, String>;
+
 fn main() -> anyhow::Result<()> {
-    let flags = Flags::parse();
-    let files = render::files()?;
-    for root in render::ROOTS {
-        let path = flags.out.join(root);
-        match std::fs::remove_dir_all(&path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("remove {}", path.display())),
-        }
-    }
-    for (name, text) in files {
-        let path = flags.out.join(name);
-        let parent = path.parent().context("a manifest has a parent directory")?;
-        std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+    let directory = Flags::parse().directory;
+    for (name, text) in derived(&directory)? {
+        let path = directory.join(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Returns every derived file.
+///
+/// # Errors
+/// A file that another is derived from is missing or malformed.
+fn derived(directory: &Path) -> anyhow::Result<Files> {
+    let mut files = definition::files()?;
+    files.extend(install::files(directory)?);
+    files.extend(rights::files(directory)?);
+    files.extend(alerts::files(directory)?);
+    files.extend(argocd::files(directory)?);
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_files_are_what_would_be_written() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for (name, written) in derived(directory).unwrap() {
+            let committed = std::fs::read_to_string(directory.join(&name)).unwrap_or_default();
+            let mut lines = committed.lines().zip(written.lines());
+            let difference = lines.find(|(committed, written)| committed != written);
+            assert!(
+                committed == written,
+                "{name} is out of date, run `make manifests`: {difference:?}"
+            );
+        }
+    }
 }

@@ -23,7 +23,7 @@ pub const COREDNS: &str = "kubebrain.io/coredns:e2e";
 pub const APISERVER: &str = "kubebrain.io/kube-apiserver:e2e";
 /// The same, as the samples name it.
 pub const SAMPLE_APISERVER: &str = "registry.k8s.io/kube-apiserver:v1.34.4";
-/// The brain, as the rendered manifests name it.
+/// The brain, as the install files name it.
 pub const BRAIN: &str = concat!("kubebrain.io/kubebrain:", env!("CARGO_PKG_VERSION"));
 /// The brain a second time, under a version that a rolling upgrade goes to. It is the same program in another image.
 pub const BRAIN_NEXT: &str = concat!(
@@ -35,7 +35,7 @@ pub const BRAIN_NEXT: &str = concat!(
 );
 /// The mock of TiKV, for brains that run as pods.
 pub const TIKV: &str = "kubebrain.io/mock-tikv:e2e";
-/// The operator, as the rendered manifests name it.
+/// The operator, as the install files name it.
 pub const OPERATOR: &str = concat!("kubebrain.io/kubebrain-operator:", env!("CARGO_PKG_VERSION"));
 
 /// An image to be built.

@@ -1,4 +1,4 @@
-//! A real Argo CD (application-controller and repo-server as processes, no images) and a git repository with the rendered manifests.
+//! A real Argo CD (application-controller and repo-server as processes, no images) and a git repository with the install files.
 
 mod repository;
 mod servers;

@@ -1,4 +1,4 @@
-//! A git repository with the rendered manifests, as a user would have it.
+//! A git repository with the install files, as a user would have it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::servers::GIT;
 use crate::chart;
 
 const NAME: &str = "platform";
-/// In the rendered Applications, to be replaced.
+/// In the Applications, to be replaced.
 const EXAMPLE: &str = "https://git.example.org/kubebrain.git";
 /// Directory of the clusters.
 const CLUSTERS: &str = "manifests/argocd/tenant/cluster";

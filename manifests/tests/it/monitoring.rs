@@ -1,6 +1,10 @@
+//! Alerts and the dashboard: they use metrics and labels that the programs have.
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::*;
+use serde_json::{Value, json};
+
+use crate::files::{objects, text};
 
 /// A metric as its program declares it.
 #[derive(Debug)]
@@ -124,9 +128,13 @@ fn check(expression: &str, all: &BTreeMap<String, Declared>) {
 }
 
 fn alerts() -> Vec<Value> {
-    let groups = groups();
-    let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap());
-    rules.cloned().collect()
+    let groups = &objects("monitoring/rules.yaml")[0]["groups"];
+    let groups = groups.as_array().unwrap().iter();
+    let rules: Vec<Value> = groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect();
+    assert!(rules.len() > 25, "{}", rules.len());
+    rules
 }
 
 #[test]
@@ -145,9 +153,13 @@ fn alerts_select_metrics_and_labels_that_exist() {
     }
 }
 
+fn dashboard() -> Value {
+    serde_json::from_str(&text("monitoring/dashboard.json")).unwrap()
+}
+
 #[test]
 fn panels_select_metrics_and_labels_that_exist() {
-    let (all, dashboard) = (declared(), dashboard::dashboard());
+    let (all, dashboard) = (declared(), dashboard());
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let mut expressions = 0;
@@ -171,6 +183,54 @@ fn alerts_on_names_of_etcd_select_brains() {
             metrics.iter().any(|metric| metric.starts_with("kubebrain_")),
             "an etcd would raise {expression}"
         );
+    }
+}
+
+#[test]
+fn alerts_have_a_severity_a_time_and_a_summary() {
+    for alert in alerts() {
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning"].contains(&severity), "{alert}");
+        assert!(alert["for"].is_string() && alert["alert"].is_string(), "{alert}");
+        assert!(
+            alert["annotations"]["summary"].as_str().unwrap().ends_with('.'),
+            "{alert}"
+        );
+    }
+}
+
+#[test]
+fn panels_are_beside_and_below_each_other() {
+    let dashboard = dashboard();
+    let mut taken = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|field| panel["gridPos"][field].as_u64().unwrap());
+        assert!(x + w <= 24, "{}", panel["title"]);
+        for place in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(place), "{} covers another panel", panel["title"]);
+        }
+    }
+}
+
+#[test]
+fn panels_ask_the_data_source_of_the_dashboard() {
+    let dashboard = dashboard();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let names: Vec<&str> = variables
+        .iter()
+        .map(|variable| variable["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["datasource", "job"]);
+    let source = json!({"type": "prometheus", "uid": "${datasource}"});
+    assert_eq!(variables[1]["datasource"], source);
+    let panels = dashboard["panels"].as_array().unwrap();
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let targets = panel["targets"].as_array().unwrap();
+        let ids: BTreeSet<&str> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        assert_eq!(ids.len(), targets.len(), "{}", panel["title"]);
+        for asked in targets.iter().chain([panel]) {
+            assert_eq!(asked["datasource"], source, "{}", panel["title"]);
+        }
     }
 }
 

@@ -1,9 +1,41 @@
+//! Health and actions of Argo CD, in the Lua that it has; and the app of apps.
+
+use std::collections::BTreeSet;
+
 use crds::wishes::{RESTART, Successor, TRANSFER_LEADER};
 use k8s_openapi::jiff::Timestamp;
 use mlua::{Lua, LuaOptions, StdLib, Table, Value as LuaValue};
-use serde_json::Map;
+use serde_json::{Map, Value, json};
 
-use super::*;
+use crate::files::{below, objects, objects_below, only, path, text};
+
+/// Directory of the scripts for a KubeBrainCluster, in Argo CD's own layout.
+const CLUSTER: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
+const APPLICATION: &str = "argocd/resource_customizations/argoproj.io/Application";
+
+const ACTIONS: [&str; 4] = ["pause", "restart", "resume", "transfer-leader"];
+
+fn script(name: &str) -> String {
+    text(&format!("{CLUSTER}/{name}.lua"))
+}
+
+/// Returns the tests in a file, whose paths are relative to its directory.
+fn tests(file: &str, list: &str) -> Vec<Value> {
+    let file = only_document(&format!("{CLUSTER}/{file}"));
+    file[list].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn only_document(name: &str) -> Value {
+    let mut all = objects(name);
+    assert_eq!(all.len(), 1, "{name}");
+    all.remove(0)
+}
+
+/// Returns a cluster that is healthy.
+fn healthy() -> Value {
+    only_document(&format!("{CLUSTER}/testdata/healthy.yaml"))
+}
 
 /// Runs a script in Lua 5.1, the version of Argo CD, with the object as `obj`.
 fn run<T: mlua::FromLua>(lua: &Lua, script: &str, object: &Value) -> T {
@@ -60,28 +92,67 @@ fn from_lua(value: &LuaValue) -> Value {
 }
 
 fn act(action: &str, object: &Value) -> Value {
-    let (_, script) = ACTIONS.iter().find(|(name, _)| *name == action).unwrap();
-    from_lua(&run::<LuaValue>(&sandbox(), script, object))
+    let script = script(&format!("actions/{action}/action"));
+    from_lua(&run::<LuaValue>(&sandbox(), &script, object))
 }
 
 #[test]
 fn health_follows_the_conditions() {
-    for case in cases::health() {
-        let judged = from_lua(&run::<LuaValue>(&sandbox(), HEALTH, &case.object()));
-        assert_eq!(
-            judged,
-            json!({"status": case.status, "message": case.message}),
-            "{}",
-            case.path()
-        );
+    let mut statuses = BTreeSet::new();
+    for test in tests("health_test.yaml", "tests") {
+        let input = test["inputPath"].as_str().unwrap();
+        let object = only_document(&format!("{CLUSTER}/{input}"));
+        let judged = from_lua(&run::<LuaValue>(&sandbox(), &script("health"), &object));
+        assert_eq!(judged, test["healthStatus"], "{input}");
+        statuses.insert(judged["status"].as_str().unwrap().to_owned());
     }
+    assert_eq!(
+        statuses.into_iter().collect::<Vec<_>>(),
+        ["Degraded", "Healthy", "Progressing", "Suspended"]
+    );
 }
 
 #[test]
-fn health_cases_cover_every_answer() {
-    let cases = cases::health();
-    for status in ["Healthy", "Suspended", "Progressing", "Degraded"] {
-        assert!(cases.iter().any(|case| case.status == status), "{status}");
+fn every_object_for_tests_is_used() {
+    let (mut used, mut made) = (BTreeSet::new(), BTreeSet::new());
+    for (file, list) in [
+        ("health_test.yaml", "tests"),
+        ("actions/action_test.yaml", "discoveryTests"),
+        ("actions/action_test.yaml", "actionTests"),
+    ] {
+        let directory = file
+            .rsplit_once('/')
+            .map_or(String::new(), |(directory, _)| format!("{directory}/"));
+        for test in tests(file, list) {
+            let paths = [&test["inputPath"], &test["expectedOutputPath"]]
+                .into_iter()
+                .filter_map(Value::as_str);
+            used.extend(paths.map(|path| format!("{CLUSTER}/{directory}{path}")));
+        }
+    }
+    for directory in ["testdata", "actions/testdata"] {
+        made.extend(below(&format!("{CLUSTER}/{directory}")));
+    }
+    assert_eq!(used, made);
+}
+
+/// The objects for tests differ in what is judged alone.
+#[test]
+fn objects_for_tests_are_one_cluster() {
+    let whole = healthy();
+    let all = objects_below(CLUSTER)
+        .into_iter()
+        .filter(|(name, _)| name.contains("/testdata/"));
+    for (name, mut object) in all {
+        assert_eq!(object["metadata"], whole["metadata"], "{name}");
+        let spec = object["spec"].as_object_mut().unwrap();
+        spec.remove("paused");
+        spec["replicas"] = whole["spec"]["replicas"].clone();
+        assert_eq!(object["spec"], whole["spec"], "{name}");
+        let cluster: crds::KubeBrainCluster = serde_json::from_value(object).unwrap();
+        cluster
+            .validate_cel()
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
     }
 }
 
@@ -90,7 +161,7 @@ fn an_application_is_judged_by_its_own_health() {
     let judge = |status: Value| {
         from_lua(&run::<LuaValue>(
             &sandbox(),
-            APPLICATION_HEALTH,
+            &text(&format!("{APPLICATION}/health.lua")),
             &json!({"status": status}),
         ))
     };
@@ -117,19 +188,27 @@ fn an_application_is_judged_by_its_own_health() {
 
 #[test]
 fn actions_do_as_their_test_file_says() {
-    let objects: BTreeMap<&str, Value> = cases::action_objects().into_iter().collect();
-    let tests = cases::action_tests();
-    let at = |test: &Value, field: &str| objects[test[field].as_str().unwrap()].clone();
-    for test in tests["actionTests"].as_array().unwrap() {
+    let at = |test: &Value, field: &str| only_document(&format!("{CLUSTER}/actions/{}", test[field].as_str().unwrap()));
+    let (actions, discoveries) = ("actionTests", "discoveryTests");
+    let (actions, discoveries) = (
+        tests("actions/action_test.yaml", actions),
+        tests("actions/action_test.yaml", discoveries),
+    );
+    assert_eq!((actions.len(), discoveries.len()), (2, 2));
+    for test in actions {
         let name = test["action"].as_str().unwrap();
         assert_eq!(
-            act(name, &at(test, "inputPath")),
-            at(test, "expectedOutputPath"),
+            act(name, &at(&test, "inputPath")),
+            at(&test, "expectedOutputPath"),
             "{name}"
         );
     }
-    for test in tests["discoveryTests"].as_array().unwrap() {
-        let found = from_lua(&run::<LuaValue>(&sandbox(), DISCOVERY, &at(test, "inputPath")));
+    for test in discoveries {
+        let found = from_lua(&run::<LuaValue>(
+            &sandbox(),
+            &script("actions/discovery"),
+            &at(&test, "inputPath"),
+        ));
         let mut expected = json!({});
         for entry in test["result"].as_array().unwrap() {
             expected[entry["name"].as_str().unwrap()] = json!({"disabled": entry["disabled"]});
@@ -140,14 +219,20 @@ fn actions_do_as_their_test_file_says() {
 
 #[test]
 fn every_discovered_action_exists() {
-    let found = from_lua(&run::<LuaValue>(&sandbox(), DISCOVERY, &cases::health()[0].object()));
+    let found = from_lua(&run::<LuaValue>(&sandbox(), &script("actions/discovery"), &healthy()));
     let found: Vec<&str> = found.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(found, ACTIONS.map(|(name, _)| name));
+    assert_eq!(found, ACTIONS);
+    let mut files = below(&format!("{CLUSTER}/actions"));
+    files.retain(|name| name.ends_with("/action.lua"));
+    assert_eq!(
+        files,
+        ACTIONS.map(|name| format!("{CLUSTER}/actions/{name}/action.lua"))
+    );
 }
 
 /// Returns the annotation value that an action writes; the action changes nothing else.
 fn wish(action: &str, annotation: &str) -> String {
-    let mut object = cases::health()[0].object();
+    let mut object = healthy();
     let bare = act(action, &object);
     assert!(bare["metadata"]["annotations"][annotation].is_string(), "{action}");
     object["metadata"]["annotations"] = json!({"mine": "stays"});
@@ -171,35 +256,36 @@ fn restart_and_transfer_leader_write_wishes_that_the_operator_reads() {
 
 #[test]
 fn the_patch_has_the_same_scripts() {
-    let patch: Value = serde_yaml::from_str(&patch().unwrap()).unwrap();
+    let patch = only_document("argocd/argocd-cm-patch.yaml");
     let data = &patch["data"];
     assert_eq!(
         data["resource.customizations.health.kubebrain.io_KubeBrainCluster"],
-        HEALTH
+        script("health")
+    );
+    assert_eq!(
+        data["resource.customizations.health.argoproj.io_Application"],
+        text(&format!("{APPLICATION}/health.lua"))
     );
     let actions = data["resource.customizations.actions.kubebrain.io_KubeBrainCluster"]
         .as_str()
         .unwrap();
     let actions: Value = serde_yaml::from_str(actions).unwrap();
-    assert_eq!(actions["discovery.lua"], DISCOVERY);
-    for (entry, (name, lua)) in actions["definitions"].as_array().unwrap().iter().zip(ACTIONS) {
+    assert_eq!(actions["discovery.lua"], script("actions/discovery"));
+    let definitions = actions["definitions"].as_array().unwrap();
+    assert_eq!(definitions.len(), ACTIONS.len());
+    for (entry, name) in definitions.iter().zip(ACTIONS) {
+        let lua = script(&format!("actions/{name}/action"));
         assert_eq!((&entry["name"], &entry["action.lua"]), (&json!(name), &json!(lua)));
     }
 }
 
 #[test]
 fn waves_come_in_order_and_lead_to_what_is_there() {
-    let files = crate::render::files().unwrap();
     let mut waves = Vec::new();
-    for (path, text) in files.iter().filter(|(path, _)| path.starts_with("argocd/apps/")) {
-        let app: Value = serde_yaml::from_str(text).unwrap();
+    for (file, app) in objects_below("argocd/apps") {
         let wave = &app["metadata"]["annotations"]["argocd.argoproj.io/sync-wave"];
         let source = app["spec"]["source"]["path"].as_str().unwrap();
-        let directory = format!("{}/", source.strip_prefix("manifests/").unwrap());
-        assert!(
-            files.keys().any(|file| file.starts_with(&directory)),
-            "{path}: {source}"
-        );
+        assert!(path("..").join(source).is_dir(), "{file}: {source}");
         waves.push((
             wave.as_str().unwrap().parse::<i32>().unwrap(),
             app["metadata"]["name"].as_str().unwrap().to_owned(),
@@ -217,4 +303,21 @@ fn waves_come_in_order_and_lead_to_what_is_there() {
             (2, "tenant-apiserver"),
         ]
     );
+}
+
+/// Applications differ in name, wave, path, namespace and options of a sync alone.
+#[test]
+fn applications_are_synced_alike() {
+    let root = only("argocd/app-of-apps.yaml", "Application");
+    assert_eq!(root["spec"]["source"]["path"], "manifests/argocd/apps");
+    let bare = |mut app: Value| {
+        app["metadata"] = json!({"namespace": app["metadata"]["namespace"]});
+        app["spec"]["source"]["path"].take();
+        app["spec"]["destination"]["namespace"].take();
+        app["spec"]["syncPolicy"].as_object_mut().unwrap().remove("syncOptions");
+        app
+    };
+    for (file, app) in objects_below("argocd/apps") {
+        assert_eq!(bare(app), bare(root.clone()), "{file}");
+    }
 }

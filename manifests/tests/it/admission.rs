@@ -1,6 +1,20 @@
-use cel::{Context, Program, Value as Cel};
+//! The ValidatingAdmissionPolicies, by their expressions.
 
-use super::*;
+use cel::{Context, Program, Value as Cel};
+use serde_json::{Value, json};
+
+use crate::files::{objects, only};
+
+const FILE: &str = "yaml/components/admission-policies/objects.yaml";
+
+/// Returns the policy with this name.
+fn policy(name: &str) -> Value {
+    let mut all = objects(FILE)
+        .into_iter()
+        .filter(|object| object["kind"] == "ValidatingAdmissionPolicy");
+    all.find(|object| object["metadata"]["name"] == format!("kubebrain-operator-{name}"))
+        .unwrap()
+}
 
 /// Returns the messages of the rules that are violated.
 fn refusals(policy: &Value, object: &Value, user: &Value) -> Vec<String> {
@@ -32,7 +46,7 @@ fn cluster(spec: Value) -> Value {
 
 #[track_caller]
 fn judge(spec: Value) -> Vec<String> {
-    let policy = &pod_templates(&Install::plain())[0];
+    let policy = &policy("pod-templates");
     refusals(policy, &cluster(spec), &json!({"username": "somebody"}))
 }
 
@@ -120,7 +134,7 @@ fn foreign_accounts_are_refused() {
 
 #[test]
 fn only_operator_and_controllers_write_children() {
-    let policy = &children(&Install::plain())[0];
+    let policy = &policy("children");
     let may = |user: Value| refusals(policy, &json!({}), &user).is_empty();
     for name in [
         "system:serviceaccount:kubebrain-system:kubebrain-operator",
@@ -145,5 +159,50 @@ fn only_operator_and_controllers_write_children() {
             "{name}"
         );
         assert!(!may(json!({"username": name})), "{name}");
+    }
+}
+
+#[test]
+fn the_operator_that_may_write_children_is_the_one_that_is_installed() {
+    let account = only("yaml/operator/rbac.yaml", "ServiceAccount");
+    let (namespace, name) = (&account["metadata"]["namespace"], &account["metadata"]["name"]);
+    let user = format!(
+        "system:serviceaccount:{}:{}",
+        namespace.as_str().unwrap(),
+        name.as_str().unwrap()
+    );
+    assert_eq!(
+        refusals(&policy("children"), &json!({}), &json!({"username": user})),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn children_are_what_the_operator_labels() {
+    let labels = &policy("children")["spec"]["matchConstraints"]["objectSelector"]["matchLabels"];
+    for (label, value) in labels.as_object().unwrap() {
+        for object in objects("../operator/fixtures/epoch-2/minimal.yaml") {
+            assert_eq!(&object["metadata"]["labels"][label], value, "{}", object["kind"]);
+        }
+    }
+}
+
+#[test]
+fn every_policy_denies_by_a_binding() {
+    let all = objects(FILE);
+    let of = |kind: &str| -> Vec<Value> {
+        let some = all.iter().filter(|object| object["kind"] == kind);
+        some.cloned().collect()
+    };
+    let policies = of("ValidatingAdmissionPolicy");
+    assert_eq!(policies.len(), 2);
+    for (policy, binding) in policies.iter().zip(of("ValidatingAdmissionPolicyBinding")) {
+        let name = &policy["metadata"]["name"];
+        let spec = json!({"policyName": name, "validationActions": ["Deny"]});
+        assert_eq!((&binding["metadata"]["name"], &binding["spec"]), (name, &spec));
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
+        for validation in policy["spec"]["validations"].as_array().unwrap() {
+            assert_eq!(validation["reason"], "Forbidden", "{validation}");
+        }
     }
 }

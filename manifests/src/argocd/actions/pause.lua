@@ -1,2 +1,0 @@
-obj.spec.paused = true
-return obj
