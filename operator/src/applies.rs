@@ -9,19 +9,16 @@ use std::time::Duration;
 
 use kube::core::DynamicObject;
 use runtime::backoff::Backoff;
-use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use crate::drift;
+use crate::last_apply::{Digest, LastApply, content, digest};
 use crate::objects::{Key, Object};
 
 /// Pause after another manager reverted a field.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
 /// Entries that were not read for this time are dropped: their cluster no longer exists.
 const FORGET: Duration = Duration::from_secs(3600);
-
-type Digest = [u8; 32];
 
 /// Outcomes of applies so far. Clones share them.
 #[derive(Clone, Default)]
@@ -37,17 +34,6 @@ struct Entry {
     repeated: u32,
     last: Instant,
     looked_at: Instant,
-}
-
-/// Earlier applies of one object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// The object as last applied.
-    rendered: Digest,
-    /// The live object, if this apply did not change it.
-    unchanged: Option<Digest>,
-    /// Remaining pause until it is applied again.
-    held: Duration,
 }
 
 impl Applies {
@@ -81,12 +67,12 @@ impl Applies {
     }
 
     /// Returns earlier applies of the objects `keys` of a namespace.
-    pub(crate) fn known<'a>(&self, namespace: &str, keys: impl Iterator<Item = &'a Key>) -> BTreeMap<Key, Known> {
+    pub(crate) fn known<'a>(&self, namespace: &str, keys: impl Iterator<Item = &'a Key>) -> BTreeMap<Key, LastApply> {
         let mut entries = self.lock();
         let known = keys.filter_map(|key| {
             let entry = entries.get_mut(&(namespace.to_owned(), key.clone()))?;
             entry.looked_at = Instant::now();
-            let known = Known {
+            let known = LastApply {
                 rendered: entry.rendered,
                 unchanged: entry.unchanged,
                 held: pause(entry.repeated()).saturating_sub(entry.last.elapsed()),
@@ -112,37 +98,9 @@ impl Entry {
     }
 }
 
-impl Known {
-    /// Returns true if an apply of `object` over `live` is known to change nothing.
-    pub(crate) fn is_settled(&self, object: &Object, live: &DynamicObject) -> bool {
-        self.unchanged.is_some() && self.rendered == digest(&object.body) && self.unchanged == content(live)
-    }
-
-    /// Returns the pause until `object` is applied again, because another manager keeps changing it; `None` if it may be applied now.
-    pub(crate) fn held(&self, object: &Object) -> Option<Duration> {
-        (!self.held.is_zero() && self.rendered == digest(&object.body)).then_some(self.held)
-    }
-}
-
 fn pause(repeated: u32) -> Duration {
     match repeated {
         0 => Duration::ZERO,
         repeated => PAUSE.after(repeated - 1),
     }
-}
-
-/// Returns the digest of an object without its status and without the counters of the API server.
-fn content(live: &DynamicObject) -> Option<Digest> {
-    let mut value = serde_json::to_value(live).ok()?;
-    value.as_object_mut()?.remove("status");
-    let metadata = value.get_mut("metadata")?.as_object_mut()?;
-    for counted in ["resourceVersion", "generation", "managedFields"] {
-        metadata.remove(counted);
-    }
-    Some(digest(&value))
-}
-
-fn digest(value: &Value) -> Digest {
-    // Maps of serde_json are ordered by key, so equal objects have equal texts.
-    Sha256::digest(value.to_string().as_bytes()).into()
 }

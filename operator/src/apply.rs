@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{DynamicObject, ObjectMeta, Request};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -11,20 +11,24 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use crate::api_error::{self, Class};
+use crate::applied::Applied;
 use crate::applies::Applies;
 use crate::certificates::Leaf;
-use crate::events::{Event, Events};
+use crate::event::Event;
+use crate::events::Events;
+use crate::issuance;
 use crate::metrics::Metrics;
 use crate::names::{CLUSTER, MANAGER, ROLE};
 use crate::objects::{Key, Kind, Object, Renderer};
-use crate::observe::{self, Observed};
+use crate::observe;
+use crate::observed::Observed;
+use crate::ownership;
 use crate::plan::claims::is_terminating;
-use crate::plan::{Additions, AuthorityView, Live, Step, Stored, keep_metadata, ownership};
+use crate::plan::{Additions, Live, Step, describe, keep_metadata};
 use crate::probe;
 use crate::spec::Desired;
 use crate::stores::{clusters, list_kept, received};
 
-pub(crate) mod certificates;
 mod resize;
 
 /// Maximum number of pods of a cluster that are read before one of them is deleted.
@@ -35,8 +39,8 @@ const PODS: usize = 256;
 pub(crate) enum Error {
     #[error("the API server refused it")]
     Api(#[source] Box<kube::Error>),
-    #[error("it could not be signed")]
-    Certificate(#[from] crate::certificates::Error),
+    #[error(transparent)]
+    Issuance(#[from] issuance::Error),
     #[error("it does not serialise")]
     Serialise(#[from] serde_json::Error),
     #[error("{0}")]
@@ -72,31 +76,19 @@ impl Error {
     }
 }
 
+/// A step that failed.
+pub(crate) struct FailedStep {
+    /// The step in words.
+    pub(crate) step: String,
+    pub(crate) error: Error,
+}
+
 /// The outcome of the steps.
 #[derive(Default)]
-pub(crate) struct Applied {
-    /// Certificates that were issued.
-    pub(crate) leaves: BTreeMap<Leaf, Stored>,
-    /// The authority, if it was written.
-    pub(crate) authority: Option<AuthorityView>,
-    /// Claims that the API server does not let grow, with its message. This does not hold up other steps.
-    pub(crate) refused_claims: BTreeMap<String, String>,
-    /// Number of applies that changed nothing, because admission replaces what the operator wants.
-    pub(crate) unchanged: usize,
-    /// Message of the API server if it forbids the pod in which a new template is tried.
-    pub(crate) refused_trial: Option<String>,
-    /// Pod that the API server forbids the resources of the template, with its message.
-    pub(crate) refused_resize: Option<String>,
-    /// A leadership transfer was requested.
-    pub(crate) asked: bool,
-    /// The leadership transfer succeeded.
-    pub(crate) handed_over: bool,
-    /// A pod was not replaced, because the state differs from the one that the plan was made from.
-    pub(crate) stale: bool,
-    /// Number of steps that were carried out.
-    pub(crate) done: usize,
-    /// The first step that failed, and the reason. Steps that do not depend on it were still tried.
-    pub(crate) failure: Option<(String, Error)>,
+pub(crate) struct Outcome {
+    pub(crate) applied: Applied,
+    /// The first step that failed. Steps that do not depend on it were still tried.
+    pub(crate) failed: Option<FailedStep>,
 }
 
 /// Carries out steps for one cluster.
@@ -112,11 +104,11 @@ pub(crate) struct Applier<'a> {
 
 impl Applier<'_> {
     /// Carries out `steps`. After a failure only independent steps continue, unless the failed step only concerns monitoring.
-    pub(crate) async fn run(&self, steps: &[Step]) -> Applied {
-        let mut applied = Applied::default();
+    pub(crate) async fn run(&self, steps: &[Step]) -> Outcome {
+        let (mut applied, mut failed) = (Applied::default(), None);
         let mut is_only_monitoring = false;
         for step in steps {
-            if applied.failure.is_some() && !is_only_monitoring && !stands_alone(step) {
+            if failed.is_some() && !is_only_monitoring && !stands_alone(step) {
                 continue;
             }
             let in_vain = |applied: &Applied| (applied.unchanged, applied.refused_trial.is_some());
@@ -142,14 +134,15 @@ impl Applier<'_> {
                             "{pod} keeps its resources: the API server rejected the new ones: {words}"
                         ));
                     }
-                    if applied.failure.as_ref().is_none_or(|_| is_only_monitoring) {
+                    if failed.is_none() || is_only_monitoring {
                         is_only_monitoring = is_monitoring(step);
-                        applied.failure = Some((describe(step, self.desired), error));
+                        let step = describe(step, self.desired);
+                        failed = Some(FailedStep { step, error });
                     }
                 }
             }
         }
-        applied
+        Outcome { applied, failed }
     }
 
     /// Carries out one step. Returns the event to publish, if any.
@@ -180,14 +173,14 @@ impl Applier<'_> {
                     ("Created", "created")
                 };
                 Ok(Some(
-                    Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(reference(&object.key)),
+                    Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(object.key.reference()),
                 ))
             }
             Step::TakeBack { object, uid, additions } => self.take_back((object, uid), additions, applied).await,
             Step::Delete { key, uid } => {
                 self.delete(key, uid).await?;
                 Ok(Some(
-                    Event::normal("Deleted", "Delete", format!("deleted {key}")).about(reference(key)),
+                    Event::normal("Deleted", "Delete", format!("deleted {key}")).about(key.reference()),
                 ))
             }
             Step::HandOver {
@@ -279,7 +272,7 @@ impl Applier<'_> {
             object.key
         );
         Ok(Some(
-            Event::normal("Updated", "TakeBack", note).about(reference(&object.key)),
+            Event::normal("Updated", "TakeBack", note).about(object.key.reference()),
         ))
     }
 
@@ -408,7 +401,7 @@ impl Applier<'_> {
             "IssueCertificate",
             format!("{verb} the certificate {name}: {why}"),
         );
-        event.about(reference(&Key::new(Kind::Secret, name)))
+        event.about(Key::new(Kind::Secret, name).reference())
     }
 
     /// Carries out steps on the authority and on the certificates it signs.
@@ -417,13 +410,13 @@ impl Applier<'_> {
         let at = (names, self.observed.now);
         match step {
             Step::WriteAuthority { change, before, live } => {
-                let (object, view) = certificates::authority(&renderer, before.as_deref(), change, at)?;
+                let (object, view) = issuance::authority(&renderer, before.as_deref(), change, at)?;
                 match live {
                     Some(live) => self.write_over(&object, live).await?,
                     None => self.create(&object).await?,
                 };
                 applied.authority = Some(view);
-                Ok(certificates::event(change, names))
+                Ok(issuance::event(change, names))
             }
             Step::DiscardAuthority { live } => {
                 self.discard_authority(live).await?;
@@ -437,7 +430,7 @@ impl Applier<'_> {
                 signer,
                 bundle,
             } => {
-                let (object, stored) = certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at)?;
+                let (object, stored) = issuance::leaf(&renderer, (*leaf, request), (signer, bundle), at)?;
                 match uid {
                     Some(uid) => self.write(&object, Some(uid)).await?,
                     None => self.create(&object).await?,
@@ -596,40 +589,6 @@ fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {
     }
 }
 
-fn reference(key: &Key) -> ObjectReference {
-    let resource = key.kind.resource();
-    ObjectReference {
-        api_version: Some(resource.api_version),
-        kind: Some(resource.kind),
-        name: Some(key.name.clone()),
-        ..ObjectReference::default()
-    }
-}
-
-/// Describes a step for an error message.
-pub(crate) fn describe(step: &Step, desired: &Desired) -> String {
-    let names = &desired.names;
-    match step {
-        Step::WriteAuthority { change, .. } => certificates::describe(change, names),
-        Step::DiscardAuthority { .. } => format!("discard the certificate authority {}", names.authority()),
-        Step::Issue { leaf, .. } => format!("issue the certificate {}", names.leaf(*leaf)),
-        Step::Apply { object, .. } => format!("apply {}", object.key),
-        Step::TakeBack { object, additions, .. } => {
-            format!("remove {} from {}", additions.fields.join(", "), object.key)
-        }
-        Step::Delete { key, .. } => format!("delete {key}"),
-        Step::ChangeClaim { claim, .. } => format!("resize the volume claim {claim}"),
-        Step::RetainClaims { set, .. } => format!("retain the volume claims of {set} when it is deleted"),
-        Step::Try { .. } => format!("create pod {}", names.trial()),
-        Step::EndTrial { pod, .. } => format!("delete pod {pod}"),
-        Step::Scale { set, replicas, .. } => format!("reset the replicas of {set} to {replicas}"),
-        Step::Label { pod, .. } => format!("label pod {pod}"),
-        Step::Resize { pod, .. } => format!("resize pod {pod}"),
-        Step::HandOver { from, to, .. } => format!("transfer leadership from {from} to {to}"),
-        Step::Replace { pod, .. } => format!("delete pod {pod}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -669,9 +628,9 @@ mod tests {
             desired: &desired,
             observed: &observed,
         };
-        let applied = Box::pin(applier.run(&steps)).await;
-        let (what, _) = applied.failure.expect("the API server refuses one");
-        assert_eq!(what, format!("apply {} dev", kind.resource().kind));
+        let outcome = Box::pin(applier.run(&steps)).await;
+        let failed = outcome.failed.expect("the API server refuses one");
+        assert_eq!(failed.step, format!("apply {} dev", kind.resource().kind));
         api.get("/apis/rbac.authorization.k8s.io/v1/namespaces/brains/roles/next")
             .is_some()
     }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
-use crate::events::Event;
+use crate::event::Event;
 use crate::metrics::Outcome;
 use crate::reconcile::{Context, Error, reconcile, report_failure};
 use crate::refusals::Refusals;

@@ -12,16 +12,17 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::apply::{Applied, certificates, describe};
+use crate::applied::Applied;
 use crate::certificates::{Bundle, Inspected};
+use crate::issuance;
+use crate::member::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
 use crate::names::{MEMORY_RESIZED, RESOURCES_HASH, ROLE};
 use crate::objects::{Epoch, Key, Kind, Object, Renderer};
-use crate::observe::{Observed, is_ready};
-use crate::plan::{self, Plan, Step};
-use crate::probe::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
+use crate::observed::{Observed, is_ready};
+use crate::plan::{self, Plan, Step, describe};
+use crate::spec::is_external;
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
-use crate::stores::external::is_external;
 
 /// Start time of the world.
 pub(crate) const BEGIN: &str = "2026-11-21T00:00:00Z";
@@ -179,7 +180,7 @@ impl FakeCluster {
         let mut own = self.seen.clone();
         let uid = self.cluster.uid().unwrap_or_default();
         if !is_external(&self.cluster) {
-            plan::ownership::keep_own(&mut own, &self.desired().names, &uid);
+            crate::ownership::keep_own(&mut own, &self.desired().names, &uid);
         }
         own
     }
@@ -225,7 +226,7 @@ impl FakeCluster {
         match step {
             Step::WriteAuthority { change, before, .. } => {
                 let at = (&desired.names, now);
-                let (object, view) = certificates::authority(&renderer, before.as_deref(), change, at).unwrap();
+                let (object, view) = issuance::authority(&renderer, before.as_deref(), change, at).unwrap();
                 self.write(desired, &object);
                 applied.authority = Some(view);
             }
@@ -241,7 +242,7 @@ impl FakeCluster {
                 ..
             } => {
                 let at = (&desired.names, now);
-                let (object, stored) = certificates::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
+                let (object, stored) = issuance::leaf(&renderer, (*leaf, request), (signer, bundle), at).unwrap();
                 self.write(desired, &object);
                 applied.leaves.insert(*leaf, stored);
             }
@@ -589,4 +590,22 @@ pub(crate) fn written(fake: &FakeCluster) -> BTreeMap<String, Value> {
         .iter()
         .map(|(key, object)| (key.to_string(), serde_json::to_value(object).unwrap()))
         .collect()
+}
+
+/// The answer of a follower in epoch 7.
+pub(crate) fn full() -> Value {
+    let digest = "0123456789abcdef".repeat(4);
+    json!({
+        "name": "dev-0", "memberID": "8e9e05c52164694d", "clusterID": "00000000000000ff", "version": "0.1.0",
+        "formats": {"lowest": 1, "highest": 3, "written": 2},
+        "role": "Follower", "ready": true, "epoch": 7, "revision": 1234, "appliedSlot": 5678,
+        "leader": {"name": "dev-1", "memberID": "0000000000000010"},
+        "alarms": ["NOSPACE"],
+        "storage": {"type": "TiKV", "clusterID": "7401234567890123456", "reachable": true},
+        "tls": {
+            "trustBundle": digest, "peerTrustBundle": digest,
+            "server": {"fingerprint": digest, "notAfter": "2027-01-01T00:00:00Z"},
+            "peer": {"fingerprint": digest, "notAfter": "2027-01-02T00:00:00Z"},
+        },
+    })
 }

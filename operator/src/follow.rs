@@ -15,7 +15,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::probe::{self, Answer, Identity, KnownLeader, Role};
+use crate::member::{Answer, KnownLeader, Role};
+use crate::probe::{self, Identity};
 use crate::triggers::Triggers;
 
 /// Maximum number of members that are followed, in all clusters together. Changes at other members are found at the next resync.
@@ -213,8 +214,9 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::fake_cluster::full;
     use crate::fake_cluster::{answer, cluster};
-    use crate::probe::tests::{full, reply};
+    use crate::probe::tests::reply;
 
     /// Starts a brain that answers each request with the next epoch that it receives, and sends the requests it got.
     async fn brain(

@@ -17,9 +17,10 @@ use kube::{Api, Client, ResourceExt};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::events::{Event, Events};
+use crate::event::Event;
+use crate::events::Events;
 use crate::names::MANAGED_BY_INSTALLATION;
-use crate::stores::given::is_name;
+use crate::spec::secrets::is_name;
 
 /// Time without a change of its Lease after which an installation counts as dead.
 const SILENT: Duration = Duration::from_secs(60);

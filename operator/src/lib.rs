@@ -18,11 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 mod api_error;
+mod applied;
 mod applies;
 mod apply;
 mod certificates;
 mod controller;
 mod drift;
+mod event;
 mod events;
 #[cfg(test)]
 mod fake_api;
@@ -39,19 +41,24 @@ mod fleet;
 mod follow;
 mod http;
 mod installation;
+mod issuance;
+mod last_apply;
 mod leadership;
 mod ledger;
-mod metrics;
-mod names;
-mod objects;
-mod observe;
-mod plan;
-mod plugin;
 #[allow(
     dead_code,
     unused_imports,
     reason = "the roll-out and the status read the rest of an answer"
 )]
+mod member;
+mod metrics;
+mod names;
+mod objects;
+mod observe;
+mod observed;
+mod ownership;
+mod plan;
+mod plugin;
 mod probe;
 mod quantity;
 mod reconcile;

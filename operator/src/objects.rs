@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use crds::KubeBrainCluster;
 use crds::cluster::workload::WorkloadType;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
@@ -72,6 +72,11 @@ impl Kind {
         Self::PodMonitor,
     ];
 
+    /// Kinds that not every API server knows.
+    pub(crate) fn is_optional(self) -> bool {
+        self.resource().group.contains(".coreos.com")
+    }
+
     /// Returns group, version, kind and plural.
     pub(crate) fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = match self {
@@ -101,6 +106,14 @@ impl Kind {
     }
 }
 
+/// Sets the kind of an object: objects of a list have none, and they are compared with rendered objects, which do.
+pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
+    object.types = Some(TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    });
+}
+
 /// Identifies an object in a cluster's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
@@ -113,6 +126,17 @@ impl Key {
         Self {
             kind,
             name: name.into(),
+        }
+    }
+
+    /// Returns the reference to the object for an Event.
+    pub(crate) fn reference(&self) -> ObjectReference {
+        let resource = self.kind.resource();
+        ObjectReference {
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
+            name: Some(self.name.clone()),
+            ..ObjectReference::default()
         }
     }
 }

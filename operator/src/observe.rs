@@ -10,21 +10,22 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use crds::cluster::tls::TlsMode;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use kube::core::DynamicObject;
 use tokio::sync::Semaphore;
 
-use crate::applies::Known;
 use crate::certificates::{Leaf, Pair};
 use crate::follow::Member;
-use crate::objects::{Key, Kind, Object};
-use crate::plan::{self, ownership};
-use crate::probe::{self, Answer, Identity, Silence};
+use crate::member::Answer;
+use crate::objects::{Key, Kind};
+use crate::observed::Observed;
+use crate::ownership;
+use crate::plan;
+use crate::probe::{self, Identity, Silence};
 use crate::reconcile::Context;
 use crate::spec::Desired;
-use crate::stores::external::is_external;
+use crate::spec::is_external;
 
 mod by_name;
 mod catch_up;
@@ -39,42 +40,6 @@ const PROBES: (usize, usize) = (8, 32);
 const PROBING: Duration = Duration::from_secs(8);
 /// Maximum number of brains of one cluster that are queried in a pass.
 const MEMBERS: usize = 64;
-
-/// Everything that one pass observes.
-#[derive(Default, Clone)]
-pub(crate) struct Observed {
-    /// The wall clock at the beginning of the pass.
-    pub(crate) now: Timestamp,
-    /// Objects under the names that the cluster uses, of any owner.
-    pub(crate) objects: BTreeMap<Key, DynamicObject>,
-    /// Pods with the cluster's label, of any owner; with an external workload those of its selector.
-    pub(crate) pods: Vec<Pod>,
-    /// The pod in which a new template is tried.
-    pub(crate) trial: Option<Pod>,
-    /// Claims with the cluster's label.
-    pub(crate) claims: Vec<PersistentVolumeClaim>,
-    /// Answers of running brains by pod, or the reasons why there is no answer.
-    pub(crate) probes: BTreeMap<String, Result<Answer, String>>,
-    /// Outcomes of earlier applies of these objects.
-    pub(crate) applies: BTreeMap<Key, Known>,
-    /// Reasons why running brains do not serve, by pod, as far as they report them.
-    pub(crate) refusals: BTreeMap<String, probe::Refusal>,
-    /// True if the API server has the kind PodMonitor.
-    pub(crate) pod_monitors: bool,
-    /// Secrets of the user that the spec names; `None` for one that does not exist.
-    pub(crate) given_secrets: BTreeMap<String, Option<Arc<Secret>>>,
-    /// Reason why the StatefulSet's controller cannot create pods that have been missing for a while, in its words.
-    pub(crate) refused_pods: Option<String>,
-}
-
-impl Observed {
-    /// Returns true if an apply of `object` is known to leave the live object unchanged, because admission replaces what the operator
-    /// wants.
-    pub(crate) fn is_as_admitted(&self, object: &Object) -> bool {
-        let (known, live) = (self.applies.get(&object.key), self.objects.get(&object.key));
-        matches!((known, live), (Some(known), Some(live)) if known.is_settled(object, live))
-    }
-}
 
 /// Limits concurrent requests to all brains together. Clones share the limit.
 #[derive(Clone)]
@@ -264,18 +229,4 @@ fn given(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Identity> {
 
 fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
-}
-
-/// Returns true if the pod's condition Ready is True.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    ready_since(pod).is_some()
-}
-
-/// Returns the time since which a pod is ready, in seconds of the wall clock; `None` if it is not.
-pub(crate) fn ready_since(pod: &Pod) -> Option<i64> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
-    Some(ready.last_transition_time.as_ref().map_or(0, |time| time.0.as_second()))
 }

@@ -13,19 +13,20 @@ use serde_json::Value;
 
 use self::leadership::Lead;
 use crate::certificates::{Change, Leaf, Pair, Request, State};
-use crate::events::Event;
+use crate::event::Event;
 use crate::objects::{Key, Kind, Object, Renderer, resources};
-use crate::observe::Observed;
+use crate::observed::Observed;
+use crate::ownership;
+use crate::spec::is_external;
 use crate::spec::{Desired, Refusal};
-use crate::stores::external::is_external;
 
 mod additions;
 mod certificates;
 pub(crate) mod claims;
+mod describe;
 mod downgrade;
 pub(crate) mod leadership;
 mod owned;
-pub(crate) mod ownership;
 mod replicas;
 mod resize;
 mod roles;
@@ -38,6 +39,7 @@ mod trial;
 
 pub(crate) use additions::Additions;
 pub(crate) use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
+pub(crate) use describe::describe;
 pub(crate) use owned::keep_metadata;
 pub(crate) use rollout::{Rollout, Transfer, revision};
 pub(crate) use storage::OTHER_CLUSTER;
@@ -205,11 +207,11 @@ impl Plan {
     }
 }
 
-/// Returns the objects that a cluster should have.
+/// Returns the objects that a cluster should have and that are missing in `observed`.
 ///
 /// # Errors
 /// An object fails to serialise.
-pub(crate) fn keys(
+pub(crate) fn missing(
     cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &Observed,
@@ -221,6 +223,7 @@ pub(crate) fn keys(
     if !is_external(cluster) && !keys.contains(&set) {
         keys.push(set);
     }
+    keys.retain(|key| !observed.objects.contains_key(key));
     Ok(keys)
 }
 

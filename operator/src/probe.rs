@@ -10,19 +10,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
 use prost::Message;
 
+use crate::member::{Answer, Refusal, TEXT, clean};
 use crate::names::CLIENT_PORT;
 
-mod answer;
 mod connection;
-mod refusal;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use answer::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
-
-pub(crate) use refusal::{Refusal, Silence};
-
-use connection::{Peer, clean};
+use connection::Peer;
 
 /// Timeout of a `GET /member`.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -30,8 +25,6 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CHANGE: Duration = Duration::from_secs(35);
 /// Timeout of a leadership transfer.
 const HAND_OVER: Duration = Duration::from_secs(10);
-/// Maximum length of a brain's text in a message, in bytes.
-const TEXT: usize = 256;
 
 /// The operator's client certificate for brains, and the CA to verify them with, as PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,6 +32,21 @@ pub(crate) struct Identity {
     pub(crate) certificate: String,
     pub(crate) key: String,
     pub(crate) trusted: String,
+}
+
+/// Reason why a brain did not identify itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The reason in words for the status.
+    pub(crate) text: String,
+    /// The brain's own reason, if it gave one.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+impl From<String> for Silence {
+    fn from(text: String) -> Self {
+        Self { text, refusal: None }
+    }
 }
 
 /// Queries the brain at the IP address `address`, whose certificate must be for `host`. Without an identity the connection is plain text.

@@ -12,9 +12,11 @@ use serde_json::json;
 use tracing::{debug, info};
 
 use crate::api_error::{self, Class};
+use crate::applied::Failure;
 use crate::applies::Applies;
-use crate::apply::{self, Applied, Applier};
-use crate::events::{self, Events};
+use crate::apply::{self, Applier};
+use crate::event;
+use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::installation::Installation;
@@ -24,10 +26,11 @@ use crate::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
 use crate::objects::Kind;
 use crate::observe::{Late, Prober, catch_up, observe};
 use crate::plan::{Plan, Transfer, plan};
+use crate::spec::secrets::Given;
 use crate::spec::{self, Desired, Settings};
 use crate::status::{self, Pass};
 use crate::stores::external::ExternalPods;
-use crate::stores::given::{Given, GivenSecrets};
+use crate::stores::given::GivenSecrets;
 use crate::stores::received::Stub;
 use crate::stores::{Stores, clusters};
 use crate::wipe;
@@ -252,7 +255,7 @@ async fn act(
     let mut observed = observe(context, cluster, desired, late)
         .await
         .map_err(api("reading the objects"))?;
-    let (mut planned, mut applied) = (plan(cluster, desired, &observed)?, Applied::default());
+    let (mut planned, mut outcome) = (plan(cluster, desired, &observed)?, apply::Outcome::default());
     // If applies changed nothing, plan a second time: the pass then continues as if these objects were as wanted.
     for _ in 0..2 {
         let applier = Applier {
@@ -268,21 +271,27 @@ async fn act(
             Some(_) => planned.safe_steps(),
             None => planned.steps.clone(),
         };
-        applied = applier.run(&steps).await;
-        if applied.unchanged == 0 || applied.failure.is_some() {
+        outcome = applier.run(&steps).await;
+        if outcome.applied.unchanged == 0 || outcome.failed.is_some() {
             break;
         }
         observed.applies = context.applies.known(&desired.names.namespace, observed.objects.keys());
         planned = plan(cluster, desired, &observed)?;
-        if applied.done > 0 {
+        if outcome.applied.done > 0 {
             break;
         }
     }
     let plan = planned;
+    let apply::Outcome { mut applied, failed } = outcome;
     // A transient error is not reported: the next pass may succeed.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
-    let silent = applied.failure.take_if(|(_, error)| !told(error));
-    let is_refused = applied.failure.as_ref().is_some_and(|(_, error)| error.is_invalid());
+    let reported = failed.as_ref().filter(|failed| told(&failed.error));
+    applied.failure = reported.map(|failed| Failure {
+        step: failed.step.clone(),
+        message: failed.error.message(),
+        is_invalid: failed.error.is_invalid(),
+    });
+    let is_refused = applied.failure.as_ref().is_some_and(|failure| failure.is_invalid);
     let pass = Pass {
         desired,
         observed: &observed,
@@ -297,11 +306,11 @@ async fn act(
         info!(reason = event.reason, "{}", event.note);
         context.events.publish(cluster, event).await;
     }
-    if let Some((what, error)) = silent.or(applied.failure).filter(|(_, error)| !error.is_invalid()) {
+    if let Some(failed) = failed.filter(|failed| !failed.error.is_invalid()) {
         return Err(Error::Step {
-            what,
-            words: error.message(),
-            class: error.class(),
+            what: failed.step,
+            words: failed.error.message(),
+            class: failed.error.class(),
         });
     }
     if applied.stale {
@@ -413,7 +422,7 @@ pub(crate) async fn publish(
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
         Err(error) => return Err(api("writing the status")(error)),
     }
-    for event in events::of_flips(cluster, status) {
+    for event in event::of_flips(cluster, status) {
         info!(reason = event.reason, "{}", event.note);
         context.events.publish(cluster, event).await;
     }

@@ -14,7 +14,6 @@ use kube::core::DynamicObject;
 
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
-use crate::stores::external::is_external;
 
 mod flags;
 mod held;
@@ -23,6 +22,7 @@ mod labels;
 mod pod_template;
 pub(crate) mod references;
 mod restart;
+pub(crate) mod secrets;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,10 @@ pub(crate) use image::{
     Move, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
 };
 pub(crate) use restart::Restart;
-pub(crate) use storage::{Storage, Tikv, accepted as accepted_store};
+pub(crate) use storage::{Storage, Tikv, accepted as accepted_store, tidb_cluster};
+
+/// Annotation that a cluster has in memory, and only there, if a part of its spec was too large to be read: the reason.
+pub(crate) const TOO_LARGE: &str = "kubebrain.io/too-large";
 
 /// Settings from the operator's flags.
 #[derive(Debug, Clone)]
@@ -132,6 +135,16 @@ pub(crate) fn desired(
         .unwrap_or_else(|refusal| held::desired(cluster, settings, refusal, running))
 }
 
+/// Returns true if the user creates the pods of this cluster.
+pub(crate) fn is_external(cluster: &KubeBrainCluster) -> bool {
+    cluster.spec.workload.type_ == WorkloadType::External
+}
+
+/// Returns the reason why a part of the spec of a cluster was not read, if any.
+pub(crate) fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
+    cluster.annotations().get(TOO_LARGE)
+}
+
 /// Reads a spec.
 ///
 /// # Errors
@@ -141,7 +154,7 @@ fn read(
     settings: &Settings,
     referenced: Option<&DynamicObject>,
 ) -> Result<Desired, Refusal> {
-    if let Some(why) = crate::stores::clusters::too_large(cluster) {
+    if let Some(why) = too_large(cluster) {
         return Err(Refusal {
             reason: "SpecTooLarge",
             message: why.clone(),

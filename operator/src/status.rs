@@ -15,16 +15,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::apply::Applied;
+use crate::applied::Applied;
 use crate::certificates::Leaf;
+use crate::member::Role;
 use crate::names::{self, CLIENT_PORT, Names};
 use crate::objects::{Key, Kind};
-use crate::observe::{Observed, is_ready};
+use crate::observed::{Observed, is_ready};
 use crate::plan::leadership::Lead;
 use crate::plan::{Plan, revision, seen_store};
-use crate::probe::Role;
+use crate::spec::is_external;
 use crate::spec::{self, Desired, Storage};
-use crate::stores::external::is_external;
 
 mod change;
 mod conditions;

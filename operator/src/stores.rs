@@ -14,15 +14,16 @@ use futures::future::{BoxFuture, Shared};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::core::{ApiResource, DynamicObject, ObjectMeta};
+use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
-use crate::certificates::Leaf;
-use crate::names::{self, CLUSTER, MANAGED_BY, MANAGER, Names};
+use crate::names::{self, CLUSTER, MANAGED_BY, MANAGER};
 use crate::objects::Kind;
+use crate::ownership::{belongs, is_name_of};
+use crate::spec::tidb_cluster;
 use crate::triggers::Triggers;
 
 pub(crate) mod clusters;
@@ -33,7 +34,7 @@ mod optional;
 pub(crate) mod received;
 
 use feed::Feed;
-pub(crate) use feed::{list_kept, name_kind};
+pub(crate) use feed::list_kept;
 
 /// Maximum number of members in a spec.
 const MEMBERS: u16 = 64;
@@ -72,22 +73,6 @@ pub(crate) struct View {
     pub(crate) objects: Vec<(Kind, Arc<DynamicObject>)>,
     pub(crate) pods: Vec<Arc<Pod>>,
     pub(crate) claims: Vec<Arc<PersistentVolumeClaim>>,
-}
-
-/// A cluster of the TiDB operator.
-pub(crate) fn tidb_cluster() -> ApiResource {
-    ApiResource {
-        group: "core.pingcap.com".to_owned(),
-        version: "v1alpha1".to_owned(),
-        api_version: "core.pingcap.com/v1alpha1".to_owned(),
-        kind: "Cluster".to_owned(),
-        plural: "clusters".to_owned(),
-    }
-}
-
-/// Kinds that not every API server knows.
-pub(crate) fn is_optional(kind: Kind) -> bool {
-    kind.resource().group.contains(".coreos.com")
 }
 
 /// Opens stores of `namespace`, or of all namespaces, and the watches that fill them. Changed clusters are added to `triggers`.
@@ -191,32 +176,6 @@ pub(crate) async fn run(mut feeds: Feeds) {
     while feeds.next().await.is_some() {}
 }
 
-/// Returns true if an object has the label of the cluster `name`, or a name that the operator would give to an object of it.
-pub(crate) fn belongs(object: &ObjectMeta, name: &str) -> bool {
-    let called = object.name.as_deref().unwrap_or_default();
-    let below = called.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
-    let labels = object.labels.as_ref();
-    called == name || below || labels.is_some_and(|labels| labels.get(CLUSTER).is_some_and(|cluster| cluster == name))
-}
-
-/// Returns true if `name` is one that the operator gives to an object of this kind of the cluster `cluster`.
-pub(crate) fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
-    let names = Names {
-        cluster: cluster.to_owned(),
-        namespace: String::new(),
-        domain: String::new(),
-    };
-    match kind {
-        Kind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
-        Kind::ConfigMap => names.bundle() == name,
-        Kind::Service => [names.headless(), names.client(), names.leader()]
-            .iter()
-            .any(|own| own == name),
-        Kind::Role | Kind::RoleBinding | Kind::Lease => names.lease() == name,
-        Kind::ServiceAccount | Kind::PodDisruptionBudget | Kind::StatefulSet | Kind::PodMonitor => cluster == name,
-    }
-}
-
 /// Returns the cluster that an object belongs to, by its label.
 fn cluster_of(object: &ObjectMeta) -> Option<ObjectRef<KubeBrainCluster>> {
     let name = object.labels.as_ref()?.get(CLUSTER)?;
@@ -258,7 +217,7 @@ impl Stores {
             claims: Writer::default(),
             tidb_clusters: Writer::new(tidb_cluster()),
         };
-        let optional = Kind::ALL.into_iter().filter(|kind| is_optional(*kind));
+        let optional = Kind::ALL.into_iter().filter(|kind| kind.is_optional());
         let clusters = writers.clusters.as_reader();
         let listed = clusters.clone();
         let stores = Self {
@@ -284,12 +243,12 @@ impl Stores {
         self.clusters_listed.clone().await;
         drop(self.pods.wait_until_ready().await);
         drop(self.claims.wait_until_ready().await);
-        for (_, store) in self.objects.iter().filter(|(kind, _)| !is_optional(**kind)) {
+        for (_, store) in self.objects.iter().filter(|(kind, _)| !kind.is_optional()) {
             drop(store.wait_until_ready().await);
         }
         let optional = async {
             drop(self.tidb_clusters.wait_until_ready().await);
-            for (_, store) in self.objects.iter().filter(|(kind, _)| is_optional(**kind)) {
+            for (_, store) in self.objects.iter().filter(|(kind, _)| kind.is_optional()) {
                 drop(store.wait_until_ready().await);
             }
         };

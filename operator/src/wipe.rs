@@ -19,17 +19,17 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::api_error::Class;
-use crate::events::Event;
+use crate::event::Event;
+use crate::member::Refusal as BrainRefusal;
 use crate::metrics::Outcome;
 use crate::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
 use crate::objects::Renderer;
 use crate::observe::refused_pods;
-use crate::plan::ownership::{self, Ownership};
-use crate::probe::Refusal as BrainRefusal;
+use crate::ownership::{self, Ownership};
 use crate::reconcile::{self, Context, Ended, Error, api};
+use crate::spec::is_external;
+use crate::spec::secrets::Given;
 use crate::status;
-use crate::stores::external::is_external;
-use crate::stores::given::Given;
 use crate::stores::list_kept;
 use crate::stores::received::Stub;
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Applier, Error, merge};
 use crate::api_error;
-use crate::events::Event;
+use crate::event::Event;
 use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 use crate::objects::resources;
 use crate::plan::Step;
@@ -67,7 +67,7 @@ fn is_refusal(error: &kube::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::Applied;
+    use crate::apply::Outcome;
     use crate::fake_api::{FakeApi, Reply, failure};
     use crate::fake_cluster::FakeCluster;
     use crate::fake_operator::Rig;
@@ -75,7 +75,7 @@ mod tests {
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 
     /// Resizes a pod that has the container `brain` and another one.
-    async fn resized(api: FakeApi) -> (FakeApi, Applied) {
+    async fn resized(api: FakeApi) -> (FakeApi, Outcome) {
         let mut fake = FakeCluster::settled(json!({}));
         api.load(&fake);
         let pod = api.put(
@@ -125,8 +125,8 @@ mod tests {
             desired: &desired,
             observed: &observed,
         };
-        let applied = Box::pin(applier.run(&steps)).await;
-        (api, applied)
+        let outcome = Box::pin(applier.run(&steps)).await;
+        (api, outcome)
     }
 
     fn annotation(api: &FakeApi, key: &str) -> bool {
@@ -135,8 +135,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pod_is_resized_in_place_and_says_so() {
-        let (api, applied) = resized(FakeApi::new()).await;
-        assert!(applied.failure.is_none() && applied.done == 1);
+        let (api, outcome) = resized(FakeApi::new()).await;
+        assert!(outcome.failed.is_none() && outcome.applied.done == 1);
         let containers = api.get(POD).unwrap()["spec"]["containers"].clone();
         assert_eq!(containers[0], json!({"name": "other"}));
         assert_eq!(containers[1]["resources"], json!({"limits": {"cpu": "2"}}));
@@ -146,7 +146,7 @@ mod tests {
     /// Behaves like an API server that drops what it cannot merge.
     #[tokio::test(start_paused = true)]
     async fn resize_that_changed_nothing_is_no_resize() {
-        let (api, applied) = resized(FakeApi::scripted(|asked| {
+        let (api, outcome) = resized(FakeApi::scripted(|asked| {
             if asked.path.ends_with("/resize") {
                 let containers = json!([{"name": "brain", "resources": {"limits": {"cpu": "1"}}}]);
                 let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "dev-0"}, "spec": {"containers": containers}});
@@ -155,7 +155,7 @@ mod tests {
             Reply::Pass
         }))
         .await;
-        assert!(applied.failure.is_none());
+        assert!(outcome.failed.is_none());
         assert!(annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH));
         assert_eq!(api.events(), ["ResizeRefused"]);
     }
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn resize_that_cannot_be_is_recorded_on_the_pod() {
         for code in [404, 405, 422] {
-            let (api, applied) = resized(FakeApi::scripted(move |asked| {
+            let (api, outcome) = resized(FakeApi::scripted(move |asked| {
                 if asked.path.ends_with("/resize") {
                     let (code, status) = failure(code, "Invalid", "dev-0");
                     return Reply::With(code, status);
@@ -171,7 +171,7 @@ mod tests {
                 Reply::Pass
             }))
             .await;
-            assert!(applied.failure.is_none() && applied.done == 1, "{code}");
+            assert!(outcome.failed.is_none() && outcome.applied.done == 1, "{code}");
             assert!(
                 annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH),
                 "{code}"
@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn resize_that_is_denied_is_tried_again() {
-        let (api, applied) = resized(FakeApi::scripted(|asked| {
+        let (api, outcome) = resized(FakeApi::scripted(|asked| {
             if asked.path.ends_with("/resize") {
                 let (code, status) = failure(403, "Forbidden", "dev-0");
                 return Reply::With(code, status);
@@ -189,8 +189,14 @@ mod tests {
             Reply::Pass
         }))
         .await;
-        assert_eq!(applied.failure.unwrap().0, "resize pod dev-0");
-        assert!(applied.refused_resize.unwrap().starts_with("dev-0 keeps its resources"));
+        assert_eq!(outcome.failed.unwrap().step, "resize pod dev-0");
+        assert!(
+            outcome
+                .applied
+                .refused_resize
+                .unwrap()
+                .starts_with("dev-0 keeps its resources")
+        );
         assert!(!annotation(&api, RESIZE_REFUSED) && !annotation(&api, RESOURCES_HASH));
     }
 }

@@ -4,16 +4,15 @@ use std::pin::pin;
 
 use crds::KubeBrainCluster;
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DynamicObject;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use tracing::debug;
 
-use super::Observed;
 use crate::objects::Key;
+use crate::observed::Observed;
 use crate::plan;
 use crate::spec::Desired;
-use crate::stores::is_optional;
 use crate::stores::received::Object;
 
 /// Maximum number of concurrent reads.
@@ -38,16 +37,14 @@ pub(crate) async fn ask(
     desired: &Desired,
     observed: &mut Observed,
 ) -> kube::Result<()> {
-    let wanted = plan::keys(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
-    let missing = wanted.into_iter().filter(|key| !observed.objects.contains_key(key));
-    let missing: Vec<Key> = missing.collect();
+    let missing = plan::missing(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
     let reads = missing.into_iter().map(|key| async move {
         let resource = key.kind.resource();
         let api: Api<Object> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);
         let found = match api.get_opt(&key.name).await {
             // Compare the code: an API server that does not know the group answers without a reason.
             Err(kube::Error::Api(status)) if status.code == 404 => Found::Nothing,
-            Err(error) if is_optional(key.kind) => {
+            Err(error) if key.kind.is_optional() => {
                 debug!(%error, kind = resource.kind, name = key.name, "cannot read an object of an optional kind");
                 Found::Unknown
             }
@@ -66,21 +63,9 @@ pub(crate) async fn ask(
             Found::Unknown => observed.pod_monitors = false,
         }
     }
-    ask_for_claims(client, desired, observed).await
-}
-
-/// Does the same for the claims of pods that exist.
-async fn ask_for_claims(client: &Client, desired: &Desired, observed: &mut Observed) -> kube::Result<()> {
-    if desired.storage.embedded().is_none() {
-        return Ok(());
-    }
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &desired.names.namespace);
-    let is_member = |pod: &&Pod| pod.name_any() != desired.names.trial();
-    for pod in observed.pods.iter().filter(is_member) {
-        let name = format!("data-{}", pod.name_any());
-        if observed.claims.iter().all(|claim| claim.name_any() != name) {
-            observed.claims.extend(claims.get_opt(&name).await?);
-        }
+    for name in observed.missing_claims(desired) {
+        observed.claims.extend(claims.get_opt(&name).await?);
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use tracing::debug;
 
-use super::Observed;
 use crate::names::Names;
 use crate::objects::{Key, Kind};
+use crate::observed::Observed;
 use crate::stores::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.

@@ -14,7 +14,7 @@ use kube::core::DynamicObject;
 use super::{Plan, Step, owned};
 use crate::certificates::{Inspected, Leaf, Pair, Problem, State};
 use crate::objects::{Key, Kind, Object, Renderer};
-use crate::observe::Observed;
+use crate::observed::Observed;
 use crate::spec::Desired;
 
 mod authority;

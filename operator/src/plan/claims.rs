@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use super::ownership::{self, Ownership};
 use super::{Plan, Step};
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
+use crate::observed::Observed;
+use crate::ownership::{self, Ownership};
 use crate::quantity;
 use crate::spec::{Desired, Refusal};
 

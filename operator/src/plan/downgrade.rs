@@ -6,7 +6,7 @@ use crds::cluster::workload::WorkloadType;
 use kube::ResourceExt;
 
 use crate::names::ALLOW_DOWNGRADE;
-use crate::observe::Observed;
+use crate::observed::Observed;
 use crate::spec::Refusal;
 
 /// Refuses to roll out the version of the spec if its major or minor part is lower than that of the running version.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::observe::Observed;
+use crate::observed::Observed;
 
 /// The leadership as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

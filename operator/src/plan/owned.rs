@@ -7,13 +7,13 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::ownership::{self, Ownership};
 use super::{Additions, Contested, Plan, Step, additions, trial};
 use crate::certificates::Leaf;
 use crate::drift;
 use crate::names::RESOURCES_HASH;
 use crate::objects::{self, Key, Kind, Object, Renderer, resources};
-use crate::observe::Observed;
+use crate::observed::Observed;
+use crate::ownership::{self, Ownership};
 use crate::spec::Desired;
 
 /// Fields of a StatefulSet that Kubernetes never allows to change.

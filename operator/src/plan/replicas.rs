@@ -3,10 +3,10 @@
 use crds::KubeBrainCluster;
 use kube::ResourceExt;
 
-use super::ownership::{self, Ownership};
 use super::{Plan, Step};
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
+use crate::observed::Observed;
+use crate::ownership::{self, Ownership};
 use crate::spec::Desired;
 
 /// Plans to set the number back to the one that the operator last set in the StatefulSet, if nothing may change, or while a trial holds

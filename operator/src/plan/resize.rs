@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Plan, Step};
 use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 use crate::objects::{CONTAINER, Key, Kind, resources};
-use crate::observe::Observed;
+use crate::observed::Observed;
 use crate::quantity;
 use crate::spec::Desired;
 

@@ -8,9 +8,9 @@ use kube::ResourceExt;
 
 use super::leadership::Lead;
 use super::{Plan, Step};
+use crate::member::Role;
 use crate::names::ROLE;
-use crate::observe::Observed;
-use crate::probe::Role;
+use crate::observed::Observed;
 
 /// Labels every pod except the `strangers`, which serve other data.
 pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<String>) {

@@ -17,10 +17,10 @@ use super::{Plan, Step, resize, store, trial};
 use crate::drift;
 use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
-use crate::observe::{Observed, is_ready};
+use crate::observed::{Observed, is_ready};
 use crate::spec::Desired;
+use crate::spec::is_external;
 use crate::status::whole_seconds;
-use crate::stores::external::is_external;
 
 mod choose;
 mod transfer;

@@ -2,9 +2,9 @@
 
 use crds::KubeBrainCluster;
 
-use crate::observe::Observed;
+use crate::observed::Observed;
+use crate::spec::secrets::VALUE;
 use crate::spec::{Desired, Refusal};
-use crate::stores::given::VALUE;
 
 /// Reason for refusing to create pods that would mount a missing Secret.
 const SECRET_MISSING: &str = "SecretMissing";

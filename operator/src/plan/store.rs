@@ -10,10 +10,10 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
+use crate::member::{Answer, Refusal as BrainRefusal};
 use crate::names::ACCEPT_STORE;
 use crate::objects::pod::{CONTAINER, EXISTING, STORE_ID};
-use crate::observe::{Observed, is_ready};
-use crate::probe::{Answer, Refusal as BrainRefusal};
+use crate::observed::{Observed, is_ready};
 use crate::spec::{Desired, Refusal, Storage, accepted_store};
 
 /// Reason for refusing a store that does not hold the data.

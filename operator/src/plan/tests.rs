@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fake_cluster::{FakeCluster, answer, written};
+use crate::member::{Answer, Role};
 use crate::names::ROLE;
-use crate::probe::{Answer, Role};
 
 mod additions;
 mod budget;

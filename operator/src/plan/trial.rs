@@ -11,13 +11,13 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::{Plan, Step, resize};
-use crate::events::Event;
+use crate::event::Event;
+use crate::member::Refusal as BrainRefusal;
 use crate::names::{Names, RESOURCES_HASH, RESTART_HASH, SKIP_TRIAL};
 use crate::objects::pod::CONTAINER;
 use crate::objects::trial::Size;
 use crate::objects::{Object, Renderer};
-use crate::observe::{Observed, is_ready};
-use crate::probe::Refusal as BrainRefusal;
+use crate::observed::{Observed, is_ready};
 use crate::spec::{Desired, Refusal};
 use crate::status::{UNSCHEDULABLE, pod_stuck, sandbox_awaited_since};
 

@@ -15,12 +15,14 @@ use serde::de::DeserializeOwned;
 
 use super::connect::Target;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
+use crate::objects::name_kind;
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
-use crate::plan::ownership;
-use crate::stores::external::is_external;
+use crate::observed::Observed;
+use crate::ownership;
+use crate::ownership::belongs;
+use crate::spec::is_external;
+use crate::spec::tidb_cluster;
 use crate::stores::given;
-use crate::stores::{belongs, is_optional, name_kind, tidb_cluster};
 
 /// Returns the TiDB operator's cluster that the spec names, if it exists.
 ///
@@ -87,7 +89,7 @@ async fn objects(
         let listed = match api.list(&params).await {
             Ok(listed) => listed,
             // Compare the code: an API server that does not know the group answers in plain text, without a reason.
-            Err(kube::Error::Api(status)) if status.code == 404 && is_optional(kind) => {
+            Err(kube::Error::Api(status)) if status.code == 404 && kind.is_optional() => {
                 *pod_monitors = false;
                 continue;
             }

@@ -9,8 +9,8 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 
 use super::connect::Target;
+use crate::member::{Answer, Formats, KnownLeader, Role, Storage};
 use crate::names::METRICS_PORT;
-use crate::probe::{Answer, Formats, KnownLeader, Role, Storage};
 
 /// Timeout of a member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

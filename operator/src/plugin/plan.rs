@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::connect::Target;
 use super::{look, members};
-use crate::apply::describe;
 use crate::names::{Names, VERSION};
 use crate::objects::{Key, Kind};
-use crate::observe::{self, Observed};
-use crate::plan::{self, Plan, Step};
+use crate::observe;
+use crate::observed::Observed;
+use crate::plan::{self, Plan, Step, describe};
 use crate::spec::{self, Desired, Settings};
 
 /// Flags with which the operator was started, where the cluster's objects do not show them.

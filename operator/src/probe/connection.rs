@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Identity;
+use crate::member::{TEXT, clean};
 
 /// Timeout for connecting, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -73,7 +74,7 @@ impl Peer<'_> {
     }
 
     async fn connect(&self) -> Result<Stream, String> {
-        let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), super::TEXT));
+        let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), TEXT));
         let tcp = TcpStream::connect(self.address).await.map_err(broken)?;
         let Some(identity) = self.identity else {
             return Ok(Stream::Plain(tcp));
@@ -120,7 +121,7 @@ async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Rep
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), super::TEXT));
+    let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), TEXT));
     let (send, connection) = h2::client::Builder::new()
         .enable_push(false)
         .initial_window_size(LONGEST + 1)
@@ -160,18 +161,6 @@ where
             exchange.await
         }
     }
-}
-
-/// Makes a brain's text fit for a message: at most `longest` bytes, no control characters.
-pub(super) fn clean(text: &str, longest: usize) -> String {
-    let mut cleaned = String::new();
-    for c in text.chars().filter(|c| !c.is_control()) {
-        if cleaned.len() + c.len_utf8() > longest {
-            break;
-        }
-        cleaned.push(c);
-    }
-    cleaned
 }
 
 /// Returns an error with its causes, because the outermost error alone says nothing about certificates.

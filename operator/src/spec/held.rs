@@ -10,7 +10,7 @@ use super::storage::{Storage, Tikv};
 use super::{Desired, Held, Refusal, Restart, Settings, chosen_image, names};
 use crate::certificates::{Leaf, Request};
 use crate::names::Names;
-use crate::stores::external::is_external;
+use crate::spec::is_external;
 
 pub(super) fn desired(
     cluster: &KubeBrainCluster,

@@ -4,7 +4,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::image::Image;
 use crds::cluster::status::PinnedImage;
 
-use crate::stores::external::is_external;
+use crate::spec::is_external;
 
 /// Returns the image to run. A repository of the spec gets the version as its tag, or the digest. Without a repository, the operator's
 /// default is used: unchanged if it has a tag or digest of its own, else with the version. A digest of the spec takes precedence.

@@ -3,12 +3,23 @@
 use crds::KubeBrainCluster;
 use crds::cluster::storage::{Embedded, GcOwner, StorageType, TikvTls};
 use kube::ResourceExt;
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
 use super::{Refusal, invalid};
 use crate::names::ACCEPT_STORE;
-use crate::stores::external::is_external;
+use crate::spec::is_external;
+
+/// A cluster of the TiDB operator.
+pub(crate) fn tidb_cluster() -> ApiResource {
+    ApiResource {
+        group: "core.pingcap.com".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "core.pingcap.com/v1alpha1".to_owned(),
+        kind: "Cluster".to_owned(),
+        plural: "clusters".to_owned(),
+    }
+}
 
 /// Default interval of garbage collection by the leader, and default age at which a version is collected.
 const GC_DEFAULT: &str = "10m";

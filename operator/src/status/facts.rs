@@ -10,11 +10,11 @@ use kube::ResourceExt;
 use super::change::{self, Change};
 use super::{ConditionStatus, Pass, lock, pod};
 use crate::certificates::Problem;
+use crate::member::Refusal as BrainRefusal;
 use crate::names::ADOPT_CA;
-use crate::observe::is_ready;
+use crate::observed::is_ready;
 use crate::plan::leadership::Lead;
 use crate::plan::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims, failed_trial};
-use crate::probe::Refusal as BrainRefusal;
 use crate::spec::{Refusal, Storage};
 
 /// Time before the end of an authority from which the conditions report it.
@@ -204,7 +204,7 @@ impl Facts {
                 .applied
                 .failure
                 .as_ref()
-                .map(|(what, error)| format!("could not {what}: {}", error.message())),
+                .map(|failure| format!("could not {}: {}", failure.step, failure.message)),
             unready_for: unready_for(conditions, observed.now.as_second()),
         };
         facts.blocker = blocker(pass, &facts.volumes).or_else(|| lock::stored_here(cluster, pass));
@@ -503,9 +503,9 @@ fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
             message,
         });
     }
-    let (what, error) = pass.applied.failure.as_ref().filter(|(_, error)| error.is_invalid())?;
+    let failure = pass.applied.failure.as_ref().filter(|failure| failure.is_invalid)?;
     Some(Blocker {
         reason: "InvalidSpec",
-        message: format!("could not {what}: {}", error.message()),
+        message: format!("could not {}: {}", failure.step, failure.message),
     })
 }

@@ -5,9 +5,9 @@ use crds::cluster::election::ElectionBackend;
 
 use super::Pass;
 use super::facts::Blocker;
+use crate::member::Refusal;
 use crate::objects::{Key, Kind};
-use crate::observe::is_ready;
-use crate::probe::Refusal;
+use crate::observed::is_ready;
 
 /// Maximum length of a holder that is quoted: the name of a member. Brains write it.
 const HOLDER: usize = 253;

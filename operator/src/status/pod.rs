@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use kube::ResourceExt;
 
 use super::facts::Blocker;
+use crate::member::{Answer, Refusal, Role};
 use crate::names::PEER_PORT;
 use crate::objects::pod::CONTAINER;
-use crate::observe::is_ready;
-use crate::probe::{Answer, Refusal, Role};
+use crate::observed::is_ready;
 
 /// A younger pod may simply be waiting for its volumes or its image.
 const GRACE: i64 = 30;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::facts::{Blocker, CertificateState, Volumes};
 use super::*;
 use crate::fake_cluster::{FakeCluster, answer, cluster};
+use crate::member::{Answer, Refusal as BrainRefusal};
 use crate::objects::{Key, Kind};
-use crate::probe::{Answer, Refusal as BrainRefusal};
 
 mod seen;
 mod updates;

@@ -12,6 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::Value;
 
 use super::received::{self, FIELD, Object};
+use crate::spec::TOO_LARGE;
 
 /// Memory for the specs of all clusters together, beyond `FREE` of each.
 const ALL: usize = 24 << 20;
@@ -19,14 +20,6 @@ const ALL: usize = 24 << 20;
 const FREE: usize = 16 << 10;
 /// Fields of a spec that are dropped when the specs of all clusters take too much.
 const HEAVY: usize = 4 << 10;
-/// Annotation that a cluster has in memory, and only there, if a part of its spec was too large to be read: the reason.
-const TOO_LARGE: &str = "kubebrain.io/too-large";
-
-/// Returns the reason why a part of the spec of a cluster was not read, if any.
-pub(crate) fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
-    cluster.annotations().get(TOO_LARGE)
-}
-
 pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<KubeBrainCluster>(&())
 }
@@ -140,10 +133,10 @@ mod tests {
         let cluster = read(received("dev", 1_350_000)).unwrap();
         assert!(cluster.spec.pod_template.is_none());
         assert_eq!(cluster.spec.version, "0.1.0");
-        let why = too_large(&cluster).unwrap();
+        let why = crate::spec::too_large(&cluster).unwrap();
         assert!(why.starts_with("spec.podTemplate takes more than 256 KiB"), "{why}");
         let ordinary = read(received("dev", 1000)).unwrap();
-        assert!(ordinary.spec.pod_template.is_some() && too_large(&ordinary).is_none());
+        assert!(ordinary.spec.pod_template.is_some() && crate::spec::too_large(&ordinary).is_none());
     }
 
     #[test]
@@ -159,22 +152,22 @@ mod tests {
             .count();
         assert!((1..count).contains(&whole), "{whole}");
         assert!(
-            too_large(&clusters[count - 1])
+            crate::spec::too_large(&clusters[count - 1])
                 .unwrap()
                 .starts_with("the specs of all clusters")
         );
-        assert!(too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
+        assert!(crate::spec::too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
         // A deleted cluster frees memory, and one that is read again counts once.
         weights.forget(&clusters[0]);
         let again = || received("c1", 200 << 10);
-        assert!(too_large(&weights.admit(again()).unwrap()).is_none());
-        assert!(too_large(&weights.admit(again()).unwrap()).is_none());
+        assert!(crate::spec::too_large(&weights.admit(again()).unwrap()).is_none());
+        assert!(crate::spec::too_large(&weights.admit(again()).unwrap()).is_none());
     }
 
     #[test]
     fn mark_cannot_be_set_by_a_user() {
         let mut object = received("dev", 10);
         object.annotations_mut().insert(TOO_LARGE.to_owned(), "x".to_owned());
-        assert_eq!(too_large(&read(object).unwrap()), None);
+        assert_eq!(crate::spec::too_large(&read(object).unwrap()), None);
     }
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crds::KubeBrainCluster;
-use crds::cluster::workload::WorkloadType;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Selector};
@@ -45,11 +44,6 @@ struct Watch {
     selector: String,
     pods: Store<Pod>,
     task: AbortHandle,
-}
-
-/// Returns true if the user creates the pods of this cluster.
-pub(crate) fn is_external(cluster: &KubeBrainCluster) -> bool {
-    cluster.spec.workload.type_ == WorkloadType::External
 }
 
 impl ExternalPods {

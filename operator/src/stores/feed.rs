@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt};
 use http::header::{ACCEPT, HeaderValue};
 use kube::api::ListParams;
 use kube::client::Body;
-use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
+use kube::core::{ApiResource, DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
@@ -24,10 +24,11 @@ use tokio::sync::watch;
 use tokio::time::Interval;
 use tracing::{debug, warn};
 
+use super::cluster_of;
 use super::clusters::{self, Weights};
 use super::received::{Object, Received, Stub};
-use super::{cluster_of, is_name_of};
 use crate::objects::Kind;
+use crate::ownership::is_name_of;
 use crate::triggers::Triggers;
 
 /// Number of objects per page of a list. Any client may label an object of a megabyte as the operator's.
@@ -549,14 +550,6 @@ fn admit(
         }
     };
     admitted.map(Ok)
-}
-
-/// Sets the kind of an object: objects of a list have none, and they are compared with rendered objects, which do.
-pub(crate) fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
-    object.types = Some(TypeMeta {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    });
 }
 
 /// Returns the digest of the parts of an object whose change starts a pass: all but its version, and the time when a leader renewed a

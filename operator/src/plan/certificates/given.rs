@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use super::{Plan, Scope, Stored};
 use crate::certificates::given::{Purpose, check};
 use crate::certificates::{Leaf, Pair, Problem};
-use crate::stores::external::is_external;
+use crate::spec::is_external;
 
 pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) {
     let Some(secrets) = &scope.cluster.spec.tls.secrets else {

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::observe::Observed;
-use crate::probe::Tls;
+use crate::member::Tls;
+use crate::observed::Observed;
 
 /// Returns the reason why not every running member trusts the bundle with this digest.
 pub(super) fn distrust(observed: &Observed, digest: &str) -> Option<String> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::ResourceExt;
 
 use super::is_by_hand;
-use crate::observe::{Observed, is_ready, ready_since};
+use crate::observed::{Observed, is_ready, ready_since};
 use crate::plan::leadership::Lead;
 use crate::spec::Desired;
 

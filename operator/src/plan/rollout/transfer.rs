@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::choose::Members;
 use super::hand_over;
-use crate::events::Event;
+use crate::event::Event;
 use crate::plan::Plan;
 use crate::plan::leadership::Lead;
 

@@ -80,7 +80,7 @@ fn next(leader: usize, ready: [bool; 3], outdated: [bool; 3], leaving: [bool; 3]
     let steps = plan
         .steps
         .iter()
-        .map(|step| crate::apply::describe(step, &desired))
+        .map(|step| crate::plan::describe(step, &desired))
         .collect();
     (steps, plan.rollout.waiting)
 }
@@ -164,7 +164,7 @@ fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     // It is asked, but does not answer.
     let refuse = |fake: &mut FakeCluster| {
         let (desired, plan) = (fake.desired(), fake.plan());
-        let applied = crate::apply::Applied {
+        let applied = crate::applied::Applied {
             asked: true,
             ..Default::default()
         };

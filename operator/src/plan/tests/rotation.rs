@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::apply::Applied;
+use crate::applied::Applied;
 use crate::certificates::tests::{client, server};
 use crate::certificates::{Bundle, Inspected};
 use crate::fake_cluster::in_use;
+use crate::member::Tls;
 use crate::names::CA_ADVANCE;
 use crate::plan;
-use crate::probe::Tls;
 use crate::status::{self, Pass};
 
 const HOST: &str = "dev-0.dev-headless.brains.svc";

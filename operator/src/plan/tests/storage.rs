@@ -163,6 +163,6 @@ fn pods_are_neither_made_nor_replaced_without_the_secrets_that_they_mount() {
 
 #[test]
 fn secret_with_the_keys_of_tokens_is_watched() {
-    let named = |spec: Value| crate::stores::given::named(&crate::fake_cluster::cluster(spec).spec);
+    let named = |spec: Value| crate::spec::secrets::named(&crate::fake_cluster::cluster(spec).spec);
     assert!(named(json!({"jwtSecretRef": {"name": "jwt"}})).keys().eq(["jwt"]));
 }

@@ -51,7 +51,7 @@ fn brain_that_is_not_ready_is_told_with_what_it_lacks() {
     let mut fake = three();
     let usual = fake.seen.probes["dev-1"].clone().unwrap();
     fake.set_ready("dev-1", false);
-    let says = |fake: &mut FakeCluster, change: fn(&mut crate::probe::Answer)| {
+    let says = |fake: &mut FakeCluster, change: fn(&mut crate::member::Answer)| {
         let mut answer = usual.clone();
         (answer.role, answer.ready, answer.storage.reachable) = (Role::None, false, true);
         change(&mut answer);

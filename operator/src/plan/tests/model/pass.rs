@@ -16,11 +16,11 @@ use serde_json::json;
 
 use super::cluster::{Asked, Health, Member, Pod, Recorded, View};
 use super::{Scenario, Wish};
-use crate::apply::Applied;
+use crate::applied::Applied;
 use crate::fake_cluster::{self, FakeCluster, answer};
 use crate::names::RESTART_HASH;
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
+use crate::observed::Observed;
 use crate::plan::{Step, plan};
 use crate::spec;
 use crate::status::{self, Pass};
@@ -158,7 +158,7 @@ impl Operator {
                     from: member(from),
                     to: member(to),
                 }),
-                other => panic!("{} in {view:?}", crate::apply::describe(other, &desired)),
+                other => panic!("{} in {view:?}", crate::plan::describe(other, &desired)),
             }
         }
         let asked = steps.iter().any(|step| matches!(step, Done::HandOver { .. }));

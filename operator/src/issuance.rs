@@ -1,13 +1,21 @@
-//! Builds the objects that steps on certificates write, without an API server, so that tests need none.
+//! Makes the certificates and keys that steps ask for, and the Secrets that hold them. Stores nothing.
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Error, reference};
-use crate::certificates::{Authority, Change, Inspected, Leaf, Pair, Phase, Request, State};
-use crate::events::Event;
+use crate::certificates::{self, Authority, Change, Inspected, Leaf, Pair, Request, State};
+use crate::event::Event;
 use crate::names::Names;
 use crate::objects::{Key, Kind, Object, Renderer};
 use crate::plan::{AuthorityView, Stored};
+
+/// Reason why a certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("it could not be signed")]
+    Certificate(#[from] certificates::Error),
+    #[error("it does not serialise")]
+    Serialise(#[from] serde_json::Error),
+}
 
 /// Returns the Secret of an authority after `change`, and its view for the status.
 ///
@@ -47,26 +55,8 @@ pub(crate) fn leaf(
     Ok((object, stored))
 }
 
-/// Describes a change of the authority for an error message.
-pub(super) fn describe(change: &Change, names: &Names) -> String {
-    let authority = names.authority();
-    let phase = |phase: Phase| format!("move {authority} to the phase {}", phase.as_str());
-    match change {
-        Change::Create { .. } => format!("create the certificate authority {authority}"),
-        Change::Recreate { .. } => format!("create a new key for the lost certificate authority {authority}"),
-        Change::Adopt { .. } => format!("import the given certificate authority into {authority}"),
-        Change::Renew | Change::Renewed { .. } => format!("renew the certificate authority {authority}"),
-        Change::Replace { .. } => phase(Phase::Publishing),
-        Change::Issue => phase(Phase::Issuing),
-        Change::Retire => phase(Phase::Retiring),
-        Change::Finish => phase(Phase::Stable),
-        Change::Published => format!("record in {authority} that its bundle is published"),
-        Change::Keep => format!("apply Secret {authority}"),
-    }
-}
-
 /// Returns the Event of a change of the authority.
-pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
+pub(crate) fn event(change: &Change, names: &Names) -> Option<Event> {
     let authority = names.authority();
     let (reason, note) = match change {
         Change::Create { .. } | Change::Recreate { .. } => (
@@ -96,5 +86,5 @@ pub(super) fn event(change: &Change, names: &Names) -> Option<Event> {
         Change::Finish => ("AuthorityReplaced", format!("replaced the key of {authority}")),
         Change::Published | Change::Keep => return None,
     };
-    Some(Event::normal(reason, "IssueCertificate", note).about(reference(&Key::new(Kind::Secret, authority))))
+    Some(Event::normal(reason, "IssueCertificate", note).about(Key::new(Kind::Secret, authority).reference()))
 }

@@ -5,7 +5,7 @@
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde::Deserialize;
 
-use super::connection::clean;
+use super::clean;
 
 /// Maximum length of a code, in bytes.
 const CODE: usize = 64;
@@ -18,21 +18,6 @@ pub(crate) struct Refusal {
     /// The brain's code, such as `PrefixTaken`.
     pub(crate) code: String,
     pub(crate) message: String,
-}
-
-/// Reason why a brain did not identify itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Silence {
-    /// The reason in words for the status.
-    pub(crate) text: String,
-    /// The brain's own reason, if it gave one.
-    pub(crate) refusal: Option<Refusal>,
-}
-
-impl From<String> for Silence {
-    fn from(text: String) -> Self {
-        Self { text, refusal: None }
-    }
 }
 
 #[derive(Deserialize)]
@@ -52,7 +37,7 @@ impl From<Wire> for Refusal {
 
 impl Refusal {
     /// Parses the body of an answer; `None` for an older brain.
-    pub(super) fn parse(body: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body {
             refusal: Wire,

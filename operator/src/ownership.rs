@@ -6,9 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 
+use crate::certificates::Leaf;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use crate::objects::{Key, Kind};
-use crate::observe::Observed;
+use crate::observed::Observed;
 
 /// The owner of an object by its controller reference, or by its labels if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,4 +102,30 @@ fn is_own_claim(claim: &PersistentVolumeClaim, pods: &[Pod], names: &Names) -> b
             Some(label) => *label == names.cluster,
             None => is_mounted(),
         }
+}
+
+/// Returns true if an object has the label of the cluster `name`, or a name that the operator would give to an object of it.
+pub(crate) fn belongs(object: &ObjectMeta, name: &str) -> bool {
+    let called = object.name.as_deref().unwrap_or_default();
+    let below = called.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+    let labels = object.labels.as_ref();
+    called == name || below || labels.is_some_and(|labels| labels.get(CLUSTER).is_some_and(|cluster| cluster == name))
+}
+
+/// Returns true if `name` is one that the operator gives to an object of this kind of the cluster `cluster`.
+pub(crate) fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
+    let names = Names {
+        cluster: cluster.to_owned(),
+        namespace: String::new(),
+        domain: String::new(),
+    };
+    match kind {
+        Kind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
+        Kind::ConfigMap => names.bundle() == name,
+        Kind::Service => [names.headless(), names.client(), names.leader()]
+            .iter()
+            .any(|own| own == name),
+        Kind::Role | Kind::RoleBinding | Kind::Lease => names.lease() == name,
+        Kind::ServiceAccount | Kind::PodDisruptionBudget | Kind::StatefulSet | Kind::PodMonitor => cluster == name,
+    }
 }

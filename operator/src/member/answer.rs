@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::connection::clean;
+use super::{TEXT, clean};
 
 /// Maximum length of a member's name, in bytes: that of a DNS name.
 const NAME: usize = 253;
@@ -117,12 +117,8 @@ impl Answer {
     /// # Errors
     /// A message for the status if the answer is invalid.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
-        let wire: Wire = serde_json::from_slice(body).map_err(|error| {
-            format!(
-                "its answer cannot be decoded: {}",
-                clean(&error.to_string(), super::TEXT)
-            )
-        })?;
+        let wire: Wire = serde_json::from_slice(body)
+            .map_err(|error| format!("its answer cannot be decoded: {}", clean(&error.to_string(), TEXT)))?;
         wire.read()
             .ok_or_else(|| "its answer cannot be decoded: an id, a fingerprint or a time is malformed".to_owned())
             .and_then(Self::consistent)
@@ -230,7 +226,7 @@ impl Wire {
             version: clean(&self.version, VERSION),
             formats: self.formats,
             revision: self.revision.max(0),
-            alarms: alarms.map(|alarm| clean(alarm, super::TEXT)).collect(),
+            alarms: alarms.map(|alarm| clean(alarm, TEXT)).collect(),
             storage: Storage {
                 type_: clean(&self.storage.type_, VERSION),
                 cluster_id,
