@@ -8,12 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kube::core::DynamicObject;
+use plan::drift;
+use plan::last_apply::{Digest, LastApply, content, digest};
+use plan::objects::{Key, Object};
 use runtime::backoff::Backoff;
 use tokio::time::Instant;
-
-use crate::drift;
-use crate::last_apply::{Digest, LastApply, content, digest};
-use crate::objects::{Key, Object};
 
 /// Pause after another manager reverted a field.
 const PAUSE: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));

@@ -7,26 +7,25 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{DynamicObject, ObjectMeta, Request};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::applied::Applied;
+use plan::certificates::Leaf;
+use plan::event::Event;
+use plan::names::{CLUSTER, MANAGER, ROLE};
+use plan::objects::{Key, Kind, Object, Renderer};
+use plan::observed::Observed;
+use plan::spec::Desired;
+use plan::steps::claims::is_terminating;
+use plan::steps::{Additions, Live, Step, describe, keep_metadata};
+use plan::{issuance, ownership};
 use serde_json::{Value, json};
 use tracing::info;
 
 use crate::api_error::{self, Class};
-use crate::applied::Applied;
 use crate::applies::Applies;
-use crate::certificates::Leaf;
-use crate::event::Event;
 use crate::events::Events;
-use crate::issuance;
 use crate::metrics::Metrics;
-use crate::names::{CLUSTER, MANAGER, ROLE};
-use crate::objects::{Key, Kind, Object, Renderer};
 use crate::observe;
-use crate::observed::Observed;
-use crate::ownership;
-use crate::plan::claims::is_terminating;
-use crate::plan::{Additions, Live, Step, describe, keep_metadata};
 use crate::probe;
-use crate::spec::Desired;
 use crate::stores::{clusters, list_kept, received};
 
 mod resize;
@@ -591,9 +590,10 @@ fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::FakeCluster;
+
     use super::*;
     use crate::fake_api::{FakeApi, Reply, failure};
-    use crate::fake_cluster::FakeCluster;
     use crate::fake_operator::Rig;
 
     /// Applies an object of this kind, which the API server refuses, and then another. Returns true if the second was created.

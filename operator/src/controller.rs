@@ -12,13 +12,13 @@ use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
+use plan::event::Event;
 use runtime::backoff::Backoff;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
-use crate::event::Event;
 use crate::metrics::Outcome;
 use crate::reconcile::{Context, Error, reconcile, report_failure};
 use crate::refusals::Refusals;

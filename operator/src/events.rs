@@ -4,10 +4,9 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
+use plan::event::Event;
+use plan::names::MANAGER;
 use tracing::debug;
-
-use crate::event::Event;
-use crate::names::MANAGER;
 
 /// Maximum length of a note that the API server accepts.
 const NOTE: usize = 1000;

@@ -14,11 +14,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
+use plan::testing::FakeCluster;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::{BoxError, service_fn};
 
-use crate::fake_cluster::FakeCluster;
 use crate::fake_owners::Owners;
 use crate::fake_strategic as strategic;
 use crate::leadership::Leadership;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use plan::testing::settings;
 use tokio::task::JoinSet;
 
 use crate::applies::Applies;
 use crate::controller::Scope;
 use crate::events::Events;
 use crate::fake_api::FakeApi;
-use crate::fake_cluster::settings;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::installation::Installation;

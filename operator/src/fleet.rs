@@ -14,8 +14,7 @@ use crds::KubeBrainCluster;
 use crds::cluster::update_strategy::UpdateStrategyType;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
-
-use crate::spec;
+use plan::spec;
 
 /// The filled stores of clusters: one for each watched namespace, or one for all.
 pub(crate) type Clusters = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
@@ -173,10 +172,10 @@ fn is(cluster: &KubeBrainCluster, type_: &str, status: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use plan::testing::FakeCluster;
     use serde_json::json;
 
     use super::*;
-    use crate::fake_cluster::FakeCluster;
 
     const OLD: &str = "kubebrain.io/kubebrain:0.1.0";
     const NEW: &str = "kubebrain.io/kubebrain:0.2.0";
@@ -274,7 +273,7 @@ mod tests {
         let mut begun = BTreeSet::new();
         assert_eq!(admitted(&all, &mut begun, 1), ["c0"]);
         change(&mut all[0], |cluster| {
-            let now = crate::fake_cluster::BEGIN.parse().unwrap();
+            let now = plan::testing::BEGIN.parse().unwrap();
             cluster.metadata.deletion_timestamp = Some(Time(now));
         });
         admit(&all[1], &all, &mut begun, (NEW, 1)).unwrap();

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::runtime::reflector::{ObjectRef, Store};
+use plan::member::{Answer, KnownLeader, Role};
 use runtime::backoff::Backoff;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::member::{Answer, KnownLeader, Role};
 use crate::probe::{self, Identity};
 use crate::triggers::Triggers;
 
@@ -209,13 +209,12 @@ mod tests {
     use kube::runtime::reflector;
     use kube::runtime::reflector::store::Writer;
     use kube::runtime::watcher::Event;
+    use plan::testing::{answer, cluster, full};
     use serde_json::json;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::fake_cluster::full;
-    use crate::fake_cluster::{answer, cluster};
     use crate::probe::tests::reply;
 
     /// Starts a brain that answers each request with the next epoch that it receives, and sends the requests it got.

@@ -14,13 +14,13 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, ResourceExt};
+use plan::event::Event;
+use plan::names::MANAGED_BY_INSTALLATION;
+use plan::spec::secrets::is_name;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::event::Event;
 use crate::events::Events;
-use crate::names::MANAGED_BY_INSTALLATION;
-use crate::spec::secrets::is_name;
 
 /// Time without a change of its Lease after which an installation counts as dead.
 const SILENT: Duration = Duration::from_secs(60);

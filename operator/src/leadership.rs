@@ -89,13 +89,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use plan::testing::cluster;
     use serde_json::json;
     use tokio::sync::Notify;
 
     use super::*;
     use crate::controller;
     use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply};
-    use crate::fake_cluster::cluster;
     use crate::fake_operator::scope;
     use crate::ledger::Ledger;
     use crate::metrics::Metrics;

@@ -1,7 +1,7 @@
 //! Turns KubeBrainClusters into running brains. This library is shared by `kubebrain-operator` and related programs.
 //!
-//! One pass over a cluster is `reconcile`: `observe` the current state, `plan` the steps, `apply` them, publish the `status`. Planner,
-//! renderer (`objects`), `certificates` and `status` are pure. The current state comes from `stores`, which watches fill, so a pass over a
+//! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
+//! status. The current state comes from `stores`, which watches fill, so a pass over a
 //! settled cluster sends requests only to brains (`probe`). `ledger` records where the stores lag the operator's own writes. Every request
 //! passes `transport`, which sends no write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss
 //! ends the process in the middle of its work.
@@ -13,23 +13,18 @@ use anyhow::Context as _;
 use clap::Parser;
 use kube::client::ClientBuilder;
 use kube::{Api, Client};
+use plan::spec::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 mod api_error;
-mod applied;
 mod applies;
 mod apply;
-mod certificates;
 mod controller;
-mod drift;
-mod event;
 mod events;
 #[cfg(test)]
 mod fake_api;
-#[cfg(test)]
-mod fake_cluster;
 #[cfg(test)]
 mod fake_operator;
 #[cfg(test)]
@@ -41,30 +36,14 @@ mod fleet;
 mod follow;
 mod http;
 mod installation;
-mod issuance;
-mod last_apply;
 mod leadership;
 mod ledger;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the roll-out and the status read the rest of an answer"
-)]
-mod member;
 mod metrics;
-mod names;
-mod objects;
 mod observe;
-mod observed;
-mod ownership;
-mod plan;
 mod plugin;
 mod probe;
-mod quantity;
 mod reconcile;
 mod refusals;
-mod spec;
-mod status;
 mod stores;
 mod tasks;
 mod transport;
@@ -83,7 +62,6 @@ use ledger::Ledger;
 use metrics::Metrics;
 use observe::Prober;
 use reconcile::Context;
-use spec::Settings;
 use stores::external::ExternalPods;
 use stores::given::GivenSecrets;
 use tasks::Tasks;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::ResourceExt;
+use plan::steps::Step;
 use prometheus::core::Collector;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -12,7 +13,6 @@ use prometheus::{
 };
 
 use crate::api_error::Class;
-use crate::plan::Step;
 
 /// Maximum number of conditions, and of certificates, that are shown per cluster.
 const CONDITIONS: usize = 32;
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn names_types_and_labels_stay() {
-        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": crate::fake_cluster::BEGIN});
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": plan::testing::BEGIN});
         let status = json!({
             "conditions": [condition("Ready", "True"), condition("Stalled", "False")],
             "ca": {"generation": 1, "phase": "Stable", "notAfter": "2027-01-15T08:00:02Z"},
@@ -364,13 +364,13 @@ mod tests {
         let metrics = Metrics::new();
         metrics.reconciled(Outcome::Done, Duration::from_millis(7));
         metrics.step(&Step::WriteAuthority {
-            change: crate::certificates::Change::Create { generation: 1 },
+            change: plan::certificates::Change::Create { generation: 1 },
             before: None,
             live: None,
         });
         metrics.panicked();
         metrics.lead(true);
-        let mut cluster = crate::fake_cluster::cluster(json!({}));
+        let mut cluster = plan::testing::cluster(json!({}));
         cluster.status = Some(serde_json::from_value(status).unwrap());
         metrics.survey(&[Arc::new(cluster)]);
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();

@@ -13,19 +13,17 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use plan::certificates::{Leaf, Pair};
+use plan::member::Answer;
+use plan::objects::{Key, Kind};
+use plan::observed::Observed;
+use plan::spec::{Desired, is_external};
+use plan::{ownership, steps};
 use tokio::sync::Semaphore;
 
-use crate::certificates::{Leaf, Pair};
 use crate::follow::Member;
-use crate::member::Answer;
-use crate::objects::{Key, Kind};
-use crate::observed::Observed;
-use crate::ownership;
-use crate::plan;
 use crate::probe::{self, Identity, Silence};
 use crate::reconcile::Context;
-use crate::spec::Desired;
-use crate::spec::is_external;
 
 mod by_name;
 mod catch_up;
@@ -203,7 +201,7 @@ fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) ->
     };
     let secret = own(Kind::Secret, desired.names.leaf(Leaf::OperatorClient))?;
     let bundle = own(Kind::ConfigMap, desired.names.bundle())?;
-    let Pair { certificate, key } = plan::stored_pair(secret, "tls.crt", "tls.key")?;
+    let Pair { certificate, key } = steps::stored_pair(secret, "tls.crt", "tls.key")?;
     let trusted = bundle.data.get("data")?.get("ca.crt")?.as_str()?.to_owned();
     Some(Identity {
         certificate,

@@ -14,7 +14,7 @@ mod connect;
 mod list;
 mod look;
 mod members;
-mod plan;
+mod report;
 mod rollout;
 mod status;
 mod table;
@@ -59,7 +59,7 @@ enum Command {
         /// Name of the KubeBrainCluster
         name: String,
         #[command(flatten)]
-        flags: plan::OperatorFlags,
+        flags: report::OperatorFlags,
         /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
@@ -202,7 +202,7 @@ async fn run(target: &Target, command: Command, out: &mut impl Write) -> anyhow:
             }
         }
         Command::Plan { name, flags, output } => {
-            let report = Box::pin(plan::report(target, &name, &flags)).await?;
+            let report = Box::pin(report::report(target, &name, &flags)).await?;
             match output {
                 Output::Table => write!(out, "{report}")?,
                 Output::Json => json(out, &report)?,

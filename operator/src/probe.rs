@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
+use plan::member::{Answer, Refusal, TEXT, clean};
+use plan::names::CLIENT_PORT;
 use prost::Message;
-
-use crate::member::{Answer, Refusal, TEXT, clean};
-use crate::names::CLIENT_PORT;
 
 mod connection;
 #[cfg(test)]

@@ -8,27 +8,27 @@ use crds::cluster::status::KubeBrainClusterStatus;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::applied::Failure;
+use plan::event;
+use plan::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
+use plan::objects::Kind;
+use plan::spec::secrets::Given;
+use plan::spec::{self, Desired, Settings};
+use plan::status::{self, Pass};
+use plan::steps::{Plan, Transfer, plan};
 use serde_json::json;
 use tracing::{debug, info};
 
 use crate::api_error::{self, Class};
-use crate::applied::Failure;
 use crate::applies::Applies;
 use crate::apply::{self, Applier};
-use crate::event;
 use crate::events::Events;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::installation::Installation;
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Outcome};
-use crate::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
-use crate::objects::Kind;
 use crate::observe::{Late, Prober, catch_up, observe};
-use crate::plan::{Plan, Transfer, plan};
-use crate::spec::secrets::Given;
-use crate::spec::{self, Desired, Settings};
-use crate::status::{self, Pass};
 use crate::stores::external::ExternalPods;
 use crate::stores::given::GivenSecrets;
 use crate::stores::received::Stub;
@@ -431,8 +431,9 @@ pub(crate) async fn publish(
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::FakeCluster;
+
     use super::*;
-    use crate::fake_cluster::FakeCluster;
 
     #[test]
     fn renewal_that_is_overdue_hurries_nobody() {

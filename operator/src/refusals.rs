@@ -52,7 +52,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn next_pass_waits_unless_the_spec_changes() {
         let refusals = Refusals::default();
-        let mut cluster = crate::fake_cluster::cluster(json!({}));
+        let mut cluster = plan::testing::cluster(json!({}));
         cluster.metadata.generation = Some(1);
         assert_eq!(refusals.left(&cluster), None);
         refusals.record(&cluster, true);

@@ -18,12 +18,12 @@ use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
+use plan::names::{self, CLUSTER, MANAGED_BY, MANAGER};
+use plan::objects::Kind;
+use plan::ownership::{belongs, is_name_of};
+use plan::spec::tidb_cluster;
 use serde_json::json;
 
-use crate::names::{self, CLUSTER, MANAGED_BY, MANAGER};
-use crate::objects::Kind;
-use crate::ownership::{belongs, is_name_of};
-use crate::spec::tidb_cluster;
 use crate::triggers::Triggers;
 
 pub(crate) mod clusters;

@@ -15,21 +15,21 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::event::Event;
+use plan::member::Refusal as BrainRefusal;
+use plan::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
+use plan::objects::Renderer;
+use plan::ownership::{self, Ownership};
+use plan::spec::is_external;
+use plan::spec::secrets::Given;
+use plan::status;
 use serde_json::json;
 use tracing::warn;
 
 use crate::api_error::Class;
-use crate::event::Event;
-use crate::member::Refusal as BrainRefusal;
 use crate::metrics::Outcome;
-use crate::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
-use crate::objects::Renderer;
 use crate::observe::refused_pods;
-use crate::ownership::{self, Ownership};
 use crate::reconcile::{self, Context, Ended, Error, api};
-use crate::spec::is_external;
-use crate::spec::secrets::Given;
-use crate::status;
 use crate::stores::list_kept;
 use crate::stores::received::Stub;
 
@@ -329,7 +329,7 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     let name = cluster.name_any();
     let namespace = cluster.namespace().unwrap_or_default();
     let pods: Api<Stub> = Api::namespaced_with(context.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
-    let params = ListParams::default().labels(&format!("{}={name}", crate::names::CLUSTER));
+    let params = ListParams::default().labels(&format!("{}={name}", plan::names::CLUSTER));
     // The label does not make foreign pods ours. Pods without a controller were ours.
     let may_be_ours = |pod: &Stub| {
         let mut owners = pod.owner_references().iter();

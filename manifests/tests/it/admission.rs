@@ -181,7 +181,7 @@ fn the_operator_that_may_write_children_is_the_one_that_is_installed() {
 fn children_are_what_the_operator_labels() {
     let labels = &policy("children")["spec"]["matchConstraints"]["objectSelector"]["matchLabels"];
     for (label, value) in labels.as_object().unwrap() {
-        for object in objects("../operator/fixtures/epoch-2/minimal.yaml") {
+        for object in objects("../operator/plan/fixtures/epoch-2/minimal.yaml") {
             assert_eq!(&object["metadata"]["labels"][label], value, "{}", object["kind"]);
         }
     }

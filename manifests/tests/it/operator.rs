@@ -106,7 +106,7 @@ fn the_operator_reaches_ports_of_brains_and_of_api_servers() {
     assert_eq!(ports(0), [53, 53]);
     assert_eq!(ports(1), [443, 6443]);
     // The client port, and the port of metrics and probes, as the operator gives them to a brain.
-    let brain = only("../operator/fixtures/epoch-2/minimal.yaml", "StatefulSet");
+    let brain = only("../operator/plan/fixtures/epoch-2/minimal.yaml", "StatefulSet");
     let brain = &brain["spec"]["template"]["spec"]["containers"][0]["args"];
     for (flag, port) in [("--listen-client-urls", 0), ("--listen-metrics-urls", 1)] {
         let port = ports(2)[port];

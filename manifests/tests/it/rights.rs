@@ -63,7 +63,7 @@ fn roles_give_no_wildcard_and_no_way_to_more_rights() {
 /// renders it.
 #[test]
 fn operator_holds_what_it_grants() {
-    let role = only("../operator/fixtures/epoch-2/lease.yaml", "Role");
+    let role = only("../operator/plan/fixtures/epoch-2/lease.yaml", "Role");
     let own = only("yaml/cluster-wide/rbac.yaml", "ClusterRole");
     for rule in role["rules"].as_array().unwrap() {
         let resources = strings(&rule["resources"]);

@@ -1,14 +1,14 @@
 //! Changes the resources of a running pod.
 
 use kube::api::Patch;
+use plan::event::Event;
+use plan::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
+use plan::objects::resources;
+use plan::steps::Step;
 use serde_json::json;
 
 use super::{Applier, Error, merge};
 use crate::api_error;
-use crate::event::Event;
-use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
-use crate::objects::resources;
-use crate::plan::Step;
 
 impl Applier<'_> {
     /// Resizes a pod, and records the outcome on it. API servers before 1.33 have no such subresource, and not every change can be made in
@@ -66,10 +66,11 @@ fn is_refusal(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use plan::testing::FakeCluster;
+
     use super::*;
     use crate::apply::Outcome;
     use crate::fake_api::{FakeApi, Reply, failure};
-    use crate::fake_cluster::FakeCluster;
     use crate::fake_operator::Rig;
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";

@@ -1,10 +1,10 @@
 //! Passes with an API server in memory: conflicts, lost watches, late stores, missing answers.
 
+use plan::testing::{FakeCluster, cluster};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
-use crate::fake_cluster::{FakeCluster, cluster};
 use crate::fake_operator::Rig;
 
 mod authority;
@@ -262,7 +262,7 @@ async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_n
 async fn a_cluster_on_its_way_out_is_let_go() {
     let api = FakeApi::new();
     let mut leaving = serde_json::to_value(cluster(json!({}))).unwrap();
-    leaving["metadata"]["deletionTimestamp"] = json!(crate::fake_cluster::BEGIN);
+    leaving["metadata"]["deletionTimestamp"] = json!(plan::testing::BEGIN);
     api.put(&format!("{CLUSTERS}/dev"), leaving);
     let rig = Rig::new(api).await;
     assert_eq!(pass(&rig).await.unwrap(), None);
@@ -320,8 +320,8 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
         .collect();
     assert!(others.is_empty(), "{others:?}");
     let server: kube::core::DynamicObject = serde_json::from_value(rig.api.get(&secret("server")).unwrap()).unwrap();
-    let pair = crate::plan::stored_pair(&server, "tls.crt", "tls.key").unwrap();
-    let certificate = crate::certificates::Inspected::read(&pair.certificate).unwrap();
+    let pair = plan::steps::stored_pair(&server, "tls.crt", "tls.key").unwrap();
+    let certificate = plan::certificates::Inspected::read(&pair.certificate).unwrap();
     assert!(!certificate.sans.contains("new.example.com"), "{:?}", certificate.sans);
     let status = stored_status(&rig);
     assert_eq!(condition(&status, "Stalled")["reason"], "InvalidSpec");

@@ -7,12 +7,12 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
+use plan::objects::Key;
+use plan::observed::Observed;
+use plan::spec::Desired;
+use plan::steps;
 use tracing::debug;
 
-use crate::objects::Key;
-use crate::observed::Observed;
-use crate::plan;
-use crate::spec::Desired;
 use crate::stores::received::Object;
 
 /// Maximum number of concurrent reads.
@@ -37,7 +37,7 @@ pub(crate) async fn ask(
     desired: &Desired,
     observed: &mut Observed,
 ) -> kube::Result<()> {
-    let missing = plan::missing(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
+    let missing = steps::missing(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
     let reads = missing.into_iter().map(|key| async move {
         let resource = key.kind.resource();
         let api: Api<Object> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);

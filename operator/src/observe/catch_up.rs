@@ -6,10 +6,10 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::objects::{Key, Kind};
+use plan::observed::Observed;
 
 use crate::ledger::{Pending, Place, is_newer};
-use crate::objects::{Key, Kind};
-use crate::observed::Observed;
 use crate::reconcile::Context;
 use crate::stores::clusters;
 use crate::stores::received::Object;

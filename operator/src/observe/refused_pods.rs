@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use plan::names::Names;
+use plan::objects::{Key, Kind};
+use plan::observed::Observed;
 use tracing::debug;
 
-use crate::names::Names;
-use crate::objects::{Key, Kind};
-use crate::observed::Observed;
 use crate::stores::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.

@@ -11,17 +11,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::{DynamicObject, Selector};
 use kube::{Api, Resource, ResourceExt};
+use plan::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
+use plan::objects::{Key, Kind, name_kind};
+use plan::observed::Observed;
+use plan::ownership::{self, belongs};
+use plan::spec::{is_external, tidb_cluster};
 use serde::de::DeserializeOwned;
 
 use super::connect::Target;
-use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
-use crate::objects::name_kind;
-use crate::objects::{Key, Kind};
-use crate::observed::Observed;
-use crate::ownership;
-use crate::ownership::belongs;
-use crate::spec::is_external;
-use crate::spec::tidb_cluster;
 use crate::stores::given;
 
 /// Returns the TiDB operator's cluster that the spec names, if it exists.

@@ -7,10 +7,10 @@ use crds::cluster::status::{KubeBrainClusterStatus, MemberRole, MemberStatus};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
+use plan::member::{Answer, Formats, KnownLeader, Role, Storage};
+use plan::names::METRICS_PORT;
 
 use super::connect::Target;
-use crate::member::{Answer, Formats, KnownLeader, Role, Storage};
-use crate::names::METRICS_PORT;
 
 /// Timeout of a member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,12 +9,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, ResourceExt};
+use plan::names::Names;
 use serde::Serialize;
 
 use super::connect::Target;
 use super::members::{self, Members};
 use super::table::{cell_of, table};
-use crate::names::Names;
 
 /// The output of `status`.
 #[derive(Debug, Serialize)]

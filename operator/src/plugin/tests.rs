@@ -3,11 +3,11 @@
 use clap::CommandFactory as _;
 use crds::KubeBrainCluster;
 use k8s_openapi::jiff::Timestamp;
+use plan::testing::{FakeCluster, answer};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
-use crate::fake_cluster::{FakeCluster, answer};
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
@@ -306,9 +306,9 @@ fn settled(api: FakeApi, change: impl FnOnce(&mut FakeCluster)) -> FakeApi {
 async fn planned(api: &FakeApi) -> Result<Value, String> {
     let command = Command::Plan {
         name: name(),
-        flags: plan::OperatorFlags {
+        flags: report::OperatorFlags {
             ca_propagation: Duration::from_secs(600),
-            ..plan::OperatorFlags::default()
+            ..report::OperatorFlags::default()
         },
         output: Output::Json,
     };

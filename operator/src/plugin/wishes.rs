@@ -7,10 +7,10 @@ use crds::KubeBrainCluster;
 use crds::cluster::tls::TlsMode;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use plan::status::whole_seconds;
 use serde_json::json;
 
 use super::connect::Target;
-use crate::status::whole_seconds;
 use crds::wishes::{ANY, RESTART, TRANSFER_LEADER};
 
 /// Requests another leader, and returns the request as written.

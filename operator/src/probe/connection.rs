@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, StatusCode, request};
+use plan::member::{TEXT, clean};
 use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -16,7 +17,6 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Identity;
-use crate::member::{TEXT, clean};
 
 /// Timeout for connecting, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);

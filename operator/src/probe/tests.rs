@@ -4,20 +4,20 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
+use plan::certificates::{Authority, Leaf, Pair, Request as Wanted};
+use plan::names::Names;
+use plan::testing::full;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::certificates::{Authority, Leaf, Pair, Request as Wanted};
-use crate::fake_cluster::full;
-use crate::names::Names;
 
 const HOST: &str = "dev-0.dev-headless.brains.svc";
 

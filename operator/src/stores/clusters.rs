@@ -9,10 +9,10 @@ use crds::KubeBrainCluster;
 use kube::ResourceExt;
 use kube::core::ApiResource;
 use kube::runtime::reflector::ObjectRef;
+use plan::spec::TOO_LARGE;
 use serde_json::Value;
 
 use super::received::{self, FIELD, Object};
-use crate::spec::TOO_LARGE;
 
 /// Memory for the specs of all clusters together, beyond `FREE` of each.
 const ALL: usize = 24 << 20;
@@ -122,7 +122,7 @@ mod tests {
 
     /// Returns a cluster with a podTemplate of this number of bytes, as received.
     fn received(name: &str, bytes: usize) -> Object {
-        let mut cluster = serde_json::to_value(crate::fake_cluster::cluster(json!({}))).unwrap();
+        let mut cluster = serde_json::to_value(plan::testing::cluster(json!({}))).unwrap();
         cluster["metadata"]["name"] = json!(name);
         cluster["spec"]["podTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(bytes)}}});
         serde_json::from_value(cluster).unwrap()
@@ -133,10 +133,10 @@ mod tests {
         let cluster = read(received("dev", 1_350_000)).unwrap();
         assert!(cluster.spec.pod_template.is_none());
         assert_eq!(cluster.spec.version, "0.1.0");
-        let why = crate::spec::too_large(&cluster).unwrap();
+        let why = plan::spec::too_large(&cluster).unwrap();
         assert!(why.starts_with("spec.podTemplate takes more than 256 KiB"), "{why}");
         let ordinary = read(received("dev", 1000)).unwrap();
-        assert!(ordinary.spec.pod_template.is_some() && crate::spec::too_large(&ordinary).is_none());
+        assert!(ordinary.spec.pod_template.is_some() && plan::spec::too_large(&ordinary).is_none());
     }
 
     #[test]
@@ -152,22 +152,22 @@ mod tests {
             .count();
         assert!((1..count).contains(&whole), "{whole}");
         assert!(
-            crate::spec::too_large(&clusters[count - 1])
+            plan::spec::too_large(&clusters[count - 1])
                 .unwrap()
                 .starts_with("the specs of all clusters")
         );
-        assert!(crate::spec::too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
+        assert!(plan::spec::too_large(&weights.admit(received("small", 0)).unwrap()).is_none());
         // A deleted cluster frees memory, and one that is read again counts once.
         weights.forget(&clusters[0]);
         let again = || received("c1", 200 << 10);
-        assert!(crate::spec::too_large(&weights.admit(again()).unwrap()).is_none());
-        assert!(crate::spec::too_large(&weights.admit(again()).unwrap()).is_none());
+        assert!(plan::spec::too_large(&weights.admit(again()).unwrap()).is_none());
+        assert!(plan::spec::too_large(&weights.admit(again()).unwrap()).is_none());
     }
 
     #[test]
     fn mark_cannot_be_set_by_a_user() {
         let mut object = received("dev", 10);
         object.annotations_mut().insert(TOO_LARGE.to_owned(), "x".to_owned());
-        assert_eq!(crate::spec::too_large(&read(object).unwrap()), None);
+        assert_eq!(plan::spec::too_large(&read(object).unwrap()), None);
     }
 }

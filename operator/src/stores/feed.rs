@@ -18,6 +18,8 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
+use plan::objects::Kind;
+use plan::ownership::is_name_of;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -27,8 +29,6 @@ use tracing::{debug, warn};
 use super::cluster_of;
 use super::clusters::{self, Weights};
 use super::received::{Object, Received, Stub};
-use crate::objects::Kind;
-use crate::ownership::is_name_of;
 use crate::triggers::Triggers;
 
 /// Number of objects per page of a list. Any client may label an object of a megabyte as the operator's.

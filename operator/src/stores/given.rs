@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
+use plan::spec::secrets::{Given, is_name, named, pruned};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::spec::secrets::{Given, is_name, named, pruned};
 use crate::triggers::Triggers;
 
 /// Maximum number of Secrets that are watched. Others are read in every pass over a cluster that names them.

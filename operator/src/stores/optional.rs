@@ -10,11 +10,11 @@ use kube::Client;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
+use plan::objects::Kind;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::feed::Feed;
-use crate::objects::Kind;
 
 /// Interval of checks for a kind that no cluster uses.
 const LOOK: Duration = Duration::from_secs(180);

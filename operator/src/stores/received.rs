@@ -9,11 +9,10 @@ use std::fmt;
 
 use kube::Resource;
 use kube::core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta, TypeMeta};
+use plan::names::is_reserved;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
-
-use crate::names::is_reserved;
 
 /// Memory for one field of an object itself, of its spec or of its status.
 pub(crate) const FIELD: usize = 256 << 10;

@@ -1,7 +1,8 @@
 //! An operator of a newer epoch with a cluster that an older one created.
 
+use plan::objects::Epoch;
+
 use super::*;
-use crate::objects::Epoch;
 
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 

@@ -1,8 +1,9 @@
 //! Two installations of the operator that see the same cluster.
 
+use plan::names::MANAGED_BY_INSTALLATION;
+
 use super::*;
 use crate::installation::Installation;
-use crate::names::MANAGED_BY_INSTALLATION;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/operators/leases/a";
 

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
+use plan::testing::full;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::fake_cluster::full;
 use crate::fake_operator::scope;
 use crate::leadership::Leadership;
 
@@ -47,7 +47,7 @@ async fn answer(stream: TcpStream, mut said: Said) {
         let (epoch, leads) = *said.borrow();
         let mut body = full();
         body["epoch"] = json!(epoch);
-        body["clusterID"] = json!(crate::fake_cluster::STORE);
+        body["clusterID"] = json!(plan::testing::STORE);
         body["tls"] = json!(null);
         body["alarms"] = json!([]);
         body["role"] = json!(if leads { "Leader" } else { "None" });
@@ -91,7 +91,7 @@ async fn settled(spec: Value, said: Said, tasks: &mut JoinSet<()>) -> FakeApi {
     pod["metadata"]["labels"]
         .as_object_mut()
         .unwrap()
-        .remove(crate::names::ROLE);
+        .remove(plan::names::ROLE);
     api.put(POD, pod);
     api
 }
@@ -114,7 +114,7 @@ async fn refused_spec_keeps_the_leader_labelled_and_its_status_true() {
     .await;
     say.send((3, true)).unwrap();
     until("the label followed", || {
-        api.get(POD).unwrap()["metadata"]["labels"][crate::names::ROLE] == "leader"
+        api.get(POD).unwrap()["metadata"]["labels"][plan::names::ROLE] == "leader"
     })
     .await;
     until("the status followed", || {
@@ -141,7 +141,7 @@ async fn label_follows_the_leader_and_a_settled_cluster_costs_nothing() {
         async move { run(scope, stop).await.unwrap() }
     });
 
-    let role = || api.get(POD).unwrap()["metadata"]["labels"][crate::names::ROLE].clone();
+    let role = || api.get(POD).unwrap()["metadata"]["labels"][plan::names::ROLE].clone();
     let ready = || api.get(&format!("{CLUSTERS}/dev")).unwrap()["status"].clone();
     until("the brain was asked", || {
         !ready()["members"].is_null() && ready()["leader"].is_null()

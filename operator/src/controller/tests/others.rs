@@ -1,8 +1,9 @@
 //! Other writers of the same objects: admission, controllers, faster clients.
 
+use plan::objects::Kind;
+
 use super::*;
 use crate::fake_api::Asked;
-use crate::objects::Kind;
 
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 
@@ -188,8 +189,7 @@ async fn pod_is_not_replaced_if_its_claim_was_deleted_meanwhile() {
         if asked.path != path || asked.writes() {
             return Reply::Pass;
         }
-        let deleted =
-            json!({"name": "data-dev-0", "namespace": "brains", "deletionTimestamp": crate::fake_cluster::BEGIN});
+        let deleted = json!({"name": "data-dev-0", "namespace": "brains", "deletionTimestamp": plan::testing::BEGIN});
         Reply::With(
             200,
             json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": deleted}),

@@ -1,7 +1,8 @@
 //! The trial of a template with an API server: from its pod to the StatefulSet.
 
+use plan::names::SKIP_TRIAL;
+
 use super::*;
-use crate::names::SKIP_TRIAL;
 
 const TRIAL: &str = "/api/v1/namespaces/brains/pods/dev-trial";
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";

@@ -21,7 +21,7 @@ fn finalizers(rig: &Rig) -> Value {
 fn leaving(when_deleted: &str) -> FakeApi {
     let api = FakeApi::new();
     let mut leaving = serde_json::to_value(cluster(spec(when_deleted))).unwrap();
-    leaving["metadata"]["deletionTimestamp"] = json!(crate::fake_cluster::BEGIN);
+    leaving["metadata"]["deletionTimestamp"] = json!(plan::testing::BEGIN);
     leaving["metadata"]["finalizers"] = json!(["kubebrain.io/wipe-storage"]);
     api.put(&format!("{CLUSTERS}/dev"), leaving);
     let owner = json!({
@@ -161,7 +161,7 @@ async fn brains_end_before_their_keys_are_wiped_and_the_cluster_goes_last() {
     next(&rig).await.unwrap();
     assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
     assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
-    end(&rig, "Complete", crate::fake_cluster::BEGIN);
+    end(&rig, "Complete", plan::testing::BEGIN);
     released(&rig).await;
 }
 
@@ -186,7 +186,7 @@ async fn failed_wipe_is_named_and_tried_again() {
         rig.api.get(&format!("{BATCH}/dev-wipe")).is_some(),
         "it is not tried at once"
     );
-    end(&rig, "Failed", crate::fake_cluster::BEGIN);
+    end(&rig, "Failed", plan::testing::BEGIN);
     next(&rig).await.unwrap();
     assert_eq!(rig.api.get(&format!("{BATCH}/dev-wipe")), None);
     next(&rig).await.unwrap();
@@ -199,7 +199,7 @@ async fn deletion_goes_on_without_a_wipe_where_that_is_asked_for_or_nothing_is_o
         |cluster: &mut Value| cluster["metadata"]["annotations"] = json!({"kubebrain.io/skip-wipe": "true"}),
         |cluster: &mut Value| cluster["spec"]["storage"]["tikv"]["whenDeleted"] = json!("Retain"),
         |cluster: &mut Value| {
-            let since = crate::fake_cluster::BEGIN;
+            let since = plan::testing::BEGIN;
             let taken = json!({"type": "StorageReady", "status": "False", "reason": "PrefixTaken", "message": "x", "lastTransitionTime": since});
             cluster["status"] = json!({"conditions": [taken]});
         },
@@ -308,7 +308,7 @@ fn put_pod(rig: &Rig, state: &Value) {
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": "dev-wipe-x", "namespace": "brains", "labels": {"batch.kubernetes.io/job-name": "dev-wipe"},
-            "creationTimestamp": crate::fake_cluster::BEGIN, "ownerReferences": [of_job(rig)],
+            "creationTimestamp": plan::testing::BEGIN, "ownerReferences": [of_job(rig)],
         },
         "status": {"containerStatuses": [
             {"name": "wipe", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state},
@@ -351,7 +351,7 @@ async fn keys_of_a_spec_that_is_refused_by_now_are_wiped_where_they_were_pinned(
         job.contains("--tikv-key-prefix=pinned") && job.contains("--tikv-pd-endpoints=old:2379"),
         "{job}"
     );
-    end(&rig, "Complete", crate::fake_cluster::BEGIN);
+    end(&rig, "Complete", plan::testing::BEGIN);
     released(&rig).await;
 }
 

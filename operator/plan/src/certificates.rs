@@ -1,0 +1,81 @@
+//! Certificates: an authority for one cluster, and the certificates it signs.
+//!
+//! Nothing here reads a clock or talks to Kubernetes: the caller passes `now` and stores the results. All keys are ECDSA P-256. Invariant:
+//! a renewed authority keeps its key and its name, so every certificate it ever signed still verifies.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use time::OffsetDateTime;
+
+pub mod authority;
+pub mod bundle;
+pub mod given;
+pub mod inspect;
+mod key_form;
+pub mod leaf;
+pub mod rotation;
+pub mod state;
+#[cfg(test)]
+pub mod tests;
+
+pub use authority::Authority;
+pub use bundle::{Bundle, holds_only_certificates};
+pub use given::Problem;
+pub use inspect::Inspected;
+pub use key_form::to_pkcs8;
+pub use leaf::{Leaf, Request};
+pub use state::{Change, Phase, State};
+
+/// Certificates are backdated by this much, because clocks of other machines may be slow.
+pub const BACKDATE: Duration = Duration::from_secs(300);
+
+/// A certificate and its key, both as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair")
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reason why a certificate could not be created or read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the key cannot be used")]
+    Key(#[source] rcgen::Error),
+    #[error("the certificate cannot be used")]
+    Certificate(#[source] rcgen::Error),
+    #[error("the certificate does not decode")]
+    Malformed,
+    #[error("the key does not belong to the certificate")]
+    Mismatch,
+    #[error("the certificate is not that of an authority")]
+    NoAuthority,
+    #[error("its entry {0} is missing or wrong")]
+    Field(&'static str),
+    #[error("the step does not follow from the stored state")]
+    Transition,
+    #[error("{0} is outside the range of dates")]
+    Date(Timestamp),
+    #[error("{0:?} is not a DNS name")]
+    Name(String),
+}
+
+fn date(at: Timestamp) -> Result<OffsetDateTime, Error> {
+    OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| Error::Date(at))
+}
+
+fn later(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
+    at.checked_add(by).map_err(|_| Error::Date(at))
+}
+
+fn earlier(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
+    at.checked_sub(by).map_err(|_| Error::Date(at))
+}

@@ -1,0 +1,101 @@
+//! The authority of one cluster. It is valid for ten years and renewed two years before its end with the same key.
+
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+
+use super::{BACKDATE, Error, Inspected, Leaf, Pair, Request, date, earlier, later, leaf};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const VALIDITY: Duration = Duration::from_secs(10 * 365 * DAY.as_secs());
+const RENEW_BEFORE: Duration = Duration::from_secs(2 * 365 * DAY.as_secs());
+
+/// An authority that can sign.
+#[derive(Debug)]
+pub struct Authority {
+    pair: Pair,
+    inspected: Inspected,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// Creates a new authority with a new key.
+    ///
+    /// # Errors
+    /// No randomness for the key, or a date out of range.
+    pub fn create(cluster: &str, generation: i32, now: Timestamp) -> Result<Self, Error> {
+        let key = KeyPair::generate().map_err(Error::Key)?;
+        Self::sign_itself(&format!("{cluster}-ca-v{generation}"), &key, now)
+    }
+
+    /// Loads a stored authority.
+    ///
+    /// # Errors
+    /// Certificate or key do not decode, do not match, or may not sign.
+    pub fn load(pair: Pair) -> Result<Self, Error> {
+        let inspected = Inspected::read(&pair.certificate)?;
+        let key = KeyPair::from_pem(&pair.key).map_err(Error::Key)?;
+        if !inspected.has_key(&key) {
+            return Err(Error::Mismatch);
+        }
+        if !inspected.is_authority {
+            return Err(Error::NoAuthority);
+        }
+        let issuer = Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(Error::Certificate)?;
+        Ok(Self {
+            pair,
+            inspected,
+            issuer,
+        })
+    }
+
+    /// Returns the same authority with a later end: same key, same name.
+    ///
+    /// # Errors
+    /// As [`Authority::load`].
+    pub fn renew(&self, now: Timestamp) -> Result<Self, Error> {
+        let key = KeyPair::from_pem(&self.pair.key).map_err(Error::Key)?;
+        Self::sign_itself(&self.inspected.common_name, &key, now)
+    }
+
+    fn sign_itself(name: &str, key: &KeyPair, now: Timestamp) -> Result<Self, Error> {
+        let mut params = CertificateParams::default();
+        params.not_before = date(earlier(now, BACKDATE)?)?;
+        params.not_after = date(later(now, VALIDITY)?)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(key).map_err(Error::Certificate)?;
+        Self::load(Pair {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Returns certificate and key for storage.
+    pub fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
+    pub fn inspected(&self) -> &Inspected {
+        &self.inspected
+    }
+
+    /// Returns the time to renew it.
+    pub fn renewal(&self) -> Timestamp {
+        self.inspected
+            .not_after
+            .checked_sub(RENEW_BEFORE)
+            .unwrap_or(self.inspected.not_before)
+    }
+
+    /// Signs a certificate with a new key. It expires no later than the authority.
+    ///
+    /// # Errors
+    /// An invalid name, no randomness for the key, or a date out of range.
+    pub fn issue(&self, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
+        leaf::issue((&self.issuer, &self.inspected), leaf, request, now)
+    }
+}

@@ -1,0 +1,25 @@
+//! The decisions of the operator: from a `KubeBrainCluster` and what was observed to objects, steps and a status.
+//!
+//! Pure: it takes values and gives values, and reads no clock. It must never depend on a client of Kubernetes, an async runtime, HTTP, or
+//! another crate of the operator: `operator` and `kubectl-kubebrain` observe, and act on what comes out of here.
+//!
+//! `spec` reads a resource, `objects` renders what it wants, `certificates` and `issuance` make keys and certificates, `observed` and
+//! `member` hold what is known, `steps` plans one pass, and `status` reports on it.
+
+pub mod applied;
+pub mod certificates;
+pub mod drift;
+pub mod event;
+pub mod issuance;
+pub mod last_apply;
+pub mod member;
+pub mod names;
+pub mod objects;
+pub mod observed;
+pub mod ownership;
+pub mod quantity;
+pub mod spec;
+pub mod status;
+pub mod steps;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

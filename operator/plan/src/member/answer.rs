@@ -1,0 +1,288 @@
+//! A brain's answer to `GET /member`, validated and bounded.
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{TEXT, clean};
+
+/// Maximum length of a member's name, in bytes: that of a DNS name.
+const NAME: usize = 253;
+/// Maximum length of a version, in bytes.
+const VERSION: usize = 64;
+/// Maximum number of alarms that are read.
+const ALARMS: usize = 64;
+
+/// A validated answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub member: u64,
+    /// Id of its cluster, in 16 hexadecimal digits. With an embedded store, this is the id of the store. Old brains do not report it.
+    pub cluster: Option<String>,
+    /// Its role in the cluster.
+    pub role: Role,
+    /// The leader that it knows, possibly itself.
+    pub leader: Option<KnownLeader>,
+    /// The leader's epoch; 0 if it never knew one.
+    pub epoch: i64,
+    /// True if it serves clients.
+    pub ready: bool,
+    /// The version that runs.
+    pub version: String,
+    /// Formats of stored data.
+    pub formats: Formats,
+    /// Newest revision that it knows.
+    pub revision: i64,
+    /// Reasons why it does not accept writes, such as `NOSPACE`.
+    pub alarms: Vec<String>,
+    /// Storage of its data.
+    pub storage: Storage,
+    /// Certificates in use; `None` if TLS is disabled.
+    pub tls: Option<Tls>,
+}
+
+/// The role of a brain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Role {
+    Leader,
+    Follower,
+    /// It knows no leader.
+    None,
+}
+
+/// The leader, as a member knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownLeader {
+    pub name: String,
+    /// Id of the member.
+    pub member: u64,
+}
+
+/// Formats of stored data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Formats {
+    /// The oldest format that it can read.
+    pub lowest: u32,
+    /// The newest format that it can read.
+    pub highest: u32,
+    /// The format that it writes now.
+    pub written: u32,
+}
+
+/// Storage of a brain's data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Storage {
+    /// `TiKV` or `Embedded`.
+    pub type_: String,
+    /// PD's cluster id, in decimal digits.
+    pub cluster_id: Option<String>,
+    /// True if the storage can be reached now.
+    pub reachable: bool,
+    /// Formats of the data directory; `None` on TiKV.
+    pub directory: Option<Formats>,
+}
+
+/// Certificates that a brain has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated. Empty if there are none.
+    pub trust_bundle: String,
+    /// The certificate that clients get.
+    pub server: CertificateInUse,
+    /// The certificate that other brains get.
+    pub peer: Option<CertificateInUse>,
+    /// Like `trust_bundle`, for other brains.
+    pub peer_trust_bundle: Option<String>,
+}
+
+/// One certificate that a brain has loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateInUse {
+    /// SHA-256 of its DER, in hex digits.
+    pub fingerprint: String,
+    /// Time when it expires.
+    pub not_after: Timestamp,
+}
+
+impl Answer {
+    /// Returns true if it claims to lead. If two brains do, the one with the higher epoch leads.
+    pub fn is_leader(&self) -> bool {
+        self.role == Role::Leader
+    }
+
+    /// Parses the body of an answer.
+    ///
+    /// # Errors
+    /// A message for the status if the answer is invalid.
+    pub fn parse(body: &[u8]) -> Result<Self, String> {
+        let wire: Wire = serde_json::from_slice(body)
+            .map_err(|error| format!("its answer cannot be decoded: {}", clean(&error.to_string(), TEXT)))?;
+        wire.read()
+            .ok_or_else(|| "its answer cannot be decoded: an id, a fingerprint or a time is malformed".to_owned())
+            .and_then(Self::consistent)
+    }
+
+    /// Rejects an answer that contradicts itself.
+    fn consistent(self) -> Result<Self, String> {
+        let itself = self.leader.as_ref().map(|leader| leader.member == self.member);
+        match (self.role, itself) {
+            (Role::Leader, Some(false)) => {
+                Err("its answer contradicts itself: it leads, and another one does".to_owned())
+            }
+            (Role::Follower, Some(true)) => Err("its answer contradicts itself: it follows itself".to_owned()),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// The answer on the wire. Unknown fields are ignored.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    name: String,
+    #[serde(rename = "memberID")]
+    member: String,
+    #[serde(rename = "clusterID")]
+    cluster: Option<String>,
+    role: Role,
+    leader: Option<WireLeader>,
+    epoch: i64,
+    ready: bool,
+    version: String,
+    formats: Formats,
+    revision: i64,
+    #[serde(default)]
+    alarms: Vec<String>,
+    storage: WireStorage,
+    tls: Option<WireTls>,
+}
+
+#[derive(Deserialize)]
+struct WireLeader {
+    name: String,
+    #[serde(rename = "memberID")]
+    member: String,
+}
+
+#[derive(Deserialize)]
+struct WireStorage {
+    #[serde(rename = "type")]
+    type_: String,
+    #[serde(rename = "clusterID")]
+    cluster_id: Option<String>,
+    reachable: bool,
+    directory: Option<Formats>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireTls {
+    trust_bundle: String,
+    server: WireCertificate,
+    peer: Option<WireCertificate>,
+    peer_trust_bundle: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireCertificate {
+    fingerprint: String,
+    not_after: String,
+}
+
+impl Wire {
+    /// Returns `None` if a field is malformed.
+    fn read(self) -> Option<Answer> {
+        let leader = match self.leader {
+            Some(leader) => Some(KnownLeader {
+                name: clean(&leader.name, NAME),
+                member: id(&leader.member)?,
+            }),
+            None => None,
+        };
+        let cluster = match &self.cluster {
+            Some(text) => Some(format!("{:016x}", id(text)?)),
+            None => None,
+        };
+        let cluster_id = match self.storage.cluster_id {
+            Some(text) => Some(text.parse::<u64>().ok()?.to_string()),
+            None => None,
+        };
+        let tls = match self.tls {
+            Some(tls) => Some(tls.read()?),
+            None => None,
+        };
+        let alarms = self.alarms.iter().take(ALARMS);
+        Some(Answer {
+            name: clean(&self.name, NAME),
+            member: id(&self.member)?,
+            cluster,
+            role: self.role,
+            leader,
+            epoch: self.epoch.max(0),
+            ready: self.ready,
+            version: clean(&self.version, VERSION),
+            formats: self.formats,
+            revision: self.revision.max(0),
+            alarms: alarms.map(|alarm| clean(alarm, TEXT)).collect(),
+            storage: Storage {
+                type_: clean(&self.storage.type_, VERSION),
+                cluster_id,
+                reachable: self.storage.reachable,
+                directory: self.storage.directory,
+            },
+            tls,
+        })
+    }
+}
+
+impl WireTls {
+    fn read(self) -> Option<Tls> {
+        let peer_trust_bundle = match &self.peer_trust_bundle {
+            Some(digest) => Some(bundle(digest)?),
+            None => None,
+        };
+        let peer = match &self.peer {
+            Some(peer) => Some(peer.read()?),
+            None => None,
+        };
+        Some(Tls {
+            trust_bundle: bundle(&self.trust_bundle)?,
+            server: self.server.read()?,
+            peer,
+            peer_trust_bundle,
+        })
+    }
+}
+
+impl WireCertificate {
+    fn read(&self) -> Option<CertificateInUse> {
+        Some(CertificateInUse {
+            fingerprint: sha256(&self.fingerprint)?,
+            not_after: self.not_after.parse().ok()?,
+        })
+    }
+}
+
+/// Parses an id of up to 16 hex digits.
+fn id(text: &str) -> Option<u64> {
+    let digits = text.len() <= 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| digits)
+}
+
+/// Parses the digest of a bundle; empty if there is none.
+fn bundle(text: &str) -> Option<String> {
+    if text.is_empty() {
+        Some(String::new())
+    } else {
+        sha256(text)
+    }
+}
+
+/// Parses 64 hex digits.
+fn sha256(text: &str) -> Option<String> {
+    let digits = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    digits.then(|| text.to_ascii_lowercase())
+}

@@ -1,0 +1,159 @@
+//! The change in progress. A change begins when it is first observed, and continues until all members serve.
+
+use crds::KubeBrainCluster;
+use crds::cluster::status::RolloutType;
+use crds::cluster::update_strategy::UpdateStrategyType;
+use crds::cluster::workload::WorkloadType;
+use serde_json::Value;
+
+use super::{Facts, Pass, count};
+use crate::names::RESTART_HASH;
+use crate::objects::{Key, Kind};
+use crate::steps::Step;
+
+/// A change in progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// No change is in progress.
+    None,
+    /// The members are created for the first time.
+    Creating,
+    /// Members are replaced by ones of the newest template; the text is the reason why the next one must wait, if any.
+    Rolling(Option<String>),
+    /// Members must be replaced, and the user does that.
+    ByHand(String),
+    /// Members are added or removed.
+    Scaling,
+    /// Volumes grow.
+    Resizing(String),
+    /// Objects of a deleted cluster of the same name still exist.
+    Waiting(String),
+}
+
+impl Change {
+    /// Returns the reason of the condition Progressing.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::None => "Reconciled",
+            Self::Creating | Self::Waiting(_) => "Creating",
+            Self::Rolling(_) | Self::ByHand(_) => "RollingUpdate",
+            Self::Scaling => "Scaling",
+            Self::Resizing(_) => "ResizingStorage",
+        }
+    }
+
+    /// Returns the kind that `status.rollout` records; `None` for changes that every pass can observe again.
+    pub fn rollout_type(&self) -> Option<RolloutType> {
+        match self {
+            Self::None | Self::Resizing(_) => None,
+            Self::Creating | Self::Waiting(_) => Some(RolloutType::Creating),
+            Self::Rolling(_) | Self::ByHand(_) => Some(RolloutType::RollingUpdate),
+            Self::Scaling => Some(RolloutType::Scaling),
+        }
+    }
+}
+
+pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Change {
+    let (plan, observed) = (pass.plan, pass.observed);
+    if let Some(key) = plan.former.first() {
+        return Change::Waiting(format!("{key} of a deleted cluster of the same name still exists"));
+    }
+    let set = observed
+        .objects
+        .get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
+    let previous = cluster.status.as_ref();
+    let before = previous.and_then(|status| status.rollout.as_ref()?.type_);
+    let ever = previous.is_some_and(|status| status.version.is_some() || status.current_revision.is_some());
+    let complete = facts.ready == facts.replicas
+        && facts.pods == facts.replicas
+        && (facts.replicas == 0 || facts.leader.is_some());
+    if cluster.spec.workload.type_ == WorkloadType::External {
+        // The owner of the pods changes them; the other conditions report what is missing.
+        return if ever || complete {
+            Change::None
+        } else {
+            Change::Creating
+        };
+    }
+    let Some(set) = set else { return Change::Creating };
+    let running = set.data["spec"]["replicas"]
+        .as_u64()
+        .and_then(|count| usize::try_from(count).ok());
+    if running != Some(facts.replicas) {
+        return if ever { Change::Scaling } else { Change::Creating };
+    }
+    if !plan.rollout.outdated.is_empty() {
+        return match &plan.rollout.waiting {
+            Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => Change::ByHand(why.clone()),
+            why => Change::Rolling(why.clone()),
+        };
+    }
+    if let Some(why) = plan.trial.as_ref().filter(|_| !cluster.spec.paused) {
+        return Change::Rolling(Some(why.clone()));
+    }
+    if let Some(why) = resources_wait(pass).filter(|_| !cluster.spec.paused && ever) {
+        return Change::ByHand(why);
+    }
+    // A template that needs no new pods is not a change in progress.
+    let hash = |set: &Value| set["spec"]["template"]["metadata"]["annotations"][RESTART_HASH].clone();
+    let live = hash(&set.data);
+    let template = plan.steps.iter().any(|step| match step {
+        Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet && hash(&object.body) != live,
+        _ => false,
+    });
+    let is_told_by_hash = live.is_string();
+    if (template || !(plan.rollout.adopted || is_told_by_hash)) && ever && facts.replicas > 0 && !cluster.spec.paused {
+        return Change::Rolling(None);
+    }
+    if complete {
+        let stuck = |claim: &&String| {
+            pass.applied.refused_claims.contains_key(*claim) || plan.claims.infeasible.contains_key(*claim)
+        };
+        return match plan.claims.growing.iter().find(|claim| !stuck(claim)) {
+            Some(claim) => Change::Resizing(format!("{claim} is growing")),
+            None => Change::None,
+        };
+    }
+    match before {
+        Some(RolloutType::Scaling) => Change::Scaling,
+        Some(RolloutType::RollingUpdate) if ever => Change::Rolling(None),
+        _ if !ever && facts.replicas > 0 => Change::Creating,
+        _ if facts.replicas == 0 => Change::Scaling,
+        _ => Change::None,
+    }
+}
+
+/// Returns why members do not get the resources of the template, if a user must act: their nodes cannot give them, or the API server
+/// refuses.
+fn resources_wait(pass: &Pass<'_>) -> Option<String> {
+    let refused = pass.applied.refused_resize.clone();
+    pass.plan.stays.clone().or(refused)
+}
+
+/// Returns true if the number of pods, updated or ready ones changed since the former pass: that is progress.
+pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
+    let rollout = &pass.plan.rollout;
+    let now = [rollout.updated, rollout.ready, rollout.pods].map(|pods| Some(count(pods)));
+    let status = cluster.status.as_ref();
+    status.map(|status| [status.updated_replicas, status.ready_replicas, status.replicas]) != Some(now)
+}
+
+/// Returns true if a change takes longer than the spec allows, counted from its latest progress. A new generation of the spec restarts the
+/// count.
+pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, change: &Change) -> bool {
+    // A slow driver may expand volumes slowly, and no step waits for that.
+    if matches!(change, Change::None | Change::ByHand(_) | Change::Resizing(_)) || cluster.spec.paused {
+        return false;
+    }
+    let Some(rollout) = cluster.status.as_ref().and_then(|status| status.rollout.as_ref()) else {
+        return false;
+    };
+    if rollout.generation != cluster.metadata.generation || has_moved(cluster, pass) {
+        return false;
+    }
+    let Some(progress) = rollout.last_progress_at.as_ref().or(rollout.started_at.as_ref()) else {
+        return false;
+    };
+    let deadline = i64::from(cluster.spec.strategy().progress_deadline_seconds);
+    pass.observed.now.as_second() > progress.0.as_second() + deadline
+}

@@ -1,0 +1,120 @@
+//! Changes the leader on request of an annotation. A time alone, as older actions of Argo CD write it, means any other leader.
+//!
+//! A request is recorded in the status, and not read again, once the requested member leads or it is clear that it never can. Until then
+//! the request remains.
+
+use crds::wishes::{Successor, TRANSFER_LEADER};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::choose::Members;
+use super::hand_over;
+use crate::event::Event;
+use crate::steps::Plan;
+use crate::steps::leadership::Lead;
+
+/// A request for another leader, and its outcome in this pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transfer {
+    /// The annotation's value.
+    pub wish: String,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Outcome {
+    /// The leader is asked to hand over.
+    Asked,
+    /// The wanted member leads.
+    Done(String),
+    /// The wanted member can never lead.
+    Impossible(String),
+}
+
+impl Transfer {
+    /// Returns true if the request is handled, given whether the leader that was asked has handed over.
+    pub fn is_handled(&self, handed_over: bool) -> bool {
+        handed_over || self.outcome != Outcome::Asked
+    }
+
+    /// Returns its Event; a hand-over has an Event of its own.
+    pub fn event(&self) -> Option<Event> {
+        match &self.outcome {
+            Outcome::Asked => None,
+            Outcome::Done(note) => Some(Event::normal("LeaderTransferred", "HandOver", note.clone())),
+            Outcome::Impossible(note) => Some(Event::warning("TransferImpossible", "HandOver", note.clone())),
+        }
+    }
+}
+
+pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
+    let Some(wish) = members
+        .cluster
+        .annotations()
+        .get(TRANSFER_LEADER)
+        .filter(|wish| !wish.is_empty())
+    else {
+        return;
+    };
+    let status = members.cluster.status.as_ref();
+    if status.and_then(|status| status.last_handled_transfer.as_ref()) == Some(wish) {
+        return;
+    }
+    let Lead::Held { pod: leader, epoch } = &members.lead else {
+        plan.rollout.waiting = Some("the requested transfer waits because the leader is unknown".to_owned());
+        return;
+    };
+    let name = match Successor::of(wish) {
+        Successor::Pod(name) if name.parse::<Timestamp>().is_err() => Some(name),
+        Successor::Pod(_) | Successor::Any => None,
+    };
+    let mut end = |outcome| {
+        plan.rollout.transfer = Some(Transfer {
+            wish: wish.clone(),
+            outcome,
+        });
+    };
+    if name == Some(leader) {
+        return end(Outcome::Done(format!("{leader} already leads")));
+    }
+    // It was requested before and succeeded, although the answer was lost.
+    let asked = status.and_then(|status| status.rollout.as_ref()?.hand_over.as_ref());
+    if let Some(asked) = asked.filter(|asked| asked.epoch < *epoch && asked.from != *leader && name.is_none()) {
+        return end(Outcome::Done(format!("{leader} leads instead of {}", asked.from)));
+    }
+    if let Some(why) = never(members, name) {
+        let wanted = name.unwrap_or("any");
+        return end(Outcome::Impossible(format!("no transfer to {wanted}: {why}")));
+    }
+    let candidates = members
+        .all()
+        .filter(|pod| name.is_none_or(|name| pod.name_any() == name));
+    let from = members.all().find(|pod| pod.name_any() == *leader);
+    match (from, members.successor(candidates)) {
+        (Some(from), Some(to)) => {
+            end(Outcome::Asked);
+            hand_over(plan, members, (from, to, *epoch));
+        }
+        _ => {
+            plan.rollout.waiting = Some(match name {
+                Some(name) => format!("{name} cannot lead now"),
+                None => format!("no member can lead instead of {leader}"),
+            });
+        }
+    }
+}
+
+/// Returns the reason why the requested member can never lead unless the spec changes.
+fn never(members: &Members<'_>, name: Option<&str>) -> Option<&'static str> {
+    let (names, replicas) = (&members.desired.names, members.desired.replicas);
+    match name {
+        None if replicas < 2 && members.all().count() < 2 => Some("the cluster has one member"),
+        Some(name)
+            if !(0..replicas).any(|ordinal| names.pod(ordinal) == name)
+                && !members.all().any(|pod| pod.name_any() == name) =>
+        {
+            Some("the cluster has no such member")
+        }
+        _ => None,
+    }
+}
