@@ -590,11 +590,11 @@ fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use fake_api::{FakeApi, Reply, failure};
     use plan::testing::FakeCluster;
 
     use super::*;
-    use crate::fake_api::{FakeApi, Reply, failure};
-    use crate::fake_operator::Rig;
+    use crate::testing::Rig;
 
     /// Applies an object of this kind, which the API server refuses, and then another. Returns true if the second was created.
     async fn goes_on_behind(kind: Kind) -> bool {

@@ -89,17 +89,17 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use fake_api::{Asked, CLUSTERS, FakeApi, Reply};
     use plan::testing::cluster;
     use serde_json::json;
     use tokio::sync::Notify;
 
     use super::*;
     use crate::controller;
-    use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply};
-    use crate::fake_operator::scope;
     use crate::ledger::Ledger;
     use crate::metrics::Metrics;
     use crate::tasks::Tasks;
+    use crate::testing::scope;
 
     const HELD: &str = "/api/v1/namespaces/brains/secrets/dev-peer-tls";
     const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn elector(api: &FakeApi, identity: &str) -> (Elector<LeaseLock>, Leadership) {
-        let client = api.client(Leadership::Alone, &Metrics::new(), &Ledger::default());
+        let client = crate::testing::fenced_client(api, Leadership::Alone, &Metrics::new(), &Ledger::default());
         let mut election = Config::lease(identity);
         election.lease_duration = Duration::from_millis(3000);
         election.renew_deadline = Duration::from_millis(2200);

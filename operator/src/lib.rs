@@ -1,4 +1,4 @@
-//! Turns KubeBrainClusters into running brains. This library is shared by `kubebrain-operator` and related programs.
+//! `kubebrain-operator`: turns KubeBrainClusters into running brains. It must never be a dependency of another crate.
 //!
 //! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
 //! status. The current state comes from `stores`, which watches fill, so a pass over a
@@ -23,14 +23,6 @@ mod applies;
 mod apply;
 mod controller;
 mod events;
-#[cfg(test)]
-mod fake_api;
-#[cfg(test)]
-mod fake_operator;
-#[cfg(test)]
-mod fake_owners;
-#[cfg(test)]
-mod fake_strategic;
 mod flags;
 mod fleet;
 mod follow;
@@ -40,17 +32,16 @@ mod leadership;
 mod ledger;
 mod metrics;
 mod observe;
-mod plugin;
 mod probe;
 mod reconcile;
 mod refusals;
 mod stores;
 mod tasks;
+#[cfg(test)]
+mod testing;
 mod transport;
 mod triggers;
 mod wipe;
-
-pub use plugin::run_plugin;
 
 use applies::Applies;
 use flags::{Flags, LogFormat};

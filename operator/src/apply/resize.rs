@@ -66,12 +66,12 @@ fn is_refusal(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use fake_api::{FakeApi, Reply, failure};
     use plan::testing::FakeCluster;
 
     use super::*;
     use crate::apply::Outcome;
-    use crate::fake_api::{FakeApi, Reply, failure};
-    use crate::fake_operator::Rig;
+    use crate::testing::Rig;
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 

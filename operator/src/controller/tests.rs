@@ -1,11 +1,11 @@
 //! Passes with an API server in memory: conflicts, lost watches, late stores, missing answers.
 
+use fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
 use plan::testing::{FakeCluster, cluster};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
-use crate::fake_operator::Rig;
+use crate::testing::Rig;
 
 mod authority;
 mod epochs;

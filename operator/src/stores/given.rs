@@ -180,23 +180,6 @@ impl GivenSecrets {
     }
 }
 
-/// Returns the same by one read without a watch.
-///
-/// # Errors
-/// The API server refused or did not answer.
-pub(crate) async fn read(client: &Client, cluster: &KubeBrainCluster) -> kube::Result<Given> {
-    let api: Api<Secret> = Api::namespaced(
-        client.clone(),
-        cluster.metadata.namespace.as_deref().unwrap_or_default(),
-    );
-    let mut found = BTreeMap::new();
-    for name in named(&cluster.spec).into_keys().filter(|name| is_name(name)) {
-        let secret = api.get_opt(&name).await?.map(Arc::new);
-        found.insert(name, secret);
-    }
-    Ok(found)
-}
-
 /// Waits for the first result of a watch.
 async fn first(mut watch: watch::Receiver<Seen>, key: &Key, until: Instant) -> kube::Result<Option<Arc<Secret>>> {
     let bad = |words: String| kube::Error::Service(words.into());

@@ -155,7 +155,7 @@ fn resources_of_a_pod_change_in_place() {
 #[test]
 fn merges_of_tests_are_those_of_the_api_server() {
     kit::run_troubled("resize-merges", async |kit| {
-        let cases = include_str!("../../../../operator/fixtures/merges.json");
+        let cases = include_str!("../../../../operator/fake-api/fixtures/merges.json");
         let cases: Vec<serde_json::Value> = serde_json::from_str(cases).unwrap();
         let templates = kit.api::<PodTemplate>();
         for (number, case) in cases.iter().enumerate() {

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::fake_operator::scope;
 use crate::leadership::Leadership;
+use crate::testing::scope;
 
 const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 

@@ -1,9 +1,9 @@
 //! Other writers of the same objects: admission, controllers, faster clients.
 
+use fake_api::Asked;
 use plan::objects::Kind;
 
 use super::*;
-use crate::fake_api::Asked;
 
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 

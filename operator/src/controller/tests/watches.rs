@@ -292,7 +292,7 @@ async fn passes_begin_when_every_store_is_filled() {
     });
     let stop = CancellationToken::new();
     let mut running = tokio::task::JoinSet::new();
-    let scope = crate::fake_operator::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
+    let scope = crate::testing::scope(&bare(api.clone()), crate::leadership::Leadership::Alone);
     running.spawn(run(scope, stop.clone()));
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(api.writes().len(), 0);
@@ -311,7 +311,8 @@ async fn the_definition_is_waited_for() {
         0..=2 => refuse(404, "NotFound"),
         _ => Reply::Pass,
     });
-    let client = api.client(
+    let client = crate::testing::fenced_client(
+        &api,
         crate::leadership::Leadership::Alone,
         &crate::metrics::Metrics::new(),
         &crate::ledger::Ledger::default(),

@@ -2,24 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use crds::KubeBrainCluster;
 use crds::cluster::election::ElectionBackend;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::{DynamicObject, Selector};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use plan::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
 use plan::objects::{Key, Kind, name_kind};
 use plan::observed::Observed;
 use plan::ownership::{self, belongs};
-use plan::spec::{is_external, tidb_cluster};
+use plan::spec::secrets::{Given, is_name, named};
+use plan::spec::{Desired, is_external, tidb_cluster};
+use plan::steps;
 use serde::de::DeserializeOwned;
 
 use super::connect::Target;
-use crate::stores::given;
 
 /// Returns the TiDB operator's cluster that the spec names, if it exists.
 ///
@@ -62,7 +64,7 @@ pub(super) async fn look(target: &Target, cluster: &KubeBrainCluster, names: &Na
         list::<Pod>(target, "pods", &labelled).await?
     };
     observed.pods.sort_by_key(ResourceExt::name_any);
-    let given = given::read(&target.client, cluster).await;
+    let given = given_secrets(&target.client, cluster).await;
     observed.given_secrets = given.map_err(|error| target.explain(error, "get", "the Secrets that the spec names"))?;
     let uid = cluster.uid().unwrap_or_default();
     observed.trial = ownership::take_trial(&mut observed.pods, names, &uid);
@@ -126,4 +128,56 @@ where
     let api: Api<K> = Api::namespaced(target.client.clone(), &target.namespace);
     let listed = api.list(&ListParams::default().labels(labels)).await;
     Ok(listed.map_err(|error| target.explain(error, "list", plural))?.items)
+}
+
+/// Returns the Secrets that the spec names; `None` for one that does not exist.
+async fn given_secrets(client: &Client, cluster: &KubeBrainCluster) -> kube::Result<Given> {
+    let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let mut found = Given::new();
+    for name in named(&cluster.spec).into_keys().filter(|name| is_name(name)) {
+        let secret = api.get_opt(&name).await?.map(Arc::new);
+        found.insert(name, secret);
+    }
+    Ok(found)
+}
+
+/// Adds every object to `observed` that the cluster should have and that no list showed, if it exists: its label may have been removed, or
+/// it may be foreign.
+///
+/// # Errors
+/// The API server refused or did not answer, and not only for an optional kind.
+pub(super) async fn missing(
+    target: &Target,
+    cluster: &KubeBrainCluster,
+    desired: &Desired,
+    observed: &mut Observed,
+) -> kube::Result<()> {
+    let missing = steps::missing(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
+    let reads = missing.into_iter().map(async |key| {
+        let resource = key.kind.resource();
+        let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &resource);
+        let found = api.get_opt(&key.name).await;
+        (key, resource, found)
+    });
+    for (key, resource, found) in futures::future::join_all(reads).await {
+        match found {
+            // Compare the code: an API server that does not know the group answers without a reason.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            // Treat the kind as missing in the API server.
+            Err(_) if key.kind.is_optional() => observed.pod_monitors = false,
+            found => {
+                if let Some(mut object) = found? {
+                    object.metadata.managed_fields = None;
+                    name_kind(&mut object, &resource);
+                    observed.objects.insert(key, object);
+                }
+            }
+        }
+    }
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(target.client.clone(), &target.namespace);
+    for name in observed.missing_claims(desired) {
+        observed.claims.extend(claims.get_opt(&name).await?);
+    }
+    Ok(())
 }

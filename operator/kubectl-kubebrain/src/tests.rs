@@ -2,20 +2,17 @@
 
 use clap::CommandFactory as _;
 use crds::KubeBrainCluster;
+use fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
 use k8s_openapi::jiff::Timestamp;
 use plan::testing::{FakeCluster, answer};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
-use crate::leadership::Leadership;
-use crate::ledger::Ledger;
-use crate::metrics::Metrics;
-use crate::plugin::members::Members;
+use crate::members::Members;
 
 fn target(api: &FakeApi) -> Target {
     Target {
-        client: api.client(Leadership::Alone, &Metrics::new(), &Ledger::default()),
+        client: api.client(),
         namespace: "brains".to_owned(),
     }
 }
@@ -94,7 +91,7 @@ fn said() -> Members {
 
 async fn says(api: &FakeApi, command: Command) -> Result<String, String> {
     let mut out = Vec::new();
-    let done = Box::pin(run(&target(api), command, &mut out)).await;
+    let done = Box::pin(execute(&target(api), command, &mut out)).await;
     let text = String::from_utf8(out).unwrap();
     done.map(|()| text).map_err(|error| format!("{error:#}"))
 }

@@ -1,4 +1,4 @@
-//! For tests: the owners of the entries of an object's `data` and of its finalizers, as the API server keeps them.
+//! The owners of the entries of an object's `data` and of its finalizers, as the API server keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

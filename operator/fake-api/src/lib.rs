@@ -1,8 +1,12 @@
-//! For tests: an API server in memory, with resource versions, preconditions, label selectors and watches.
+//! For tests of the operator and of its plugin: an API server in memory, with resource versions, preconditions, label selectors and watches.
 //!
 //! It applies naively: maps are merged and lists are replaced. Managers own only entries of `data` and finalizers. An apply removes entries
 //! that it omits, unless another manager owns them, or the same manager owns them by a create. A script may answer instead of the server,
 //! admission may change what is written, and watches may be delayed, as by a slow API server.
+//!
+//! It must never depend on the operator: what it needs of a cluster is in `plan`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where a helper fails")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,29 +21,27 @@ use kube::client::{Body, ClientBuilder};
 use plan::testing::FakeCluster;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tower::{BoxError, service_fn};
+use tower::{BoxError, Service, service_fn};
 
-use crate::fake_owners::Owners;
-use crate::fake_strategic as strategic;
-use crate::leadership::Leadership;
-use crate::ledger::Ledger;
-use crate::metrics::Metrics;
-use crate::transport::Fence;
+mod owners;
+mod strategic;
+
+use owners::Owners;
 
 /// Path of the clusters.
-pub(crate) const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
+pub const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
 
 /// One request.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// The operator that sent it, if there are several.
-    pub(crate) by: &'static str,
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) query: String,
-    pub(crate) body: Value,
+    pub by: &'static str,
+    pub method: Method,
+    pub path: String,
+    pub query: String,
+    pub body: Value,
     /// True if only the metadata of objects is requested.
-    pub(crate) bare: bool,
+    pub bare: bool,
 }
 
 impl std::fmt::Debug for Asked {
@@ -49,7 +51,7 @@ impl std::fmt::Debug for Asked {
 }
 
 impl Asked {
-    pub(crate) fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         self.method != Method::GET
     }
 
@@ -65,7 +67,7 @@ impl Asked {
 }
 
 /// The reply of a script to a request.
-pub(crate) enum Reply {
+pub enum Reply {
     /// Passes the request to the server.
     Pass,
     /// Answers with code and body.
@@ -79,7 +81,8 @@ pub(crate) enum Reply {
 type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
 /// Changes an object that is about to be stored at a path.
 type Admission = dyn Fn(&str, &mut Value) + Send + Sync;
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
+/// Body of an answer.
+pub type Answer = UnsyncBoxBody<Bytes, BoxError>;
 
 #[derive(Default)]
 struct State {
@@ -103,7 +106,7 @@ struct Event {
 
 /// The server. Clones share their state.
 #[derive(Clone)]
-pub(crate) struct FakeApi {
+pub struct FakeApi {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     script: Arc<Script>,
@@ -114,11 +117,11 @@ pub(crate) struct FakeApi {
 }
 
 impl FakeApi {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::scripted(|_| Reply::Pass)
     }
 
-    pub(crate) fn scripted(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn scripted(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             state: Arc::default(),
             changed: Arc::default(),
@@ -130,7 +133,7 @@ impl FakeApi {
     }
 
     /// Returns the same server with another script.
-    pub(crate) fn answering(self, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn answering(self, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Arc::new(script),
             ..self
@@ -138,7 +141,7 @@ impl FakeApi {
     }
 
     /// Returns the same server with admission that changes what clients write.
-    pub(crate) fn admitting(self, admission: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Self {
+    pub fn admitting(self, admission: impl Fn(&str, &mut Value) + Send + Sync + 'static) -> Self {
         Self {
             admission: Arc::new(admission),
             ..self
@@ -146,7 +149,7 @@ impl FakeApi {
     }
 
     /// Returns the same server for requests of the operator `by`.
-    pub(crate) fn seen_by(&self, by: &'static str, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn seen_by(&self, by: &'static str, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         Self {
             script: Arc::new(script),
             by,
@@ -155,7 +158,7 @@ impl FakeApi {
     }
 
     /// Returns the same server, but it rejects lists without pages for kinds whose objects users may create in any number and size.
-    pub(crate) fn paged(&self) -> Self {
+    pub fn paged(&self) -> Self {
         Self {
             is_paged: true,
             ..self.clone()
@@ -163,7 +166,7 @@ impl FakeApi {
     }
 
     /// Loads the cluster of a fake world and all its objects, without pods.
-    pub(crate) fn load(&self, fake: &FakeCluster) {
+    pub fn load(&self, fake: &FakeCluster) {
         let namespace = fake.cluster.metadata.namespace.as_deref().unwrap();
         let cluster = format!("{CLUSTERS}/dev").replace("brains", namespace);
         self.put(&cluster, serde_json::to_value(&fake.cluster).unwrap());
@@ -191,26 +194,26 @@ impl FakeApi {
     }
 
     /// Puts an object at `path`, as a foreign writer would.
-    pub(crate) fn put(&self, path: &str, object: Value) -> Value {
+    pub fn put(&self, path: &str, object: Value) -> Value {
         self.lock().store(path, Some(object), &self.changed).unwrap()
     }
 
-    pub(crate) fn remove(&self, path: &str) {
+    pub fn remove(&self, path: &str) {
         self.lock().store(path, None, &self.changed);
     }
 
-    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+    pub fn get(&self, path: &str) -> Option<Value> {
         self.lock().objects.get(path).cloned()
     }
 
     /// Pauses or resumes the watches.
-    pub(crate) fn hold(&self, held: bool) {
+    pub fn hold(&self, held: bool) {
         self.lock().held = held;
         self.changed.notify_waiters();
     }
 
     /// Returns the requests so far, without Events.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<Asked> {
         let asked = self.lock().asked.clone();
         asked
             .into_iter()
@@ -219,7 +222,7 @@ impl FakeApi {
     }
 
     /// Returns the reasons of the Events so far.
-    pub(crate) fn events(&self) -> Vec<String> {
+    pub fn events(&self) -> Vec<String> {
         let events = self.lock().asked.clone();
         let events = events
             .iter()
@@ -230,7 +233,7 @@ impl FakeApi {
     }
 
     /// Returns the notes of the Events about an object of this kind.
-    pub(crate) fn events_about(&self, kind: &str) -> Vec<String> {
+    pub fn events_about(&self, kind: &str) -> Vec<String> {
         let asked = self.lock().asked.clone();
         let events = asked
             .iter()
@@ -241,11 +244,11 @@ impl FakeApi {
             .collect()
     }
 
-    pub(crate) fn writes(&self) -> Vec<Asked> {
+    pub fn writes(&self) -> Vec<Asked> {
         self.asked().into_iter().filter(Asked::writes).collect()
     }
 
-    pub(crate) fn forget_requests(&self) {
+    pub fn forget_requests(&self) {
         self.lock().asked.clear();
     }
 
@@ -253,19 +256,23 @@ impl FakeApi {
         self.state.lock().unwrap()
     }
 
-    /// Returns a client whose writes are fenced by `leadership`.
-    pub(crate) fn client(&self, leadership: Leadership, metrics: &Metrics, ledger: &Ledger) -> Client {
-        let fence = Fence {
-            leadership,
-            metrics: metrics.clone(),
-            ledger: ledger.clone(),
-        };
+    /// Returns a client without the layers of an operator.
+    pub fn client(&self) -> Client {
+        ClientBuilder::new(self.service(), "default").build()
+    }
+
+    /// Returns the server as the service below a client.
+    pub fn service(
+        &self,
+    ) -> impl Service<Request<Body>, Response = Response<Answer>, Error = BoxError, Future: Send + 'static>
+    + Clone
+    + Send
+    + 'static {
         let server = self.clone();
-        let service = service_fn(move |request| {
+        service_fn(move |request| {
             let server = server.clone();
             async move { server.answer(request).await }
-        });
-        ClientBuilder::new(service, "default").with_layer(&fence).build()
+        })
     }
 
     async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
@@ -364,7 +371,7 @@ fn reply(code: u16, value: &Value) -> Result<Response<Answer>, BoxError> {
 }
 
 /// Returns an answer that refuses the request.
-pub(crate) fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
+pub fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
     let message = format!("{reason}, said the server");
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

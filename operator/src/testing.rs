@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use fake_api::FakeApi;
+use kube::Client;
+use kube::client::ClientBuilder;
 use plan::testing::settings;
 use tokio::task::JoinSet;
 
 use crate::applies::Applies;
 use crate::controller::Scope;
 use crate::events::Events;
-use crate::fake_api::FakeApi;
 use crate::fleet::Fleet;
 use crate::follow::Followers;
 use crate::installation::Installation;
@@ -20,12 +22,23 @@ use crate::reconcile::Context;
 use crate::stores;
 use crate::stores::external::ExternalPods;
 use crate::stores::given::GivenSecrets;
+use crate::transport::Fence;
 use crate::triggers::Triggers;
+
+/// Returns a client of `api` whose writes are fenced by `leadership`.
+pub(crate) fn fenced_client(api: &FakeApi, leadership: Leadership, metrics: &Metrics, ledger: &Ledger) -> Client {
+    let fence = Fence {
+        leadership,
+        metrics: metrics.clone(),
+        ledger: ledger.clone(),
+    };
+    ClientBuilder::new(api.service(), "default").with_layer(&fence).build()
+}
 
 /// Returns the scope of a controller with a fake API server.
 pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let (metrics, ledger) = (Metrics::new(), Ledger::default());
-    let client = api.paged().client(leadership, &metrics, &ledger);
+    let client = fenced_client(&api.paged(), leadership, &metrics, &ledger);
     let triggers = Arc::<Triggers>::default();
     let (stores, feeds) = stores::open(&client, None, &triggers);
     let fleet = Fleet::new(settings().default_image, 1, &[], Arc::default());

@@ -1,7 +1,8 @@
 //! `kubectl kubebrain`: queries about a cluster and requests to its operator.
 //!
 //! It talks only to the API server, with the rights of its user. It changes nothing else itself: a request is an annotation or a field of
-//! the cluster, which the operator acts on.
+//! the cluster, which the operator acts on. It plans with the operator's own planner, the crate `plan`, and must never depend on the
+//! operator itself.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -149,7 +150,7 @@ fn duration(text: &str) -> Result<Duration, crds::duration::Error> {
 
 /// Runs `kubectl-kubebrain` with the arguments of this process.
 #[must_use]
-pub fn run_plugin() -> ExitCode {
+pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     let done = start(arguments);
     match done {
@@ -172,12 +173,12 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     runtime.block_on(async {
         let target = Target::connect(&arguments.connection).await?;
         let mut out = std::io::stdout();
-        Box::pin(run(&target, arguments.command, &mut out)).await
+        Box::pin(execute(&target, arguments.command, &mut out)).await
     })
 }
 
 /// Runs one command and writes its output to `out`.
-async fn run(target: &Target, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
+async fn execute(target: &Target, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Status {
             name: None,

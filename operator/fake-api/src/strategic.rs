@@ -1,4 +1,4 @@
-//! For tests: strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
+//! Strategic merge patches as the API server applies them (`k8s.io/apimachinery/pkg/util/strategicpatch`), as far as pods need.
 //!
 //! The operator sends such patches only for `pods/resize`. They use four rules: maps merge field by field, null removes a field, null in a
 //! new map has no effect, and containers are matched by name. `fixtures/merges.json` has cases for the rules of maps and for the directive

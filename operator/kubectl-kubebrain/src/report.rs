@@ -16,7 +16,6 @@ use serde_json::Value;
 
 use super::connect::Target;
 use super::{look, members};
-use crate::observe;
 
 /// Flags with which the operator was started, where the cluster's objects do not show them.
 #[derive(Debug, Clone, Default, Args)]
@@ -78,7 +77,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         ..Report::default()
     };
     let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()), observed.now);
-    let asked = observe::ask_by_name(&target.client, &cluster, &desired, &mut observed).await;
+    let asked = look::missing(target, &cluster, &desired, &mut observed).await;
     asked.map_err(|error| target.explain(error, "get", "objects of the cluster"))?;
     if let Some(refusal) = desired.refusal() {
         report.waits_for.push(format!(
