@@ -2,7 +2,7 @@
 
 use kube::core::Status;
 
-use crate::transport::NotLeading;
+use crate::leadership::NotLeading;
 
 /// Maximum length of an API server's text in a message, in characters. Admission webhooks may return texts of any length.
 const TEXT: usize = 512;

@@ -19,8 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
+use crate::context::Context;
 use crate::metrics::Outcome;
-use crate::reconcile::{Context, Error, reconcile, report_failure};
+use crate::pass::Error;
+use crate::reconcile::{reconcile, report_failure};
 use crate::refusals::Refusals;
 use crate::stores::{self, Feeds, Stores};
 use crate::triggers::Triggers;

@@ -7,6 +7,11 @@ use election::{AfterLoss, Config, ElectionState, Elector, Handle, LeaseLock};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+/// The write was not sent: this replica does not lead, or cannot be sure that it still does.
+#[derive(Debug, thiserror::Error)]
+#[error("this replica does not lead")]
+pub(crate) struct NotLeading;
+
 /// Longest delay of the elector before `/livez` fails.
 const TOLERANCE: Duration = Duration::from_secs(20);
 

@@ -19,11 +19,10 @@ use plan::objects::{Key, Kind};
 use plan::observed::Observed;
 use plan::spec::{Desired, is_external};
 use plan::{ownership, steps};
-use tokio::sync::Semaphore;
 
+use crate::context::Context;
 use crate::follow::Member;
-use crate::probe::{self, Identity, Silence};
-use crate::reconcile::Context;
+use crate::probe::{self, Identity, Prober, Silence};
 
 mod by_name;
 mod catch_up;
@@ -32,22 +31,12 @@ pub(crate) mod refused_pods;
 pub(crate) use by_name::ask as ask_by_name;
 pub(crate) use catch_up::{Late, catch_up};
 
-/// Maximum number of concurrent requests to brains, for one cluster and for all together.
-const PROBES: (usize, usize) = (8, 32);
+/// Maximum number of concurrent requests to brains of one cluster.
+const PROBES: usize = 8;
 /// Timeout for all probes of one reconcile together.
 const PROBING: Duration = Duration::from_secs(8);
 /// Maximum number of brains of one cluster that are queried in a pass.
 const MEMBERS: usize = 64;
-
-/// Limits concurrent requests to all brains together. Clones share the limit.
-#[derive(Clone)]
-pub(crate) struct Prober(Arc<Semaphore>);
-
-impl Default for Prober {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(PROBES.1)))
-    }
-}
 
 /// Observes everything that belongs to a cluster. Objects that the stores do not show yet come from `late`.
 ///
@@ -147,7 +136,7 @@ async fn ask(
         members.iter().map(|member| (member.pod.clone(), late())).collect();
     let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
         let pod = member.pod;
-        let Ok(_permit) = prober.0.acquire().await else {
+        let Some(_permit) = prober.acquire().await else {
             return (pod, Err(Silence::from("the operator is shutting down".to_owned())));
         };
         let answer = match identity {
@@ -156,7 +145,7 @@ async fn ask(
         };
         (pod, answer)
     });
-    let mut questions = std::pin::pin!(questions.buffer_unordered(PROBES.0));
+    let mut questions = std::pin::pin!(questions.buffer_unordered(PROBES));
     let collect = async {
         while let Some((pod, answer)) = questions.next().await {
             answers.insert(pod, answer);

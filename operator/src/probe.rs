@@ -4,6 +4,7 @@
 //! untrusted, because the tenant chooses its image. Its answers are limited in time, in bytes and in the length of every text.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,6 +12,7 @@ use http::{Method, Request, StatusCode};
 use plan::member::{Answer, Refusal, TEXT, clean};
 use plan::names::CLIENT_PORT;
 use prost::Message;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 mod connection;
 #[cfg(test)]
@@ -24,6 +26,26 @@ const ANSWER: Duration = Duration::from_secs(2);
 const CHANGE: Duration = Duration::from_secs(35);
 /// Timeout of a leadership transfer.
 const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// Maximum number of concurrent requests to all brains together.
+const CONCURRENT: usize = 32;
+
+/// Limits concurrent requests to all brains together. Clones share the limit.
+#[derive(Clone)]
+pub(crate) struct Prober(Arc<Semaphore>);
+
+impl Default for Prober {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(CONCURRENT)))
+    }
+}
+
+impl Prober {
+    /// Waits for the right to send a request; `None` if the operator is ending.
+    pub(crate) async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.acquire().await.ok()
+    }
+}
 
 /// The operator's client certificate for brains, and the CA to verify them with, as PEM.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,39 +6,26 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use crds::cluster::status::KubeBrainClusterStatus;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use plan::applied::Failure;
-use plan::event;
-use plan::names::{CLUSTER, MANAGED_BY, MANAGER, STATUS_MANAGER};
-use plan::objects::Kind;
-use plan::spec::secrets::Given;
-use plan::spec::{self, Desired, Settings};
+use plan::spec::{self, Desired};
 use plan::status::{self, Pass};
 use plan::steps::{Plan, Transfer, plan};
-use serde_json::json;
 use tracing::{debug, info};
 
-use crate::api_error::{self, Class};
-use crate::applies::Applies;
+use crate::api_error::Class;
 use crate::apply::{self, Applier};
-use crate::events::Events;
-use crate::fleet::Fleet;
-use crate::follow::Followers;
-use crate::installation::Installation;
-use crate::ledger::Ledger;
-use crate::metrics::{Metrics, Outcome};
-use crate::observe::{Late, Prober, catch_up, observe};
-use crate::stores::external::ExternalPods;
-use crate::stores::given::GivenSecrets;
+use crate::context::Context;
+use crate::desired;
+use crate::metrics::Outcome;
+use crate::observe::{Late, catch_up, observe};
+use crate::pass::{Ended, Error, SOON, api};
+use crate::publish::publish;
 use crate::stores::received::Stub;
-use crate::stores::{Stores, clusters};
 use crate::wipe;
 
 /// Resync interval of a settled cluster, for changes that no watch reported.
 const RESYNC: Duration = Duration::from_secs(60);
-/// Requeue interval while a change is in progress or a condition is bad.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// Requeue interval while an object of another owner, or another cluster that is rolled out first, blocks the cluster. No watch reports the
 /// end of such a block.
 const BLOCKED: Duration = Duration::from_secs(15);
@@ -46,76 +33,6 @@ const BLOCKED: Duration = Duration::from_secs(15);
 const NEXT: Duration = Duration::from_secs(1);
 /// Requeue interval while the stores lag this process's writes. Usually their watches trigger a reconcile earlier.
 const BEHIND: Duration = Duration::from_millis(200);
-
-/// Reason why a pass failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error("{0} failed")]
-    Api(&'static str, #[source] Box<kube::Error>),
-    #[error("an object does not serialise")]
-    Serialise(#[from] serde_json::Error),
-    #[error("could not {what}: {words}")]
-    Step { what: String, words: String, class: Class },
-    #[error("the pass took longer than {0:?}")]
-    Timeout(Duration),
-    #[error("the pass panicked: {0}")]
-    Panic(String),
-}
-
-impl Error {
-    /// Returns the class of the error, which decides how a reconcile reacts.
-    pub(crate) fn class(&self) -> Class {
-        match self {
-            Self::Api(_, source) => Class::of(source),
-            Self::Step { class, .. } => *class,
-            Self::Serialise(_) | Self::Timeout(_) | Self::Panic(_) => Class::Transient,
-        }
-    }
-
-    /// Returns the error in words for the status; in the API server's own words if there are any.
-    pub(crate) fn message(&self) -> String {
-        match self {
-            Self::Api(what, source) => format!("{what} failed: {}", api_error::message(source)),
-            other => other.to_string(),
-        }
-    }
-}
-
-pub(crate) fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
-    move |error| Error::Api(what, Box::new(error))
-}
-
-/// State that all reconciles share.
-#[derive(Clone)]
-pub(crate) struct Context {
-    pub(crate) client: Client,
-    pub(crate) settings: Settings,
-    pub(crate) events: Events,
-    pub(crate) metrics: Metrics,
-    pub(crate) stores: Stores,
-    pub(crate) ledger: Ledger,
-    pub(crate) applies: Applies,
-    pub(crate) given_secrets: GivenSecrets,
-    pub(crate) prober: Prober,
-    pub(crate) followers: Followers,
-    pub(crate) external_pods: ExternalPods,
-    pub(crate) fleet: Fleet,
-    pub(crate) installation: Installation,
-}
-
-/// The outcome of a reconcile, with the time until the next one.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) outcome: Outcome,
-    /// The API server refused an object, so an immediate pass would not help.
-    pub(crate) is_refused: bool,
-    pub(crate) again: Duration,
-}
-
-/// Returns the client for writes of clusters: only the metadata of the answers is read.
-fn api_of(context: &Context, namespace: &str) -> Api<Stub> {
-    Api::namespaced_with(context.client.clone(), namespace, &clusters::resource())
-}
 
 /// Runs one pass over a cluster, after `failures` failed passes in a row. Returns `None` if the cluster never needs another pass.
 ///
@@ -127,7 +44,7 @@ pub(crate) async fn reconcile(
     failures: u32,
 ) -> Result<Option<Ended>, Error> {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-    let clusters = api_of(context, &namespace);
+    let clusters = context.clusters(&namespace);
     let Some(late) = catch_up(context, &namespace, &name)
         .await
         .map_err(api("re-reading an object"))?
@@ -174,7 +91,7 @@ pub(crate) async fn reconcile(
     wipe::guard(&clusters, &cluster).await?;
     let given = context.given_secrets.of(&cluster).await;
     let given = given.map_err(api("reading the objects"))?;
-    let desired = admitted(context, &cluster, read(context, &cluster, &given));
+    let desired = admitted(context, &cluster, desired::read(context, &cluster, &given));
     if let Some(moving) = moved(&cluster, &desired) {
         // Record this before any write with the new image: an operator that restarts in between sees from it that the cluster has begun.
         publish(context, &clusters, &cluster, &moving).await?;
@@ -183,40 +100,6 @@ pub(crate) async fn reconcile(
     Box::pin(act(context, &clusters, &cluster, &desired, late, failures))
         .await
         .map(Some)
-}
-
-/// Returns the desired state of a cluster: its spec with references resolved, or the part that still applies if the spec is refused.
-/// `given` are Secrets that the spec names.
-pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given) -> Desired {
-    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
-    let tikv = cluster.spec.storage.tikv.as_ref();
-    let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
-    let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
-    let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
-    let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
-    let owner = |kind, name: &str| {
-        let made = given
-            .get(name)
-            .filter(|_| kind == Kind::Secret)
-            .and_then(Option::as_ref);
-        // This includes Secrets of clusters that no longer exist.
-        let labelled = made.filter(|secret| {
-            secret
-                .labels()
-                .get(MANAGED_BY)
-                .is_some_and(|manager| manager == MANAGER)
-        });
-        let labelled = labelled.and_then(|secret| secret.labels().get(CLUSTER).cloned());
-        labelled.or_else(|| context.stores.owner(kind, &namespace, name))
-    };
-    let named = spec::references::check(cluster, &context.settings, owner);
-    let now = Timestamp::now();
-    let mut desired = spec::desired(cluster, &context.settings, referenced.as_deref(), running, named, now);
-    // Keep the present image until it is the cluster's turn.
-    if let Some(spec::Move { from, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
-        desired.image = from;
-    }
-    desired
 }
 
 /// Returns the desired state with another default image, if the cluster may move to it now.
@@ -382,7 +265,7 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
 /// The API server refused or did not answer.
 pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
     let namespace = known.namespace().unwrap_or_default();
-    let clusters = api_of(context, &namespace);
+    let clusters = context.clusters(&namespace);
     let found = context.stores.cluster(&namespace, &known.name_any());
     let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
@@ -394,39 +277,6 @@ pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, 
         &status::failing(&cluster, message, Timestamp::now()),
     )
     .await
-}
-
-/// Writes the status if it differs, and publishes Events for conditions that flipped.
-pub(crate) async fn publish(
-    context: &Context,
-    clusters: &Api<Stub>,
-    cluster: &KubeBrainCluster,
-    status: &KubeBrainClusterStatus,
-) -> Result<(), Error> {
-    if status::is_published(cluster.status.as_ref(), status) {
-        return Ok(());
-    }
-    let body = json!({
-        "apiVersion": KubeBrainCluster::api_version(&()),
-        "kind": KubeBrainCluster::kind(&()),
-        "metadata": {"name": cluster.name_any(), "uid": cluster.uid()},
-        "status": status,
-    });
-    let params = PatchParams::apply(STATUS_MANAGER).force();
-    match clusters
-        .patch_status(&cluster.name_any(), &params, &Patch::Apply(body))
-        .await
-    {
-        Ok(_) => {}
-        // The cluster has been deleted, and may have been recreated: this status has no recipient any more.
-        Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => return Ok(()),
-        Err(error) => return Err(api("writing the status")(error)),
-    }
-    for event in event::of_flips(cluster, status) {
-        info!(reason = event.reason, "{}", event.note);
-        context.events.publish(cluster, event).await;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

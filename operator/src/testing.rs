@@ -9,6 +9,7 @@ use plan::testing::settings;
 use tokio::task::JoinSet;
 
 use crate::applies::Applies;
+use crate::context::Context;
 use crate::controller::Scope;
 use crate::events::Events;
 use crate::fleet::Fleet;
@@ -17,8 +18,7 @@ use crate::installation::Installation;
 use crate::leadership::Leadership;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::observe::Prober;
-use crate::reconcile::Context;
+use crate::probe::Prober;
 use crate::stores;
 use crate::stores::external::ExternalPods;
 use crate::stores::given::GivenSecrets;

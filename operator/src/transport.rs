@@ -12,17 +12,12 @@ use http_body_util::{BodyExt as _, Full};
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
-use crate::leadership::Leadership;
+use crate::leadership::{Leadership, NotLeading};
 use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Verb};
 
 /// Body of an answer.
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
-
-/// The write was not sent: this replica does not lead, or cannot be sure that it still does.
-#[derive(Debug, thiserror::Error)]
-#[error("this replica does not lead")]
-pub(crate) struct NotLeading;
 
 /// Layer for a client of the API server.
 #[derive(Clone)]

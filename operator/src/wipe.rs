@@ -27,9 +27,12 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::api_error::Class;
+use crate::context::Context;
+use crate::desired;
 use crate::metrics::Outcome;
 use crate::observe::refused_pods;
-use crate::reconcile::{self, Context, Ended, Error, api};
+use crate::pass::{Ended, Error, SOON, api};
+use crate::publish::publish;
 use crate::stores::list_kept;
 use crate::stores::received::Stub;
 
@@ -131,18 +134,18 @@ pub(crate) async fn finish(
             return Ok(Some(Ended {
                 outcome: Outcome::Done,
                 is_refused: false,
-                again: reconcile::SOON,
+                again: SOON,
             }));
         }
         Progress::Waiting(message) => (message, false),
         Progress::Trouble(message) => (message, true),
     };
     let status = status::deleting(cluster, &message, trouble, Timestamp::now());
-    reconcile::publish(context, clusters, cluster, &status).await?;
+    publish(context, clusters, cluster, &status).await?;
     Ok(Some(Ended {
         outcome: if trouble { Outcome::Stalled } else { Outcome::Done },
         is_refused: false,
-        again: reconcile::SOON,
+        again: SOON,
     }))
 }
 
@@ -186,7 +189,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     if !left.is_empty() {
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
     }
-    let desired = reconcile::read(context, cluster, &Given::default());
+    let desired = desired::read(context, cluster, &Given::default());
     // If the spec cannot be applied, the pinned storage is used.
     if desired.refusal().is_some() && !has_stored(cluster) {
         let event = kept(cluster, "the spec was never applied, so nothing was stored");

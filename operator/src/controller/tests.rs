@@ -45,7 +45,7 @@ fn refuse(code: u16, reason: &str) -> Reply {
     Reply::With(code, status)
 }
 
-async fn pass(rig: &Rig) -> Result<Option<crate::reconcile::Ended>, Error> {
+async fn pass(rig: &Rig) -> Result<Option<crate::pass::Ended>, Error> {
     reconcile(&rig.context, &rig.cluster(), 0).await
 }
 

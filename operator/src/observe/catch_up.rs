@@ -9,8 +9,8 @@ use kube::{Api, Client, Resource, ResourceExt};
 use plan::objects::{Key, Kind};
 use plan::observed::Observed;
 
+use crate::context::Context;
 use crate::ledger::{Pending, Place, is_newer};
-use crate::reconcile::Context;
 use crate::stores::clusters;
 use crate::stores::received::Object;
 
