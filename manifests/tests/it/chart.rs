@@ -9,7 +9,7 @@ use crate::files::{below, documents, objects, only, text};
 
 const CHART: &str = "helm/kubebrain-operator";
 
-/// What expressions in templates refer to.
+/// The values that expressions in templates refer to.
 struct Scope<'a> {
     values: &'a Value,
     /// `.`

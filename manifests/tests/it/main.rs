@@ -1,4 +1,4 @@
-//! Checks of the install files, most of which are written by hand: that Kubernetes understands them, that parts which several of them have are
+//! Checks of the install files, most of them written by hand: that Kubernetes understands them, that parts which several of them have are
 //! the same, and that they fit the programs.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
