@@ -296,7 +296,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
             end: range_end.clone(),
         };
         let permitted = self.kv.store.guard.check_read(&client.credentials, &span);
-        permitted.map_err(|error| seen_by_client(Error::from(error).into()))?;
+        permitted.map_err(|error| seen_by_client(error.into()))?;
         let range = KeyRange::from_request(key, range_end).map_err(|empty| Status::unknown(empty.to_string()))?;
         let range = self.hub.fit(range);
         let held = client

@@ -321,7 +321,7 @@ impl<R: Rows> Renewer<R> {
                 auth.check_lease(caller, Access::Write, || page)
             })
         };
-        Ok(check_lease_keys(&self.store, LeaseId(id), check).await?)
+        check_lease_keys(&self.store, LeaseId(id), check).await
     }
 }
 

@@ -199,7 +199,7 @@ impl<H: History> Watchers<H> {
             end: request.range_end.clone(),
         };
         let permitted = guard.check_read(&self.credentials, &span);
-        permitted.map_err(|error| Refused::NotPermitted(error.into()))
+        permitted.map_err(Refused::NotPermitted)
     }
 
     fn choose_id(&mut self, asked: Option<i64>) -> Result<i64, Refused> {
