@@ -282,6 +282,7 @@ pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, 
 #[cfg(test)]
 mod tests {
     use plan::testing::FakeCluster;
+    use serde_json::json;
 
     use super::*;
 
