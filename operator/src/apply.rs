@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use crate::api_error::{self, Class};
-use crate::applies::Applies;
+use crate::apply_history::ApplyHistory;
+use crate::cache::{clusters, list_kept, received};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::probe;
-use crate::stores::{clusters, list_kept, received};
 
 mod resize;
 
@@ -95,7 +95,7 @@ pub(crate) struct Applier<'a> {
     pub(crate) client: &'a Client,
     pub(crate) events: &'a Events,
     pub(crate) metrics: &'a Metrics,
-    pub(crate) applies: &'a Applies,
+    pub(crate) apply_history: &'a ApplyHistory,
     pub(crate) cluster: &'a KubeBrainCluster,
     pub(crate) desired: &'a Desired,
     pub(crate) observed: &'a Observed,
@@ -161,7 +161,7 @@ impl Applier<'_> {
                 let live = self.observed.objects.get(&object.key);
                 let unchanged = version.is_some() && live.is_some_and(|live| live.metadata.resource_version == version);
                 let namespace = &self.desired.names.namespace;
-                self.applies.record(namespace, object, live, !unchanged);
+                self.apply_history.record(namespace, object, live, !unchanged);
                 if unchanged {
                     applied.unchanged += 1;
                     return Ok(None);
@@ -259,7 +259,7 @@ impl Applier<'_> {
         let answer = api.patch(&object.key.name, &merge(), &Patch::Merge(patch)).await?;
         let live = self.observed.objects.get(&object.key);
         let unchanged = live.is_some_and(|live| live.metadata.resource_version == answer.metadata.resource_version);
-        self.applies
+        self.apply_history
             .record(&self.desired.names.namespace, object, live, !unchanged);
         if unchanged {
             applied.unchanged += 1;
@@ -623,7 +623,7 @@ mod tests {
             client: &rig.context.client,
             events: &rig.context.events,
             metrics: &rig.context.metrics,
-            applies: &rig.context.applies,
+            apply_history: &rig.context.apply_history,
             cluster: &fake.cluster,
             desired: &desired,
             observed: &observed,

@@ -3,18 +3,18 @@
 use kube::{Api, Client};
 use plan::spec::Settings;
 
-use crate::applies::Applies;
+use crate::apply_history::ApplyHistory;
+use crate::cache::external_pods::ExternalPods;
+use crate::cache::received::Stub;
+use crate::cache::user_secrets::UserSecrets;
+use crate::cache::{Cache, clusters};
 use crate::events::Events;
+use crate::expectations::Expectations;
 use crate::fleet::Fleet;
-use crate::follow::Followers;
 use crate::installation::Installation;
-use crate::ledger::Ledger;
+use crate::leader_watch::LeaderWatches;
 use crate::metrics::Metrics;
 use crate::probe::Prober;
-use crate::stores::external::ExternalPods;
-use crate::stores::given::GivenSecrets;
-use crate::stores::received::Stub;
-use crate::stores::{Stores, clusters};
 
 /// State that all reconciles share.
 #[derive(Clone)]
@@ -23,12 +23,12 @@ pub(crate) struct Context {
     pub(crate) settings: Settings,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
-    pub(crate) stores: Stores,
-    pub(crate) ledger: Ledger,
-    pub(crate) applies: Applies,
-    pub(crate) given_secrets: GivenSecrets,
+    pub(crate) cache: Cache,
+    pub(crate) expectations: Expectations,
+    pub(crate) apply_history: ApplyHistory,
+    pub(crate) user_secrets: UserSecrets,
     pub(crate) prober: Prober,
-    pub(crate) followers: Followers,
+    pub(crate) leader_watches: LeaderWatches,
     pub(crate) external_pods: ExternalPods,
     pub(crate) fleet: Fleet,
     pub(crate) installation: Installation,

@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
 use crate::api_error::Class;
+use crate::cache::{self, Cache, Feeds};
 use crate::context::Context;
 use crate::metrics::Outcome;
 use crate::pass::Error;
 use crate::reconcile::{reconcile, report_failure};
 use crate::refusals::Refusals;
-use crate::stores::{self, Feeds, Stores};
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 /// Timeout of a pass. It is shorter than the grace period of the operator's pod.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
@@ -83,7 +83,7 @@ struct Guarded {
 /// The inputs of the passes of one namespace, or of all.
 pub(crate) struct Scope {
     pub(crate) context: Context,
-    pub(crate) triggers: Arc<Triggers>,
+    pub(crate) queue: Arc<WorkQueue>,
     pub(crate) feeds: Feeds,
 }
 
@@ -92,12 +92,8 @@ pub(crate) struct Scope {
 /// # Errors
 /// The watches ended, which never happens.
 pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result<()> {
-    let Scope {
-        context,
-        triggers,
-        feeds,
-    } = scope;
-    let stores = context.stores.clone();
+    let Scope { context, queue, feeds } = scope;
+    let stores = context.cache.clone();
     let passes = async {
         if !filled(&stores, &stop).await {
             return;
@@ -110,10 +106,10 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
         });
         // A separate watch fills the store; every cluster in it gets its first pass.
         for cluster in stores.clusters.state() {
-            triggers.add(ObjectRef::from_obj(&*cluster));
+            queue.add(ObjectRef::from_obj(&*cluster));
         }
         Controller::for_stream(futures::stream::pending(), stores.clusters.clone())
-            .reconcile_on(triggers.stream())
+            .reconcile_on(queue.stream())
             .with_config(
                 controller::Config::default()
                     .debounce(DEBOUNCE)
@@ -130,12 +126,12 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
     };
     tokio::select! {
         () = passes => Ok(()),
-        () = stores::run(feeds) => anyhow::bail!("the watches ended"),
+        () = cache::run(feeds) => anyhow::bail!("the watches ended"),
     }
 }
 
 /// Waits until all stores are filled once; `false` if `stop` came first. Earlier passes would see no objects and create them again.
-async fn filled(stores: &Stores, stop: &CancellationToken) -> bool {
+async fn filled(stores: &Cache, stop: &CancellationToken) -> bool {
     let mut filling = std::pin::pin!(stores.filled());
     loop {
         tokio::select! {

@@ -16,8 +16,8 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     let tikv = cluster.spec.storage.tikv.as_ref();
     let reference = tikv.and_then(|tikv| tikv.cluster_ref.as_ref());
-    let referenced = reference.and_then(|reference| context.stores.tidb_cluster(&namespace, &reference.name));
-    let set = context.stores.object(Kind::StatefulSet, &namespace, &name);
+    let referenced = reference.and_then(|reference| context.cache.tidb_cluster(&namespace, &reference.name));
+    let set = context.cache.object(Kind::StatefulSet, &namespace, &name);
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     let owner = |kind, name: &str| {
         let made = given
@@ -32,7 +32,7 @@ pub(crate) fn read(context: &Context, cluster: &KubeBrainCluster, given: &Given)
                 .is_some_and(|manager| manager == MANAGER)
         });
         let labelled = labelled.and_then(|secret| secret.labels().get(CLUSTER).cloned());
-        labelled.or_else(|| context.stores.owner(kind, &namespace, name))
+        labelled.or_else(|| context.cache.owner(kind, &namespace, name))
     };
     let named = spec::references::check(cluster, &context.settings, owner);
     let now = Timestamp::now();

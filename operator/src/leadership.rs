@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::controller;
-    use crate::ledger::Ledger;
+    use crate::expectations::Expectations;
     use crate::metrics::Metrics;
     use crate::tasks::Tasks;
     use crate::testing::scope;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn elector(api: &FakeApi, identity: &str) -> (Elector<LeaseLock>, Leadership) {
-        let client = crate::testing::fenced_client(api, Leadership::Alone, &Metrics::new(), &Ledger::default());
+        let client = crate::testing::fenced_client(api, Leadership::Alone, &Metrics::new(), &Expectations::default());
         let mut election = Config::lease(identity);
         election.lease_duration = Duration::from_millis(3000);
         election.renew_deadline = Duration::from_millis(2200);

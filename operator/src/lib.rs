@@ -1,10 +1,10 @@
 //! `kubebrain-operator`: turns KubeBrainClusters into running brains. It must never be a dependency of another crate.
 //!
 //! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
-//! status. The current state comes from `stores`, which watches fill, so a pass over a
-//! settled cluster sends requests only to brains (`probe`). `ledger` records where the stores lag the operator's own writes. Every request
-//! passes `transport`, which sends no write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss
-//! ends the process in the middle of its work.
+//! status. The current state comes from `cache`, which watches fill, so a pass over a settled cluster sends requests only to brains
+//! (`probe`). `expectations` records where the cache lags the operator's own writes. Every request passes `transport`, which sends no
+//! write while another replica leads. Two replicas are safe: one holds a Lease and works, and its loss ends the process in the middle of
+//! its work.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -19,19 +19,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 mod api_error;
-mod applies;
 mod apply;
+mod apply_history;
+mod cache;
 mod context;
 mod controller;
 mod desired;
 mod events;
+mod expectations;
+mod finalizer;
 mod flags;
 mod fleet;
-mod follow;
 mod http;
 mod installation;
+mod leader_watch;
 mod leadership;
-mod ledger;
 mod metrics;
 mod observe;
 mod pass;
@@ -39,29 +41,27 @@ mod probe;
 mod publish;
 mod reconcile;
 mod refusals;
-mod stores;
 mod tasks;
 #[cfg(test)]
 mod testing;
 mod transport;
-mod triggers;
-mod wipe;
+mod work_queue;
 
-use applies::Applies;
+use apply_history::ApplyHistory;
+use cache::external_pods::ExternalPods;
+use cache::user_secrets::UserSecrets;
 use context::Context;
+use expectations::Expectations;
 use flags::{Flags, LogFormat};
 use fleet::{Clusters, Fleet};
-use follow::Followers;
 use installation::Installation;
+use leader_watch::LeaderWatches;
 use leadership::Leadership;
-use ledger::Ledger;
 use metrics::Metrics;
 use probe::Prober;
-use stores::external::ExternalPods;
-use stores::given::GivenSecrets;
 use tasks::Tasks;
 use transport::Fence;
-use triggers::Triggers;
+use work_queue::WorkQueue;
 
 /// Connect timeout for requests to the API server. A separate idle timeout detects dead watches.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -121,11 +121,11 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     } else {
         (None, Leadership::Alone)
     };
-    let ledger = Ledger::default();
+    let expectations = Expectations::default();
     let fence = Fence {
         leadership: leadership.clone(),
         metrics: metrics.clone(),
-        ledger: ledger.clone(),
+        expectations: expectations.clone(),
     };
     let client = ClientBuilder::try_from(config)
         .context("make a client for the API server")?
@@ -169,7 +169,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         },
         events: events::Events::new(client, flags.identity),
         metrics,
-        ledger,
+        expectations,
         prober: Prober::default(),
         leadership,
     };
@@ -193,7 +193,7 @@ struct Worker {
     settings: Settings,
     events: events::Events,
     metrics: Metrics,
-    ledger: Ledger,
+    expectations: Expectations,
     prober: Prober,
     leadership: Leadership,
     fleet: Fleet,
@@ -215,30 +215,26 @@ impl Worker {
             return Ok(());
         }
         info!(namespace = namespace.as_deref().unwrap_or("all"), "working");
-        let triggers = Arc::<Triggers>::default();
-        let (stores, feeds) = stores::open(&self.client, namespace.as_deref(), &triggers);
-        let external_pods = ExternalPods::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
-        let given_secrets = GivenSecrets::new(self.client.clone(), stores.clusters.clone(), triggers.clone());
+        let queue = Arc::<WorkQueue>::default();
+        let (cache, feeds) = cache::open(&self.client, namespace.as_deref(), &queue);
+        let external_pods = ExternalPods::new(self.client.clone(), cache.clusters.clone(), queue.clone());
+        let user_secrets = UserSecrets::new(self.client.clone(), cache.clusters.clone(), queue.clone());
         let context = Context {
             external_pods,
-            given_secrets,
+            user_secrets,
             client: self.client,
             settings: self.settings,
             events: self.events,
             metrics: self.metrics,
-            followers: Followers::new(stores.clusters.clone(), triggers.clone()),
-            stores,
-            ledger: self.ledger,
-            applies: Applies::default(),
+            leader_watches: LeaderWatches::new(cache.clusters.clone(), queue.clone()),
+            cache,
+            expectations: self.expectations,
+            apply_history: ApplyHistory::default(),
             prober: self.prober,
             fleet: self.fleet.of(namespace.as_deref()),
             installation: self.installation,
         };
-        let scope = controller::Scope {
-            context,
-            triggers,
-            feeds,
-        };
+        let scope = controller::Scope { context, queue, feeds };
         controller::run(scope, stop).await
     }
 }

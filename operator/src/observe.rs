@@ -21,7 +21,7 @@ use plan::spec::{Desired, is_external};
 use plan::{ownership, steps};
 
 use crate::context::Context;
-use crate::follow::Member;
+use crate::leader_watch::Member;
 use crate::probe::{self, Identity, Prober, Silence};
 
 mod by_name;
@@ -49,7 +49,7 @@ pub(crate) async fn observe(
     late: Late,
 ) -> kube::Result<Observed> {
     let names = &desired.names;
-    let stores = &context.stores;
+    let stores = &context.cache;
     let view = stores.view(&names.namespace, &names.cluster);
     let objects = view.objects.into_iter().map(|(kind, object)| {
         let key = Key::new(kind, object.name_any());
@@ -71,12 +71,12 @@ pub(crate) async fn observe(
         applies: BTreeMap::new(),
         refusals: BTreeMap::new(),
         pod_monitors: stores.knows(Kind::PodMonitor),
-        given_secrets: context.given_secrets.of(cluster).await?,
+        given_secrets: context.user_secrets.of(cluster).await?,
         refused_pods: None,
     };
     late.overlay(&mut observed);
     ask_by_name(&context.client, cluster, desired, &mut observed).await?;
-    observed.applies = context.applies.known(&names.namespace, observed.objects.keys());
+    observed.applies = context.apply_history.known(&names.namespace, observed.objects.keys());
     let uid = cluster.uid().unwrap_or_default();
     observed.trial = ownership::take_trial(&mut observed.pods, names, &uid);
     if !external {
@@ -98,7 +98,7 @@ pub(crate) async fn observe(
     observed.probes = answers.into_iter().map(|(pod, answer)| (pod, told(answer))).collect();
     let answers = observed.probes.iter();
     let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
-    context.followers.follow(cluster, &members, &answers.collect());
+    context.leader_watches.follow(cluster, &members, &answers.collect());
     Ok(observed)
 }
 

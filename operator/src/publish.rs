@@ -9,9 +9,9 @@ use plan::{event, status};
 use serde_json::json;
 use tracing::info;
 
+use crate::cache::received::Stub;
 use crate::context::Context;
 use crate::pass::{Error, api};
-use crate::stores::received::Stub;
 
 /// Writes the status if it differs, and publishes Events for conditions that flipped.
 pub(crate) async fn publish(

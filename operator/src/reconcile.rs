@@ -15,14 +15,14 @@ use tracing::{debug, info};
 
 use crate::api_error::Class;
 use crate::apply::{self, Applier};
+use crate::cache::received::Stub;
 use crate::context::Context;
 use crate::desired;
+use crate::finalizer;
 use crate::metrics::Outcome;
 use crate::observe::{Late, catch_up, observe};
 use crate::pass::{Ended, Error, SOON, api};
 use crate::publish::publish;
-use crate::stores::received::Stub;
-use crate::wipe;
 
 /// Resync interval of a settled cluster, for changes that no watch reported.
 const RESYNC: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ pub(crate) async fn reconcile(
     };
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if let Some(other) = context.installation.other(&cluster).await {
-        context.followers.leave(&cluster);
+        context.leader_watches.leave(&cluster);
         context.installation.report(&context.events, &cluster, &other).await;
         return Ok(Some(Ended {
             outcome: Outcome::Elsewhere,
@@ -66,8 +66,8 @@ pub(crate) async fn reconcile(
         }));
     }
     if cluster.metadata.deletion_timestamp.is_some() {
-        context.followers.leave(&cluster);
-        return Box::pin(wipe::finish(context, &clusters, &cluster)).await;
+        context.leader_watches.leave(&cluster);
+        return Box::pin(finalizer::finish(context, &clusters, &cluster)).await;
     }
     let manager = context.installation.own();
     let is_new = |status: &KubeBrainClusterStatus| status.conditions.as_ref().is_none_or(Vec::is_empty);
@@ -88,8 +88,8 @@ pub(crate) async fn reconcile(
         }
     }
     // The finalizer must be set before any key is stored that it must wipe.
-    wipe::guard(&clusters, &cluster).await?;
-    let given = context.given_secrets.of(&cluster).await;
+    finalizer::ensure(&clusters, &cluster).await?;
+    let given = context.user_secrets.of(&cluster).await;
     let given = given.map_err(api("reading the objects"))?;
     let desired = admitted(context, &cluster, desired::read(context, &cluster, &given));
     if let Some(moving) = moved(&cluster, &desired) {
@@ -145,7 +145,7 @@ async fn act(
             client: &context.client,
             events: &context.events,
             metrics: &context.metrics,
-            applies: &context.applies,
+            apply_history: &context.apply_history,
             cluster,
             desired,
             observed: &observed,
@@ -158,7 +158,9 @@ async fn act(
         if outcome.applied.unchanged == 0 || outcome.failed.is_some() {
             break;
         }
-        observed.applies = context.applies.known(&desired.names.namespace, observed.objects.keys());
+        observed.applies = context
+            .apply_history
+            .known(&desired.names.namespace, observed.objects.keys());
         planned = plan(cluster, desired, &observed)?;
         if outcome.applied.done > 0 {
             break;
@@ -266,7 +268,7 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
 pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
     let namespace = known.namespace().unwrap_or_default();
     let clusters = context.clusters(&namespace);
-    let found = context.stores.cluster(&namespace, &known.name_any());
+    let found = context.cache.cluster(&namespace, &known.name_any());
     let Some(cluster) = found.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
     };

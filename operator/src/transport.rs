@@ -1,5 +1,5 @@
 //! Middleware for all requests to the API server. It counts them, refuses writes while this replica does not lead, and records the answers
-//! to writes in the ledger. No caller can bypass it.
+//! to writes in the expectations. No caller can bypass it.
 
 use std::task::{Context, Poll};
 
@@ -12,8 +12,8 @@ use http_body_util::{BodyExt as _, Full};
 use kube::client::Body;
 use tower::{BoxError, Layer, Service};
 
+use crate::expectations::Expectations;
 use crate::leadership::{Leadership, NotLeading};
-use crate::ledger::Ledger;
 use crate::metrics::{Metrics, Verb};
 
 /// Body of an answer.
@@ -24,7 +24,7 @@ type Answer = UnsyncBoxBody<Bytes, BoxError>;
 pub(crate) struct Fence {
     pub(crate) leadership: Leadership,
     pub(crate) metrics: Metrics,
-    pub(crate) ledger: Ledger,
+    pub(crate) expectations: Expectations,
 }
 
 impl<S> Layer<S> for Fence {
@@ -70,14 +70,14 @@ where
         self.fence.metrics.requested(verb);
         let method = request.method().clone();
         let path = writes.then(|| request.uri().path().to_owned());
-        let (ledger, answer) = (self.fence.ledger.clone(), self.inner.call(request));
+        let (expectations, answer) = (self.fence.expectations.clone(), self.inner.call(request));
         async move {
             let (head, body) = answer.await.map_err(Into::into)?.into_parts();
             let Some(path) = path else {
                 return Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()));
             };
             let bytes = body.collect().await.map_err(Into::into)?.to_bytes();
-            ledger.record(&method, &path, head.status, &bytes);
+            expectations.record(&method, &path, head.status, &bytes);
             let body = Full::new(bytes).map_err(|never| match never {});
             Ok(Response::from_parts(head, body.boxed_unsync()))
         }

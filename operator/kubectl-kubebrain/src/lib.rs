@@ -13,15 +13,15 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 mod connect;
 mod list;
-mod look;
 mod members;
+mod observe;
 mod report;
+mod requests;
 mod rollout;
 mod status;
 mod table;
 #[cfg(test)]
 mod tests;
-mod wishes;
 
 use connect::{Connection, Target};
 
@@ -215,20 +215,20 @@ async fn execute(target: &Target, command: Command, out: &mut impl Write) -> any
             no_wait,
             timeout,
         } => {
-            let wish = wishes::transfer_leader(target, &name, to.as_deref(), out).await?;
+            let wish = requests::transfer_leader(target, &name, to.as_deref(), out).await?;
             if !no_wait {
                 rollout::until_transferred(target, (&name, &wish), timeout, out).await?;
             }
         }
         Command::Restart { name, no_wait, timeout } => {
-            let wish = wishes::restart(target, &name, out).await?;
+            let wish = requests::restart(target, &name, out).await?;
             if !no_wait {
                 rollout::until_restart_is_taken(target, (&name, &wish), timeout, out).await?;
             }
         }
-        Command::RotateCa { name, yes } => wishes::rotate_ca(target, &name, yes, out).await?,
-        Command::Pause { name } => wishes::pause(target, &name, true, out).await?,
-        Command::Resume { name } => wishes::pause(target, &name, false, out).await?,
+        Command::RotateCa { name, yes } => requests::rotate_ca(target, &name, yes, out).await?,
+        Command::Pause { name } => requests::pause(target, &name, true, out).await?,
+        Command::Resume { name } => requests::pause(target, &name, false, out).await?,
         Command::Wait {
             what: Awaited::Rollout { name, timeout },
         } => rollout::until_complete(target, &name, timeout, out).await?,

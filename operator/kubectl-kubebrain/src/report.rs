@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::connect::Target;
-use super::{look, members};
+use super::{members, observe};
 
 /// Flags with which the operator was started, where the cluster's objects do not show them.
 #[derive(Debug, Clone, Default, Args)]
@@ -58,7 +58,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         namespace: target.namespace.clone(),
         domain: String::new(),
     };
-    let mut observed = look::look(target, &cluster, &names).await?;
+    let mut observed = observe::observe(target, &cluster, &names).await?;
     let set = observed.objects.get(&Key::new(Kind::StatefulSet, name));
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     names.domain = domain(flags, set, &names);
@@ -70,14 +70,14 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         allow_unsafe_pods: true,
         allowed_pod_metadata: Vec::new(),
     };
-    let referenced = look::referenced(target, &cluster).await?;
+    let referenced = observe::referenced(target, &cluster).await?;
     let mut report = Report {
         namespace: names.namespace.clone(),
         name: name.to_owned(),
         ..Report::default()
     };
     let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()), observed.now);
-    let asked = look::missing(target, &cluster, &desired, &mut observed).await;
+    let asked = observe::missing(target, &cluster, &desired, &mut observed).await;
     asked.map_err(|error| target.explain(error, "get", "objects of the cluster"))?;
     if let Some(refusal) = desired.refusal() {
         report.waits_for.push(format!(

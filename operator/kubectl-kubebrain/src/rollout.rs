@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, watch_object};
 use tokio::time::Instant;
 
 use super::connect::Target;
-use super::wishes::leader;
+use super::requests::leader;
 use crds::wishes::{AHEAD, RESTART, Successor};
 
 /// Time until the status must name another leader after the operator has handled the request.

@@ -10,10 +10,11 @@ use time::OffsetDateTime;
 
 pub mod authority;
 pub mod bundle;
-pub mod given;
 pub mod inspect;
 mod key_form;
 pub mod leaf;
+pub mod provided;
+mod renewal;
 pub mod rotation;
 pub mod state;
 #[cfg(test)]
@@ -21,10 +22,10 @@ pub mod tests;
 
 pub use authority::Authority;
 pub use bundle::{Bundle, holds_only_certificates};
-pub use given::Problem;
 pub use inspect::Inspected;
 pub use key_form::to_pkcs8;
 pub use leaf::{Leaf, Request};
+pub use provided::Problem;
 pub use state::{Change, Phase, State};
 
 /// Certificates are backdated by this much, because clocks of other machines may be slow.

@@ -121,7 +121,7 @@ mod tests {
             client: &rig.context.client,
             events: &rig.context.events,
             metrics: &rig.context.metrics,
-            applies: &rig.context.applies,
+            apply_history: &rig.context.apply_history,
             cluster: &fake.cluster,
             desired: &desired,
             observed: &observed,

@@ -9,6 +9,7 @@ use crate::testing::Rig;
 
 mod authority;
 mod epochs;
+mod finalizer;
 mod fleet;
 mod foreign;
 mod installations;
@@ -18,7 +19,6 @@ mod others;
 mod templates;
 mod trial;
 mod watches;
-mod wipe;
 
 const NAMESPACE: &str = "/api/v1/namespaces/brains";
 

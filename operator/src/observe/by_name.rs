@@ -13,7 +13,7 @@ use plan::spec::Desired;
 use plan::steps;
 use tracing::debug;
 
-use crate::stores::received::Object;
+use crate::cache::received::Object;
 
 /// Maximum number of concurrent reads.
 const READS: usize = 8;

@@ -9,10 +9,10 @@ use kube::{Api, Client, Resource, ResourceExt};
 use plan::objects::{Key, Kind};
 use plan::observed::Observed;
 
+use crate::cache::clusters;
+use crate::cache::received::Object;
 use crate::context::Context;
-use crate::ledger::{Pending, Place, is_newer};
-use crate::stores::clusters;
-use crate::stores::received::Object;
+use crate::expectations::{Pending, Place, is_newer};
 
 /// A store that lags a write for longer is not waited for: the object is read.
 const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,14 +36,14 @@ enum Watched {
 /// The API server refused the read of an object, or did not answer.
 pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<Late>> {
     let mut late = Late::default();
-    for (place, pending, age) in context.ledger.pending(|place| is_of(place, namespace, cluster)) {
+    for (place, pending, age) in context.expectations.pending(|place| is_of(place, namespace, cluster)) {
         let Some(watched) = Watched::at(&place) else {
-            context.ledger.settle(&place, &pending);
+            context.expectations.settle(&place, &pending);
             continue;
         };
         let shown = watched.metadata(context, cluster, &place);
         if pending.is_visible(shown.as_ref()) {
-            context.ledger.settle(&place, &pending);
+            context.expectations.settle(&place, &pending);
             continue;
         }
         if pending != Pending::Contested && age < WATCH_LAG_TIMEOUT {
@@ -53,9 +53,9 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
         let version = |metadata: &ObjectMeta| metadata.resource_version.clone().unwrap_or_default();
         let shown = shown.as_ref().map(version);
         match live.as_ref().map(|live| version(&live.metadata)) {
-            None if shown.is_none() => context.ledger.settle(&place, &pending),
+            None if shown.is_none() => context.expectations.settle(&place, &pending),
             Some(live) if shown.is_some_and(|shown| shown == live || is_newer(&shown, &live)) => {
-                context.ledger.settle(&place, &pending);
+                context.expectations.settle(&place, &pending);
             }
             _ => late.0.push((watched, place.name, live)),
         }
@@ -102,7 +102,7 @@ impl Watched {
         fn of<K: Resource>(object: &K) -> ObjectMeta {
             object.meta().clone()
         }
-        let (stores, namespace, name) = (&context.stores, &place.namespace, &place.name);
+        let (stores, namespace, name) = (&context.cache, &place.namespace, &place.name);
         match self {
             Self::Cluster => stores.cluster(namespace, name).map(|object| of(&*object)),
             Self::Owned(kind) => stores.object(kind, namespace, name).map(|object| of(&*object)),

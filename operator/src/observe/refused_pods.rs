@@ -11,7 +11,7 @@ use plan::objects::{Key, Kind};
 use plan::observed::Observed;
 use tracing::debug;
 
-use crate::stores::list_kept;
+use crate::cache::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.
 const GRACE: i64 = 5;

@@ -7,9 +7,8 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 
 use super::{BACKDATE, Error, Inspected, Leaf, Pair, Request, date, earlier, later, leaf};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 const VALIDITY: Duration = Duration::from_secs(10 * 365 * DAY.as_secs());
-const RENEW_BEFORE: Duration = Duration::from_secs(2 * 365 * DAY.as_secs());
 
 /// An authority that can sign.
 #[derive(Debug)]
@@ -81,14 +80,6 @@ impl Authority {
 
     pub fn inspected(&self) -> &Inspected {
         &self.inspected
-    }
-
-    /// Returns the time to renew it.
-    pub fn renewal(&self) -> Timestamp {
-        self.inspected
-            .not_after
-            .checked_sub(RENEW_BEFORE)
-            .unwrap_or(self.inspected.not_before)
     }
 
     /// Signs a certificate with a new key. It expires no later than the authority.

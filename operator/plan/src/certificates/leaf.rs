@@ -7,11 +7,8 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose, SanType};
 
-use super::{Authority, BACKDATE, Error, Inspected, Pair, date, earlier};
+use super::{BACKDATE, Error, Inspected, Pair, date, earlier};
 use crate::names::Names;
-
-/// Allowance for clock granularity and rounding: a lifetime that differs by less counts as requested.
-const SLACK: Duration = Duration::from_secs(5);
 
 /// The uses of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +36,7 @@ impl Leaf {
         }
     }
 
-    fn usages(self) -> Vec<ExtendedKeyUsagePurpose> {
+    pub(super) fn usages(self) -> Vec<ExtendedKeyUsagePurpose> {
         let (server, client) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
         match self {
             Self::Server | Self::Peer => vec![server, client],
@@ -116,60 +113,11 @@ impl Request {
         }
     }
 
-    /// Returns the time of renewal: `renew_before` the end, but not within the first tenth of the validity, so that no setting makes the
-    /// operator issue certificates endlessly.
-    fn renewal(&self, certificate: &Inspected) -> Timestamp {
-        let issued = certificate.issued();
-        let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
-        certificate
-            .not_after
-            .checked_sub(self.renew_before)
-            .unwrap_or(floor)
-            .max(floor)
-    }
-
-    /// The same for a certificate of an authority that ends at `end`. Returns `None` for a certificate that ends with its authority,
-    /// because a renewal would not extend it.
-    pub fn renewal_before(&self, end: Timestamp, certificate: &Inspected) -> Option<Timestamp> {
-        lasts_longer(end, certificate.not_after).then(|| self.renewal(certificate))
-    }
-
     /// Returns the end of a certificate of `authority` that is issued at `issued`. It does not outlast its authority.
-    fn end(&self, authority: &Inspected, issued: Timestamp) -> Timestamp {
+    pub(super) fn end(&self, authority: &Inspected, issued: Timestamp) -> Timestamp {
         let end = issued.checked_add(self.validity).unwrap_or(Timestamp::MAX);
         end.min(authority.not_after)
     }
-
-    /// Returns the reason to reissue a stored certificate; `None` if it is usable.
-    pub fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
-        let certificate = match Inspected::read(&pair.certificate) {
-            Ok(certificate) => certificate,
-            Err(error) => return Some(error.to_string()),
-        };
-        let end = |issued| self.end(authority.inspected(), issued);
-        let wanted = end(certificate.issued());
-        let is_due = now >= self.renewal(&certificate) && lasts_longer(end(now), certificate.not_after);
-        let reason = match KeyPair::from_pem(&pair.key) {
-            Err(_) => "its key cannot be used",
-            Ok(key) if !certificate.has_key(&key) => "its key does not belong to it",
-            Ok(_) if !certificate.is_signed_by(authority.inspected()) => "another authority signed it",
-            Ok(_) if certificate.common_name != self.common_name => "its name changed",
-            Ok(_) if certificate.organization != self.organization => "its organization changed",
-            Ok(_) if certificate.sans != self.sans => "its alternative names changed",
-            Ok(_) if certificate.usages() != leaf.usages() => "its usages changed",
-            Ok(_) if lasts_longer(certificate.not_after, wanted) => "its validity changed",
-            Ok(_) if lasts_longer(wanted, certificate.not_after) => "its validity changed",
-            Ok(_) if now < certificate.not_before => "it is not valid yet",
-            Ok(_) if is_due => "it is due for renewal",
-            Ok(_) => return None,
-        };
-        Some(reason.to_owned())
-    }
-}
-
-/// Returns true if `end` is later than `other` by more than clocks and rounding explain.
-fn lasts_longer(end: Timestamp, other: Timestamp) -> bool {
-    Duration::try_from(end.duration_since(other)).is_ok_and(|longer| longer > SLACK)
 }
 
 pub fn issue(

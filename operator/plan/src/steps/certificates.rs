@@ -18,9 +18,9 @@ use crate::observed::Observed;
 use crate::spec::Desired;
 
 mod authority;
-mod given;
 mod issue;
 mod members;
+mod provided;
 mod recorded;
 
 /// The status of the certificates.
@@ -155,7 +155,7 @@ pub(super) fn plan(
     match cluster.spec.tls.mode {
         TlsMode::Disabled => Ok(()),
         TlsMode::Secret => {
-            given::plan(plan, scope);
+            provided::plan(plan, scope);
             Ok(())
         }
         TlsMode::Operator => {

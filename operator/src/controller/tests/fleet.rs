@@ -38,7 +38,7 @@ async fn operator(api: &FakeApi) -> Rig {
 }
 
 fn listed(rig: &Rig) {
-    rig.context.fleet.add(rig.context.stores.clusters.clone());
+    rig.context.fleet.add(rig.context.cache.clusters.clone());
 }
 
 /// Namespaces whose pods were deleted, or whose StatefulSets were written.
@@ -75,7 +75,7 @@ async fn passes(rig: &Rig, order: [&str; 3]) {
             });
         }
         rig.sync().await;
-        let cluster = rig.context.stores.cluster(namespace, "dev").unwrap();
+        let cluster = rig.context.cache.cluster(namespace, "dev").unwrap();
         drop(reconcile(&rig.context, &cluster, 0).await);
         let pod = path(namespace, "pods/dev-0");
         if rig.api.get(&pod).is_none() {

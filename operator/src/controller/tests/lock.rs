@@ -54,7 +54,7 @@ async fn renewal_of_the_lease_starts_no_pass_and_a_new_holder_does() {
         lease["spec"] = json!({"holderIdentity": holder, "renewTime": format!("2026-11-21T00:00:{second:02}.000000Z")});
         rig.api.put(LEASE, lease);
     };
-    let mut named = std::pin::pin!(rig.triggers.clone().stream());
+    let mut named = std::pin::pin!(rig.queue.clone().stream());
     write("dev-0_1", 1);
     rig.sync().await;
     while named.next().now_or_never().is_some() {}

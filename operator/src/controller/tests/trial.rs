@@ -21,7 +21,7 @@ fn edited(api: FakeApi, spec: Value) -> FakeApi {
 
 fn named(rig: &Rig) -> Vec<String> {
     let mut names = Vec::new();
-    let mut stream = std::pin::pin!(rig.triggers.clone().stream());
+    let mut stream = std::pin::pin!(rig.queue.clone().stream());
     while let Some(Some(cluster)) = stream.next().now_or_never() {
         names.push(cluster.name);
     }
@@ -68,7 +68,7 @@ async fn trial_is_watched_from_its_beginning_to_its_end() {
         assert_eq!(image(&rig.api), format!("kubebrain.io/kubebrain:{expected}"));
         if code != 0 {
             assert_eq!(condition(&stored_status(&rig), "Stalled")["reason"], "TrialFailed");
-            // The ledger's entry of the pod was dropped long ago.
+            // The expectation of the pod was dropped long ago.
             tokio::time::sleep(Duration::from_secs(700)).await;
             rig.api.forget_requests();
             pass(&rig).await.unwrap();

@@ -16,7 +16,7 @@ async fn changes_of_children_start_a_pass_and_those_of_the_status_do_not() {
     let named = async |rig: &Rig| {
         rig.sync().await;
         let mut names = Vec::new();
-        let mut stream = std::pin::pin!(rig.triggers.clone().stream());
+        let mut stream = std::pin::pin!(rig.queue.clone().stream());
         while let Some(Some(cluster)) = stream.next().now_or_never() {
             names.push(cluster.name);
         }
@@ -128,14 +128,14 @@ async fn named_secrets_are_watched_and_not_polled() {
     let secret = format!("{NAMESPACE}/secrets/own-ca");
     let named = async |rig: &Rig| {
         rig.sync().await;
-        let mut named = Box::pin(rig.triggers.clone().stream());
+        let mut named = Box::pin(rig.queue.clone().stream());
         let mut all = Vec::new();
         while let Some(Some(cluster)) = named.next().now_or_never() {
             all.push(cluster.name);
         }
         all
     };
-    let found = async |rig: &Rig| rig.context.given_secrets.of(&rig.cluster()).await.unwrap()["own-ca"].clone();
+    let found = async |rig: &Rig| rig.context.user_secrets.of(&rig.cluster()).await.unwrap()["own-ca"].clone();
     assert_eq!(found(&rig).await, None);
     named(&rig).await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -155,14 +155,14 @@ async fn named_secrets_are_watched_and_not_polled() {
     rig.api.remove(&secret);
     assert_eq!(named(&rig).await, ["dev"]);
     assert_eq!(found(&rig).await, None);
-    assert_eq!(rig.context.given_secrets.watched(), 1);
+    assert_eq!(rig.context.user_secrets.watched(), 1);
 
     // The watch ends when no cluster names the Secret.
     let mut own = rig.api.get(&path).unwrap();
     own["spec"]["tls"] = json!({});
     rig.api.put(&path, own);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(rig.context.given_secrets.watched(), 0);
+    assert_eq!(rig.context.user_secrets.watched(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,7 +192,7 @@ async fn managed_fields_are_not_kept() {
     pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
     api.put(&format!("{NAMESPACE}/pods/dev-0"), pod);
     let rig = Rig::new(api).await;
-    let kept = rig.context.stores.pod("brains", "dev-0").unwrap();
+    let kept = rig.context.cache.pod("brains", "dev-0").unwrap();
     assert_eq!(kept.metadata.managed_fields, None);
 }
 
@@ -218,7 +218,7 @@ async fn kind_that_a_cluster_asks_for_is_found_soon_after_it_is_installed() {
     let spec = json!({"monitoring": {"podMonitor": {"enabled": true}}});
     api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
     let rig = Rig::new(api).await;
-    let knows = |rig: &Rig| rig.context.stores.knows(plan::objects::Kind::PodMonitor);
+    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::Kind::PodMonitor);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(!knows(&rig));
     installed.store(1, Ordering::SeqCst);
@@ -237,7 +237,7 @@ async fn kind_that_is_installed_later_is_found() {
             .filter(|asked| asked.path == "/apis/monitoring.coreos.com/v1")
             .count()
     };
-    let knows = |rig: &Rig| rig.context.stores.knows(plan::objects::Kind::PodMonitor);
+    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::Kind::PodMonitor);
     pass(&rig).await.unwrap();
     assert_eq!((knows(&rig), looks(&rig)), (false, 1));
     installed.store(1, Ordering::SeqCst);
@@ -256,7 +256,7 @@ async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
         _ => Reply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
-    assert!(!rig.context.stores.knows(plan::objects::Kind::PodMonitor));
+    assert!(!rig.context.cache.knows(plan::objects::Kind::PodMonitor));
     pass(&rig).await.unwrap();
 }
 
@@ -315,7 +315,7 @@ async fn the_definition_is_waited_for() {
         &api,
         crate::leadership::Leadership::Alone,
         &crate::metrics::Metrics::new(),
-        &crate::ledger::Ledger::default(),
+        &crate::expectations::Expectations::default(),
     );
     let stop = CancellationToken::new();
     assert_eq!(wait_for_definition(&Api::all(client), &stop).await.unwrap(), Some(()));
@@ -343,7 +343,7 @@ async fn objects_of_strangers_are_neither_kept_nor_read() {
     let rig = Rig::new(api).await;
     strangers(&rig.api, "ServiceAccount", "serviceaccounts", 3);
     rig.sync().await;
-    let view = rig.context.stores.view("brains", "dev");
+    let view = rig.context.cache.view("brains", "dev");
     let kept: Vec<String> = view.objects.iter().map(|(_, object)| object.name_any()).collect();
     assert!(kept.iter().all(|name| name.starts_with("dev")), "{kept:?}");
     assert!(
@@ -366,7 +366,7 @@ async fn objects_of_strangers_are_neither_kept_nor_read() {
     let read = asked.iter().any(|asked| asked.path.contains("stranger"));
     assert!(!read, "a stranger was read");
     // Nor do they start a pass.
-    let mut named = Box::pin(rig.triggers.clone().stream());
+    let mut named = Box::pin(rig.queue.clone().stream());
     while let Some(Some(_)) = named.next().now_or_never() {}
     strangers(&rig.api, "ConfigMap", "configmaps", 3);
     rig.api.remove(&format!("{NAMESPACE}/configmaps/stranger-1"));
@@ -396,7 +396,7 @@ async fn pods_and_claims_of_strangers_are_not_kept() {
         );
     }
     let rig = Rig::new(api).await;
-    let view = rig.context.stores.view("brains", "dev");
+    let view = rig.context.cache.view("brains", "dev");
     let pods: Vec<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     assert_eq!(pods, ["dev-1"]);
     let claims = view.claims.iter().map(|claim| claim.name_any());
@@ -421,7 +421,7 @@ async fn cluster_that_is_too_large_says_so_and_others_go_on() {
     large["metadata"]["name"] = json!("large");
     api.put(&format!("{CLUSTERS}/large"), large);
     let rig = Rig::new(bare(api)).await;
-    let large = rig.context.stores.cluster("brains", "large").unwrap();
+    let large = rig.context.cache.cluster("brains", "large").unwrap();
     assert!(large.spec.pod_template.is_none());
     let ended = reconcile(&rig.context, &large, 0).await.unwrap().unwrap();
     assert_eq!(ended.outcome, Outcome::Stalled);
@@ -505,7 +505,7 @@ async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     api.put(&format!("{NAMESPACE}/pods/dev-0"), json!({"metadata": own_pod()}));
     rig.sync().await;
     let seen = |rig: &Rig| {
-        let view = rig.context.stores.view("brains", "dev");
+        let view = rig.context.cache.view("brains", "dev");
         (view.pods.len(), view.claims.len())
     };
     assert_eq!(seen(&rig), (0, 0));
@@ -550,7 +550,7 @@ async fn claims_seen(names: impl Iterator<Item = String>) -> usize {
     rig.sync().await;
     bare(api.clone());
     rig.sync().await;
-    rig.context.stores.view("brains", "dev").claims.len()
+    rig.context.cache.view("brains", "dev").claims.len()
 }
 
 #[tokio::test(start_paused = true)]
@@ -578,7 +578,7 @@ async fn cluster_that_was_too_large_beside_others_is_judged_again_when_they_go()
     (0..120).for_each(|number| large(&format!("c{number:03}")));
     let rig = Rig::new(api.clone()).await;
     let cut = |rig: &Rig| {
-        let clusters = rig.context.stores.clusters.state();
+        let clusters = rig.context.cache.clusters.state();
         let cut = clusters.iter().filter(|cluster| cluster.spec.pod_template.is_none());
         cut.count()
     };
@@ -616,7 +616,7 @@ async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
         serde_json::to_value(cluster(monitored)).unwrap(),
     );
     let rig = Rig::new(api).await;
-    assert!(rig.context.stores.knows(plan::objects::Kind::PodMonitor));
+    assert!(rig.context.cache.knows(plan::objects::Kind::PodMonitor));
     authority(&rig).await;
     pass(&rig).await.unwrap();
     assert!(has_set(&rig, "dev"));

@@ -44,7 +44,7 @@ pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> a
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(super) async fn look(target: &Target, cluster: &KubeBrainCluster, names: &Names) -> anyhow::Result<Observed> {
+pub(super) async fn observe(target: &Target, cluster: &KubeBrainCluster, names: &Names) -> anyhow::Result<Observed> {
     let mut observed = Observed {
         now: Timestamp::now(),
         pod_monitors: true,

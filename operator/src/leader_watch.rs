@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::probe::{self, Identity};
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 /// Maximum number of members that are followed, in all clusters together. Changes at other members are found at the next resync.
 const FOLLOWED: usize = 1024;
@@ -61,9 +61,9 @@ impl Leadership {
 
 /// The members of all clusters of one scope that are followed.
 #[derive(Clone)]
-pub(crate) struct Followers {
+pub(crate) struct LeaderWatches {
     clusters: Store<KubeBrainCluster>,
-    triggers: Arc<Triggers>,
+    queue: Arc<WorkQueue>,
     running: Arc<Mutex<Running>>,
 }
 
@@ -73,11 +73,11 @@ struct Running {
     members: HashMap<ObjectRef<KubeBrainCluster>, HashMap<String, (Member, AbortHandle)>>,
 }
 
-impl Followers {
-    pub(crate) fn new(clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+impl LeaderWatches {
+    pub(crate) fn new(clusters: Store<KubeBrainCluster>, queue: Arc<WorkQueue>) -> Self {
         Self {
             clusters,
-            triggers,
+            queue,
             running: Arc::default(),
         }
     }
@@ -119,7 +119,7 @@ impl Followers {
                 cluster: object.clone(),
                 uid: cluster.metadata.uid.clone(),
                 clusters: self.clusters.clone(),
-                triggers: self.triggers.clone(),
+                queue: self.queue.clone(),
                 member: member.clone(),
             };
             let task = tasks.spawn(follower.run(Leadership::of(answer)));
@@ -148,7 +148,7 @@ struct Follower {
     /// Uid of the cluster.
     uid: Option<String>,
     clusters: Store<KubeBrainCluster>,
-    triggers: Arc<Triggers>,
+    queue: Arc<WorkQueue>,
     member: Member,
 }
 
@@ -174,14 +174,14 @@ impl Follower {
                     let now = Leadership::of(&answer);
                     if now != seen || silent {
                         debug!(pod = self.member.pod, epoch = now.epoch, role = ?now.role, "the leader changed");
-                        self.triggers.add(self.cluster.clone());
+                        self.queue.add(self.cluster.clone());
                     }
                     (seen, silent) = (now, false);
                 }
                 Err(error) => {
                     if !silent {
                         debug!(pod = self.member.pod, error, "a member fell silent");
-                        self.triggers.add(self.cluster.clone());
+                        self.queue.add(self.cluster.clone());
                     }
                     silent = true;
                 }
@@ -241,8 +241,8 @@ mod tests {
     }
 
     struct Fixture {
-        followers: Followers,
-        triggers: Arc<Triggers>,
+        leader_watches: LeaderWatches,
+        queue: Arc<WorkQueue>,
         writer: Writer<KubeBrainCluster>,
         epochs: mpsc::Sender<i64>,
         asked: mpsc::Receiver<String>,
@@ -253,7 +253,7 @@ mod tests {
     async fn fixture() -> Fixture {
         let (clusters, mut writer) = reflector::store();
         writer.apply_watcher_event(&Event::Apply(cluster(json!({}))));
-        let triggers = Arc::<Triggers>::default();
+        let queue = Arc::<WorkQueue>::default();
         let (epochs, sent) = mpsc::channel(100);
         let (ask, asked) = mpsc::channel(100);
         let mut tasks = JoinSet::new();
@@ -266,8 +266,8 @@ mod tests {
             identity: None,
         };
         Fixture {
-            followers: Followers::new(clusters, triggers.clone()),
-            triggers,
+            leader_watches: LeaderWatches::new(clusters, queue.clone()),
+            queue,
             writer,
             epochs,
             asked,
@@ -286,7 +286,7 @@ mod tests {
                 member: 16,
             });
             let answers = HashMap::from([("dev-0", &answer)]);
-            self.followers.follow(&cluster(json!({})), members, &answers);
+            self.leader_watches.follow(&cluster(json!({})), members, &answers);
         }
     }
 
@@ -294,7 +294,7 @@ mod tests {
     async fn change_of_leader_starts_a_pass() {
         let mut fixture = fixture().await;
         fixture.follow(std::slice::from_ref(&fixture.member));
-        let mut named = Box::pin(fixture.triggers.clone().stream());
+        let mut named = Box::pin(fixture.queue.clone().stream());
         fixture.epochs.send(2).await.unwrap();
         assert_eq!(fixture.asked.recv().await.unwrap(), "after=2");
         fixture.epochs.send(3).await.unwrap();
@@ -341,21 +341,21 @@ mod tests {
         let member = fixture.member.clone();
         fixture.follow(std::slice::from_ref(&member));
         fixture.follow(std::slice::from_ref(&member));
-        assert_eq!(fixture.followers.count(), 1);
+        assert_eq!(fixture.leader_watches.count(), 1);
         let next = Member {
             uid: "another".to_owned(),
             ..member.clone()
         };
         fixture.follow(std::slice::from_ref(&next));
-        assert_eq!(fixture.followers.count(), 1);
-        fixture.followers.leave(&cluster(json!({})));
-        assert_eq!(fixture.followers.count(), 0);
+        assert_eq!(fixture.leader_watches.count(), 1);
+        fixture.leader_watches.leave(&cluster(json!({})));
+        assert_eq!(fixture.leader_watches.count(), 0);
 
         let task = Follower {
             cluster: ObjectRef::from_obj(&cluster(json!({}))),
             uid: cluster(json!({})).metadata.uid,
-            clusters: fixture.followers.clusters.clone(),
-            triggers: fixture.triggers.clone(),
+            clusters: fixture.leader_watches.clusters.clone(),
+            queue: fixture.queue.clone(),
             member,
         };
         fixture.writer.apply_watcher_event(&Event::Delete(cluster(json!({}))));

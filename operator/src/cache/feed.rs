@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 use super::cluster_of;
 use super::clusters::{self, Weights};
 use super::received::{Object, Received, Stub};
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 /// Number of objects per page of a list. Any client may label an object of a megabyte as the operator's.
 const PAGE: u32 = 8;
@@ -53,7 +53,7 @@ pub(super) struct Feed {
     /// `None` for all.
     pub(super) namespace: Option<String>,
     pub(super) clusters: Store<KubeBrainCluster>,
-    pub(super) triggers: Arc<Triggers>,
+    pub(super) queue: Arc<WorkQueue>,
     /// Notified when a cluster appears.
     pub(super) arrived: Arc<watch::Sender<()>>,
 }
@@ -412,13 +412,13 @@ impl Feed {
     }
 
     fn name(&self, clusters: Vec<ObjectRef<KubeBrainCluster>>) {
-        clusters.into_iter().for_each(|cluster| self.triggers.add(cluster));
+        clusters.into_iter().for_each(|cluster| self.queue.add(cluster));
     }
 
     /// Triggers a pass over every cluster.
     pub(super) fn name_all(&self) {
         for cluster in self.clusters.state() {
-            self.triggers.add(ObjectRef::from_obj(&*cluster));
+            self.queue.add(ObjectRef::from_obj(&*cluster));
         }
     }
 }

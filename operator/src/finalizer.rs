@@ -27,14 +27,14 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::api_error::Class;
+use crate::cache::list_kept;
+use crate::cache::received::Stub;
 use crate::context::Context;
 use crate::desired;
 use crate::metrics::Outcome;
 use crate::observe::refused_pods;
 use crate::pass::{Ended, Error, SOON, api};
 use crate::publish::publish;
-use crate::stores::list_kept;
-use crate::stores::received::Stub;
 
 /// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has released the dependents.
 const ORPHAN: &str = "orphan";
@@ -49,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(crate) async fn guard(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+pub(crate) async fn ensure(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
     match (is_wanted(cluster), is_guarded(cluster)) {
         (true, false) => add_finalizer(clusters, cluster).await,
         (false, true) => remove_finalizer(clusters, cluster).await,

@@ -38,7 +38,7 @@ pub(crate) enum Pending {
 
 /// Answers to writes. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct Expectations {
     entries: Arc<Mutex<HashMap<Place, Entry>>>,
 }
 
@@ -64,7 +64,7 @@ struct Details {
     uid: Option<String>,
 }
 
-impl Ledger {
+impl Expectations {
     /// Records the answer to a write at `path`.
     pub(crate) fn record(&self, method: &Method, path: &str, code: StatusCode, body: &[u8]) {
         let Ok(answer) = serde_json::from_slice::<Answer>(body) else {
@@ -170,10 +170,10 @@ mod tests {
     const PATH: &str = "/apis/apps/v1/namespaces/brains/statefulsets";
 
     fn record(method: Method, path: &str, code: u16, body: &Value) -> Vec<(Place, Pending)> {
-        let ledger = Ledger::default();
+        let expectations = Expectations::default();
         let code = StatusCode::from_u16(code).unwrap();
-        ledger.record(&method, path, code, body.to_string().as_bytes());
-        let all = ledger.pending(|_| true);
+        expectations.record(&method, path, code, body.to_string().as_bytes());
+        let all = expectations.pending(|_| true);
         all.into_iter().map(|(place, pending, _)| (place, pending)).collect()
     }
 
@@ -262,17 +262,17 @@ mod tests {
 
     #[test]
     fn entry_recorded_meanwhile_is_kept() {
-        let ledger = Ledger::default();
+        let expectations = Expectations::default();
         let write = |version: &str| {
             let body = json!({"metadata": {"name": "dev", "resourceVersion": version}}).to_string();
-            ledger.record(&Method::POST, PATH, StatusCode::CREATED, body.as_bytes());
+            expectations.record(&Method::POST, PATH, StatusCode::CREATED, body.as_bytes());
         };
         write("1");
-        let (set, old, _) = ledger.pending(|_| true).remove(0);
+        let (set, old, _) = expectations.pending(|_| true).remove(0);
         write("2");
-        ledger.settle(&set, &old);
-        assert_eq!(ledger.pending(|_| true)[0].1, wrote("2"));
-        ledger.settle(&set, &wrote("2"));
-        assert_eq!(ledger.pending(|_| true), []);
+        expectations.settle(&set, &old);
+        assert_eq!(expectations.pending(|_| true)[0].1, wrote("2"));
+        expectations.settle(&set, &wrote("2"));
+        assert_eq!(expectations.pending(|_| true), []);
     }
 }

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::feed::Feed;
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 /// Maximum number of pods of a cluster that are kept, several times the maximum number of members. Further pods that match the selector are
 /// ignored until they change.
@@ -47,12 +47,12 @@ struct Watch {
 }
 
 impl ExternalPods {
-    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, queue: Arc<WorkQueue>) -> Self {
         let feed = Feed {
             client,
             namespace: None,
             clusters,
-            triggers,
+            queue,
             arrived: Arc::default(),
         };
         Self {

@@ -17,7 +17,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 /// Maximum number of Secrets that are watched. Others are read in every pass over a cluster that names them.
 const WATCHED: usize = 256;
@@ -28,10 +28,10 @@ const LOOK: Duration = Duration::from_secs(30);
 
 /// The watches. Clones share them.
 #[derive(Clone)]
-pub(crate) struct GivenSecrets {
+pub(crate) struct UserSecrets {
     client: Client,
     clusters: Store<KubeBrainCluster>,
-    triggers: Arc<Triggers>,
+    queue: Arc<WorkQueue>,
     running: Arc<Mutex<Running>>,
 }
 
@@ -59,12 +59,12 @@ enum Seen {
     Secret(Option<Arc<Secret>>),
 }
 
-impl GivenSecrets {
-    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, triggers: Arc<Triggers>) -> Self {
+impl UserSecrets {
+    pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, queue: Arc<WorkQueue>) -> Self {
         Self {
             client,
             clusters,
-            triggers,
+            queue,
             running: Arc::default(),
         }
     }
@@ -141,7 +141,7 @@ impl GivenSecrets {
                     Seen::Failed(_) | Seen::Secret(_) => {
                         self.naming(&key)
                             .into_iter()
-                            .for_each(|cluster| self.triggers.add(cluster));
+                            .for_each(|cluster| self.queue.add(cluster));
                     }
                 }
             }

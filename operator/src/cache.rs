@@ -24,14 +24,14 @@ use plan::ownership::{belongs, is_name_of};
 use plan::spec::tidb_cluster;
 use serde_json::json;
 
-use crate::triggers::Triggers;
+use crate::work_queue::WorkQueue;
 
 pub(crate) mod clusters;
-pub(crate) mod external;
+pub(crate) mod external_pods;
 mod feed;
-pub(crate) mod given;
 mod optional;
 pub(crate) mod received;
+pub(crate) mod user_secrets;
 
 use feed::Feed;
 pub(crate) use feed::list_kept;
@@ -43,7 +43,7 @@ const OPTIONAL: Duration = Duration::from_secs(5);
 
 /// The stores of one namespace, or of all. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Stores {
+pub(crate) struct Cache {
     pub(crate) clusters: Store<KubeBrainCluster>,
     /// Resolves when the clusters have been listed once, or their watch has ended. `Store::wait_until_ready` wakes only the task that
     /// polled last.
@@ -55,7 +55,7 @@ pub(crate) struct Stores {
     known: BTreeMap<Kind, Arc<AtomicBool>>,
 }
 
-/// The other end of [`Stores`].
+/// The other end of [`Cache`].
 struct Writers {
     clusters: Writer<KubeBrainCluster>,
     objects: BTreeMap<Kind, Writer<DynamicObject>>,
@@ -75,14 +75,14 @@ pub(crate) struct View {
     pub(crate) claims: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-/// Opens stores of `namespace`, or of all namespaces, and the watches that fill them. Changed clusters are added to `triggers`.
-pub(crate) fn open(client: &Client, namespace: Option<&str>, triggers: &Arc<Triggers>) -> (Stores, Feeds) {
-    let (stores, writers) = Stores::new();
+/// Opens stores of `namespace`, or of all namespaces, and the watches that fill them. Changed clusters are added to `queue`.
+pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQueue>) -> (Cache, Feeds) {
+    let (stores, writers) = Cache::new();
     let feed = Feed {
         client: client.clone(),
         namespace: namespace.map(str::to_owned),
         clusters: stores.clusters.clone(),
-        triggers: triggers.clone(),
+        queue: queue.clone(),
         arrived: Arc::default(),
     };
     let managed = format!("{MANAGED_BY}={MANAGER}");
@@ -204,7 +204,7 @@ fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainClust
     found.iter().map(|cluster| ObjectRef::from_obj(&**cluster)).collect()
 }
 
-impl Stores {
+impl Cache {
     fn new() -> (Self, Writers) {
         let objects: BTreeMap<Kind, Writer<DynamicObject>> = Kind::ALL
             .into_iter()
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_task_that_waits_for_the_clusters_is_woken() {
-        let (stores, mut writers) = Stores::new();
+        let (stores, mut writers) = Cache::new();
         let mut waiting: Feeds = (0..3).map(|_| stores.clusters_listed.clone().boxed()).collect();
         // All of them start waiting.
         assert!(waiting.next().now_or_never().is_none());

@@ -4,7 +4,7 @@ use crds::cluster::tls::TlsSecrets;
 use kube::ResourceExt;
 
 use super::{Plan, Scope, Stored};
-use crate::certificates::given::{Purpose, check};
+use crate::certificates::provided::{Purpose, check};
 use crate::certificates::{Leaf, Pair, Problem};
 use crate::spec::is_external;
 

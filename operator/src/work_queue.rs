@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 /// The queue. It has one reader.
 #[derive(Debug, Default)]
-pub(crate) struct Triggers {
+pub(crate) struct WorkQueue {
     waiting: Mutex<HashSet<ObjectRef<KubeBrainCluster>>>,
     added: Notify,
 }
 
-impl Triggers {
+impl WorkQueue {
     /// Asks for a pass over `cluster`.
     pub(crate) fn add(&self, cluster: ObjectRef<KubeBrainCluster>) {
         self.lock().insert(cluster);
@@ -24,7 +24,7 @@ impl Triggers {
 
     /// Returns the clusters in the order in which they are added. The stream never ends.
     pub(crate) fn stream(self: Arc<Self>) -> impl Stream<Item = ObjectRef<KubeBrainCluster>> + Send {
-        futures::stream::unfold(self, async |triggers| Some((triggers.next().await, triggers)))
+        futures::stream::unfold(self, async |queue| Some((queue.next().await, queue)))
     }
 
     async fn next(&self) -> ObjectRef<KubeBrainCluster> {
@@ -52,17 +52,17 @@ mod tests {
 
     #[tokio::test]
     async fn cluster_is_held_once() {
-        let triggers = Arc::new(Triggers::default());
-        let mut stream = std::pin::pin!(triggers.clone().stream());
+        let queue = Arc::new(WorkQueue::default());
+        let mut stream = std::pin::pin!(queue.clone().stream());
         let named = |name: &str| ObjectRef::<KubeBrainCluster>::new(name).within("brains");
         for name in ["a", "b", "a", "a"] {
-            triggers.add(named(name));
+            queue.add(named(name));
         }
         let mut taken = vec![stream.next().await.unwrap().name, stream.next().await.unwrap().name];
         taken.sort();
         assert_eq!(taken, ["a", "b"]);
         assert!(stream.next().now_or_never().is_none());
-        triggers.add(named("a"));
+        queue.add(named("a"));
         assert_eq!(stream.next().await.unwrap().name, "a");
     }
 }

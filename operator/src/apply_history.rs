@@ -21,7 +21,7 @@ const FORGET: Duration = Duration::from_secs(3600);
 
 /// Outcomes of applies so far. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Applies {
+pub(crate) struct ApplyHistory {
     /// Entries by namespace and object.
     entries: Arc<Mutex<HashMap<(String, Key), Entry>>>,
 }
@@ -35,7 +35,7 @@ struct Entry {
     looked_at: Instant,
 }
 
-impl Applies {
+impl ApplyHistory {
     /// Records an apply of `object` over `live`, and whether it changed anything.
     pub(crate) fn record(&self, namespace: &str, object: &Object, live: Option<&DynamicObject>, changed: bool) {
         let now = Instant::now();
