@@ -116,6 +116,12 @@ pub struct FakeApi {
     is_paged: bool,
 }
 
+impl Default for FakeApi {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FakeApi {
     pub fn new() -> Self {
         Self::scripted(|_| Reply::Pass)

@@ -2,6 +2,8 @@
 //!
 //! It is as simple as possible: everything happens at once, and nothing fails.
 
+#![allow(clippy::unwrap_used, reason = "a test fails where a helper fails")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
