@@ -137,7 +137,7 @@ release: ## Images, programs, SBOMs, chart and checksums for ARCHS='amd64 arm64'
 release-programs-%:
 	@test -d "$$(rustc --print target-libdir --target $(TARGET_OF_$*))" || rustup target add $(TARGET_OF_$*) \
 	    || { echo "no standard library of Rust for $*: make release ARCHS=... leaves it out" >&2; exit 1; }
-	$(RELEASE) build --release --locked --target $(TARGET_OF_$*) --package brain --package operator --bin kubebrain --bin kubebrain-operator --bin kubectl-kubebrain
+	$(RELEASE) build --release --locked --target $(TARGET_OF_$*) --package brain --package operator --package kubectl-kubebrain --bin kubebrain --bin kubebrain-operator --bin kubectl-kubebrain
 
 bench-operator: release-tools ## The operator: idle, with many clusters, hand-overs; on the mock of TiKV or the cluster that TIKV_PD names
 	$(RELEASE) test $(RELEASE_FLAGS) --workspace --test e2e -- --include-ignored --nocapture --test-threads 1 operator::numbers::; status=$$?; $(CLUSTER) down --tests || status=1; exit $$status

@@ -61,7 +61,7 @@ const PROGRAMS: [Program; 3] = [
     },
     Program {
         name: "kubectl-kubebrain",
-        package: "operator",
+        package: "kubectl-kubebrain",
         containerfile: None,
     },
 ];
