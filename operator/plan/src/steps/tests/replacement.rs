@@ -292,7 +292,10 @@ fn a_leader_that_scaling_removes_hands_over_first() {
     fake.pass();
     fake.edit(json!({"replicas": 1}));
     let steps = fake.steps();
-    assert!(steps.contains(&"transfer leadership from dev-2 to dev-0".to_owned()), "{steps:?}");
+    assert!(
+        steps.contains(&"transfer leadership from dev-2 to dev-0".to_owned()),
+        "{steps:?}"
+    );
     assert!(!steps.contains(&"apply StatefulSet dev".to_owned()), "{steps:?}");
     fake.pass();
     assert!(
