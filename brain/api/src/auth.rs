@@ -155,10 +155,8 @@ impl<R: Rows> Auth for AuthService<R> {
     }
 
     async fn authenticate(&self, mut request: Request<pb::AuthenticateRequest>) -> Answer<pb::AuthenticateResponse> {
-        if !self.0.router.is_forwarded() {
-            let address = request.remote_addr().map(|address| address.ip());
-            caller::set_address(request.metadata_mut(), address);
-        }
+        let address = request.remote_addr().map(|address| address.ip());
+        caller::set_address(request.metadata_mut(), address);
         self.0.forward(request).await
     }
 

@@ -1,18 +1,31 @@
 //! Requests that only the leader answers, and the RPCs between members by which followers forward them.
 //!
-//! A handler passes such a request to [`ApiContext::forward`].
+//! A handler passes such a request to [`ApiContext::forward`]. The peer port serves nothing else of etcd's API.
+
+use std::convert::Infallible;
+use std::sync::Arc;
 
 use prost::Message;
 use tonic::client;
 use tonic::codegen::StdError;
-use tonic::codegen::http::uri::PathAndQuery;
+use tonic::codegen::http::{self, uri::PathAndQuery};
+use tonic::server;
+use tonic::service::{AxumBody, AxumRouter, Routes};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tower::service_fn;
 
 use super::context::ApiContext;
 use super::header::HasHeaders;
+use super::lease::{LeaseService, Renew};
 use engine::rows::Rows;
+use etcd_types::pb::etcdserverpb as pb;
+use mvcc::evaluate::MAX_ANSWER;
+use pb::lease_server::LeaseServer;
+
+/// The longest request of a member in bytes, except for forwarded keys, values, users and roles: these may be as long as from a client.
+pub const MAX_SMALL: usize = 64 << 10;
 
 /// A request that only the leader answers.
 pub trait LeaderRequest: Message + Clone + Default + 'static {
@@ -24,6 +37,9 @@ pub trait LeaderRequest: Message + Clone + Default + 'static {
 
     /// True if the member that the client contacts identifies the client before it forwards the request.
     const IS_IDENTIFIED: bool = true;
+
+    /// True if the leader takes at most [`MAX_SMALL`] bytes of a follower; false if as many as of a client.
+    const IS_SMALL: bool = false;
 
     /// Returns true if the answer may take longer than that of other requests. The leader ends the wait when it makes no progress.
     fn is_patient(&self) -> bool {
@@ -56,4 +72,72 @@ async fn unary<Q: Message + 'static, A: Message + Default + 'static>(
     ready.map_err(|error| Status::unknown(format!("Service was not ready: {}", StdError::from(error))))?;
     let codec = ProstCodec::default();
     leader.unary(request, PathAndQuery::from_static(path), codec).await
+}
+
+/// Adds the RPCs of forwarded requests to the routes of the peer port. `longest` is the longest request of a client in bytes. `store`
+/// must have a router that is [local only](cluster::forward::LeaderRouter::local_only).
+#[must_use]
+pub fn serve<R: Rows>(routes: Routes, store: ApiContext<R>, longest: usize) -> Routes {
+    // Keep-alives are a stream.
+    let leases = LeaseServer::new(LeaseService::new(store.clone(), None)).max_decoding_message_size(MAX_SMALL);
+    let served = Served {
+        router: routes.into_axum_router().route_service(Renew::PATH, leases),
+        store: Arc::new(store),
+        longest,
+    };
+    served
+        .with::<pb::PutRequest>()
+        .with::<pb::DeleteRangeRequest>()
+        .with::<pb::TxnRequest>()
+        .with::<pb::CompactionRequest>()
+        .with::<pb::LeaseGrantRequest>()
+        .with::<pb::LeaseRevokeRequest>()
+        .with::<pb::LeaseTimeToLiveRequest>()
+        .with::<pb::LeaseLeasesRequest>()
+        .with::<pb::AlarmRequest>()
+        .with::<pb::AuthenticateRequest>()
+        .with::<pb::AuthEnableRequest>()
+        .with::<pb::AuthDisableRequest>()
+        .with::<pb::AuthUserAddRequest>()
+        .with::<pb::AuthUserDeleteRequest>()
+        .with::<pb::AuthUserChangePasswordRequest>()
+        .with::<pb::AuthUserGrantRoleRequest>()
+        .with::<pb::AuthUserRevokeRoleRequest>()
+        .with::<pb::AuthRoleAddRequest>()
+        .with::<pb::AuthRoleDeleteRequest>()
+        .with::<pb::AuthRoleGrantPermissionRequest>()
+        .with::<pb::AuthRoleRevokePermissionRequest>()
+        .router
+        .into()
+}
+
+/// The routes of forwarded requests so far.
+struct Served<R: Rows> {
+    router: AxumRouter,
+    store: Arc<ApiContext<R>>,
+    longest: usize,
+}
+
+impl<R: Rows> Served<R> {
+    fn with<Q: LeaderRequest>(self) -> Self {
+        let store = self.store.clone();
+        let longest = if Q::IS_SMALL { MAX_SMALL } else { self.longest };
+        let served = service_fn(move |request: http::Request<AxumBody>| {
+            let store = store.clone();
+            async move {
+                let forward = service_fn(move |request: Request<Q>| {
+                    let store = store.clone();
+                    async move { store.forward(request).await }
+                });
+                let mut rpc = server::Grpc::new(ProstCodec::default())
+                    .max_decoding_message_size(longest)
+                    .max_encoding_message_size(MAX_ANSWER);
+                Ok::<_, Infallible>(rpc.unary(forward, request).await)
+            }
+        });
+        Self {
+            router: self.router.route_service(Q::PATH, served),
+            ..self
+        }
+    }
 }

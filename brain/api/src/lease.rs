@@ -28,6 +28,8 @@ use store::sequencer::command::Request as Command;
 
 mod keep_alive;
 
+pub(super) use keep_alive::Renew;
+
 /// The service over a store.
 pub struct LeaseService<R: Rows> {
     store: ApiContext<R>,
@@ -164,6 +166,7 @@ impl<R: Rows> LeaseService<R> {
 impl LeaderRequest for pb::LeaseGrantRequest {
     type Answer = pb::LeaseGrantResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseGrant";
+    const IS_SMALL: bool = true;
 
     async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::LeaseGrantResponse, Status> {
         let (caller, grant) = (caller_of(request), *request.get_ref());
@@ -194,6 +197,7 @@ impl LeaderRequest for pb::LeaseGrantRequest {
 impl LeaderRequest for pb::LeaseRevokeRequest {
     type Answer = pb::LeaseRevokeResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseRevoke";
+    const IS_SMALL: bool = true;
 
     async fn answer<R: Rows>(
         store: &ApiContext<R>,
@@ -216,6 +220,7 @@ impl LeaderRequest for pb::LeaseRevokeRequest {
 impl LeaderRequest for pb::LeaseTimeToLiveRequest {
     type Answer = pb::LeaseTimeToLiveResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseTimeToLive";
+    const IS_SMALL: bool = true;
 
     async fn answer<R: Rows>(
         store: &ApiContext<R>,
@@ -263,6 +268,7 @@ impl LeaderRequest for pb::LeaseTimeToLiveRequest {
 impl LeaderRequest for pb::LeaseLeasesRequest {
     type Answer = pb::LeaseLeasesResponse;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseLeases";
+    const IS_SMALL: bool = true;
 
     async fn answer<R: Rows>(
         store: &ApiContext<R>,

@@ -220,6 +220,7 @@ const DEACTIVATE: i32 = 2;
 impl LeaderRequest for pb::AlarmRequest {
     type Answer = pb::AlarmResponse;
     const PATH: &'static str = "/etcdserverpb.Maintenance/Alarm";
+    const IS_SMALL: bool = true;
 
     async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::AlarmResponse, Status> {
         let (caller, request) = (caller_of(request), *request.get_ref());

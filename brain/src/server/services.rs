@@ -17,6 +17,7 @@ use api::context::ApiContext;
 use api::election::ElectionService;
 use api::health::StoreHealth;
 use api::kv::KvService;
+use api::leader_request::{self, MAX_SMALL};
 use api::lease::LeaseService;
 use api::lock::LockService;
 use api::maintenance::{Defragment, Hashes, MaintenanceService, MoveLeader, Snapshots};
@@ -226,9 +227,6 @@ fn quota(config: &Config) -> i64 {
     }
 }
 
-/// The longest request of a member in bytes, except for forwarded keys and values: these may be as long as from a client.
-const MAX_SMALL: usize = 64 << 10;
-
 /// Returns the services for other members: the peer protocol, and the requests that they forward. Those are not forwarded again.
 pub fn peer_services<R: Rows>(
     config: &Config,
@@ -254,34 +252,10 @@ pub fn peer_services<R: Rows>(
         log_once: LogOnce::hourly(),
         stop,
     };
-    let leases = LeaseService::new(here.clone(), None);
-    let maintenance = MaintenanceService {
-        store: here.clone(),
-        size: Arc::new(|| 0),
-        defragment: Arc::new(|| Box::pin(async { Ok(()) })),
-        quota: 0,
-        move_leader: move_leader(mpsc::channel(1).0),
-        snapshots: Snapshots::new(spool(config)),
-        hashes: Hashes::default(),
-    };
-    let auth = AuthService(here.clone());
-    let kv = KvService { store: here };
-    let mut routes = Routes::builder();
-    routes
-        .add_service(
-            PeerServer::new(peers)
-                .max_decoding_message_size(MAX_SMALL)
-                .max_encoding_message_size(MAX_MESSAGE),
-        )
-        .add_service(
-            pb::kv_server::KvServer::new(kv)
-                .max_decoding_message_size(config.limits.max_receive_bytes)
-                .max_encoding_message_size(MAX_ANSWER),
-        )
-        .add_service(pb::lease_server::LeaseServer::new(leases).max_decoding_message_size(MAX_SMALL))
-        .add_service(pb::auth_server::AuthServer::new(auth).max_decoding_message_size(config.limits.max_receive_bytes))
-        .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(MAX_SMALL));
-    routes.routes()
+    let peers = PeerServer::new(peers)
+        .max_decoding_message_size(MAX_SMALL)
+        .max_encoding_message_size(MAX_MESSAGE);
+    leader_request::serve(Routes::new(peers), here, config.limits.max_receive_bytes)
 }
 
 /// Returns this member's entry in the member list.

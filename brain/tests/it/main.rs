@@ -34,6 +34,7 @@ mod members;
 mod metrics;
 mod model;
 mod pausable_rows;
+mod peer_port;
 mod process;
 mod program;
 mod script;

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The answers by lease.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
     #[prost(map = "int64, message", tag = "1")]
     by_id: HashMap<i64, pb::LeaseKeepAliveResponse>,
 }
@@ -69,7 +69,7 @@ struct Asked {
 
 /// The leases to renew on the leader. Between members it is a stream of keep-alives.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Renew {
+pub(crate) struct Renew {
     #[prost(int64, repeated, tag = "1")]
     ids: Vec<i64>,
 }
