@@ -1,7 +1,7 @@
 //! Starts and stops the real thing: Kubernetes with brains, etcd and the operator, in a network of its own.
 //!
 //! A cluster is run by one process, its [`cluster_process`]; [`cluster`] is how others start it and reach it. Brains and the operator
-//! are programs in it: it must not depend on a crate of theirs.
+//! are programs in it: of their crates it may depend on `runtime` alone, which knows neither.
 
 pub mod addons;
 pub mod apiserver;
