@@ -119,7 +119,7 @@ async fn short_secret_of_tokens_is_warned_of_at_the_start() {
     ));
     let server = Process::begin(&flags, url);
     server.says(READY).await;
-    let line = "the secret of --auth-token jwt has 1 bytes, and HS256 asks for 32 or more";
+    let line = "the secret of --auth-token jwt has 1 bytes, but HS256 needs 32 or more";
     assert_eq!(server.said(line), 1);
     server.stop().await;
 }

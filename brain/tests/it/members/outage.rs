@@ -404,7 +404,7 @@ async fn a_leader_whose_log_is_silent_gives_the_lock_up_and_ends_on_sigterm() {
     let (stuck, (status, body)) = tokio::join!(stuck, given_up);
     times_out(&stuck);
     assert!(
-        status == 503 && body.contains("cannot lead: an append"),
+        status == 503 && body.contains("cannot lead: storage has not answered an append"),
         "{status} {body}"
     );
     // The other one cannot begin its term either.
