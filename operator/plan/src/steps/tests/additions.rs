@@ -30,7 +30,7 @@ fn taken_back(kind: Kind, name: &str, change: impl FnOnce(&mut Value), expected:
 #[test]
 fn fields_that_lead_clients_elsewhere_are_taken_back() {
     let service = |change: fn(&mut Value), fields: &str| {
-        let expected = format!("take back {fields} of Service dev-client");
+        let expected = format!("remove {fields} from Service dev-client");
         taken_back(Kind::Service, "dev-client", change, &expected);
     };
     service(
@@ -65,7 +65,7 @@ fn additions_to_the_pod_template_are_taken_back() {
             Kind::StatefulSet,
             "dev",
             change,
-            &format!("take back {fields} of StatefulSet dev"),
+            &format!("remove {fields} from StatefulSet dev"),
         );
     };
     // As `kubectl rollout restart` does.
