@@ -42,7 +42,7 @@ fn import_takes_a_source_as_etcdctl_does_and_what_says_where_the_store_is() {
 #[test]
 fn import_refuses_what_it_would_ignore() {
     for (line, text) in [
-        ("import --data-dir d", "needs --from-endpoints"),
+        ("import --data-dir d", "requires --from-endpoints"),
         ("import --from-endpoints a:1", "needs --data-dir"),
         ("import --from-endpoints a:1 --data-dir d f", "takes only flags"),
         ("import --from-endpoints unix:///s --data-dir d", "a scheme other than"),
