@@ -415,7 +415,7 @@ async fn transfer_waits_until_another_member_leads() {
     let said = says(&api, transfer(Some("dev-9"))).await.unwrap_err();
     assert_eq!(said, "dev-9 is no member of dev: its members are dev-0, dev-1, dev-2");
     let said = says(&api, transfer(Some("dev-0"))).await.unwrap_err();
-    assert_eq!(said, "dev-0 leads already");
+    assert_eq!(said, "dev-0 already leads");
 }
 
 fn restart(no_wait: bool) -> Command {

@@ -141,7 +141,7 @@ mod tests {
         for flag in ["", "--log-level", "Log", "a b", "a=b", "1a"] {
             refused(
                 json!({"flags": {flag: "x"}}),
-                &format!("InvalidSpec: flags: {flag:?} is no flag"),
+                &format!("InvalidSpec: flags: {flag:?} is not a flag"),
             );
         }
         refused(

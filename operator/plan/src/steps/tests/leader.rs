@@ -161,7 +161,7 @@ fn transfer_wish_that_cannot_come_true_is_given_up() {
     let mut fake = members(3, [false; 3]);
     let unknown = (true, "no transfer to dev-7: the cluster has no such member".to_owned());
     assert_eq!(given_up(&mut fake, "dev-7@1"), unknown);
-    let leads = (true, "dev-0 leads already".to_owned());
+    let leads = (true, "dev-0 already leads".to_owned());
     assert_eq!(given_up(&mut fake, "dev-0@2"), leads);
     let mut fake = FakeCluster::settled(json!({}));
     let alone = (true, "no transfer to any: the cluster has one member".to_owned());
