@@ -202,8 +202,8 @@ Members:  2 of 3 ready
 Leader:   dev-0, epoch 7, since 2026-11-21T00:00:00Z
 Lock:     Lease, held by dev-0_1
 Storage:  TiKV, cluster 42, prefix brains/dev, PD pd:2379
-CA:       generation 1, Stable, ends 2036-11-21T00:00:00Z
-Rollout:  ReplaceFollower, waits: dev-2 is not ready
+CA:       generation 1, Stable, expires 2036-11-21T00:00:00Z
+Rollout:  ReplaceFollower, waiting: dev-2 is not ready
 
 MEMBER   ROLE       READY   NODE     VERSION   LAG   MESSAGE
 dev-0    Leader     True    node-0   0.1.0     0     -
@@ -508,7 +508,7 @@ async fn pause_and_resume_change_one_field() {
     );
     assert_eq!(
         says(&api, Command::Pause { name: name() }).await.unwrap(),
-        "dev is paused already\n"
+        "dev is already paused\n"
     );
     assert_eq!(
         says(&api, Command::Resume { name: name() }).await.unwrap(),
@@ -531,7 +531,7 @@ fn wait_for_rollout() -> Command {
 #[tokio::test(start_paused = true)]
 async fn rollout_is_waited_for_until_it_is_complete() {
     let api = serving(FakeApi::new(), &three());
-    let progress = "1 of 3 members updated, 2 ready; ReplaceFollower; waits: dev-2 is not ready";
+    let progress = "1 of 3 members updated, 2 ready; ReplaceFollower; waiting: dev-2 is not ready";
     let complete = |cluster: &mut Value| {
         let status = &mut cluster["status"];
         status.as_object_mut().unwrap().remove("rollout");

@@ -159,7 +159,7 @@ async fn brains_end_before_their_keys_are_wiped_and_the_cluster_goes_last() {
         "a Service would take it for a brain: {labels}"
     );
     next(&rig).await.unwrap();
-    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
+    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe is running");
     assert_eq!(finalizers(&rig), json!(["kubebrain.io/wipe-storage"]));
     end(&rig, "Complete", plan::testing::BEGIN);
     released(&rig).await;
@@ -470,5 +470,5 @@ async fn pods_of_others_with_the_labels_of_a_wipe_are_not_believed() {
         rig.api.put(&format!("{NAMESPACE}/pods/{name}"), pod);
     }
     next(&rig).await.unwrap();
-    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe runs");
+    assert_eq!(message(&rig, "StorageReady"), "False Wiping: Job dev-wipe is running");
 }
