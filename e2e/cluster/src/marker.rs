@@ -131,7 +131,7 @@ mod tests {
         ];
         for refused in refusals {
             let error = refused.unwrap_err().to_string();
-            assert!(error.contains("no .kubebrain-cluster in it"), "{error}");
+            assert!(error.contains("it has no .kubebrain-cluster"), "{error}");
         }
         assert!(dir.join("member/snap").is_dir() && !dir.join(MARKER).exists());
     }

@@ -133,7 +133,7 @@ fn a_history_that_could_be_is_accepted() {
 #[test]
 fn a_stale_read_is_seen() {
     let stale = answered((26, 27), get("a"), 2, range(vec![kv("a", 1, (2, 2), 1)]));
-    refused(|history| history.operations.push(stale.clone()), "had shown Read(3)");
+    refused(|history| history.operations.push(stale.clone()), "had already returned Read(3)");
     // the same of one member alone is allowed
     let mut history = good();
     let serializable = Request {
@@ -155,7 +155,7 @@ fn a_read_that_is_older_than_what_a_watch_has_told_is_seen() {
             history.operations[1].returned = at(30);
             history.operations.push(stale);
         },
-        "a watch at member 0 had shown Read(3)",
+        "a watch at member 0 had already returned Read(3)",
     );
 }
 
