@@ -95,7 +95,10 @@ fn flags(arguments: &Value, name: &str) -> BTreeMap<String, String> {
 /// differ; flags in `optional` may be absent.
 #[track_caller]
 fn same_flags_as_the_operator(name: &str, sample: &str, fixture: &str, own: &[&str], optional: &[&str]) {
-    let rendered = only(&format!("../operator/plan/fixtures/epoch-2/{fixture}.yaml"), "StatefulSet");
+    let rendered = only(
+        &format!("../operator/plan/fixtures/epoch-2/{fixture}.yaml"),
+        "StatefulSet",
+    );
     let arguments = &rendered["spec"]["template"]["spec"]["containers"][0]["args"];
     let (mut expected, mut found) = (flags(arguments, "dev"), flags(&sidecar(sample)["args"], name));
     expected.retain(|flag, _| !optional.contains(&flag.as_str()));

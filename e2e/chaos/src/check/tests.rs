@@ -133,7 +133,10 @@ fn a_history_that_could_be_is_accepted() {
 #[test]
 fn a_stale_read_is_seen() {
     let stale = answered((26, 27), get("a"), 2, range(vec![kv("a", 1, (2, 2), 1)]));
-    refused(|history| history.operations.push(stale.clone()), "had already returned Read(3)");
+    refused(
+        |history| history.operations.push(stale.clone()),
+        "had already returned Read(3)",
+    );
     // the same of one member alone is allowed
     let mut history = good();
     let serializable = Request {
