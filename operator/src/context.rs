@@ -1,4 +1,4 @@
-//! What passes share: clients, caches of the API server's objects, and memory of the writes to them.
+//! The state that passes share: clients, caches of the API server's objects, and memory of the writes to them.
 
 use kube::{Api, Client};
 use plan::spec::Settings;

@@ -55,7 +55,7 @@ impl<K> LogOnce<K> {
 }
 
 impl LogOnce<String> {
-    /// Creates one for messages, each of which may be logged again after an hour.
+    /// Creates one for messages; a message may be logged again after an hour.
     #[must_use]
     pub fn hourly() -> Self {
         Self::every(HOUR)

@@ -36,7 +36,7 @@ fn container_that_cannot_be_started_fails_the_trial() {
     let mut fake = settled(json!({}));
     let proxy = json!({"name": "proxy", "image": "proxy:1", "command": ["/no-such"]});
     fake.edit(json!({"podTemplate": {"spec": {"containers": [proxy]}}}));
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
     let never = json!({"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}});
     containers(
         &mut fake,
@@ -52,7 +52,7 @@ fn container_that_cannot_be_started_fails_the_trial() {
 fn other_resources_are_tried_before_the_only_member_gets_them() {
     let mut fake = settled(json!({"pod": {"resources": {"limits": {"memory": "1Gi"}}}}));
     fake.edit(json!({"pod": {"resources": {"limits": {"memory": "6Mi"}}}}));
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
     let trial = serde_json::to_value(&fake.seen.trial).unwrap();
     assert_eq!(trial["spec"]["containers"][0]["resources"]["limits"]["memory"], "6Mi");
     containers(
@@ -65,7 +65,7 @@ fn other_resources_are_tried_before_the_only_member_gets_them() {
     // A corrected template is tried again, and applied once its trial runs.
     fake.edit(json!({"pod": {"resources": {"limits": {"memory": "2Gi"}}}}));
     assert_eq!(fake.pass(), ["delete pod dev-trial"]);
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
     containers(&mut fake, json!({"brain": {"terminated": {"exitCode": 0}}}));
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
 }
@@ -89,7 +89,7 @@ fn member_that_waits_for_its_volume_is_not_replaced_untried() {
     fake.pass();
     assert_eq!(fake.condition("Degraded"), "True/ContainerCreationFailed");
     fake.edit(json!({"version": "0.2.0"}));
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
 }
 
 /// The small trial would fit on the node, but the member would not.
@@ -122,14 +122,14 @@ fn member_from_before_its_cluster_was_made_again_is_not_lost_to_an_untried_templ
     let status = fake.cluster.status.as_mut().unwrap();
     (status.version, status.current_revision) = (None, None);
     fake.edit(json!({"version": "0.2.0"}));
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
 }
 
 #[test]
 fn only_member_is_replaced_after_the_new_template_has_run() {
     let mut fake = settled(json!({}));
     fake.edit(json!({"version": "0.2.0"}));
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
     assert_eq!(fake.pass(), Vec::<String>::new());
     assert_eq!(fake.condition("Progressing"), "True/RollingUpdate");
     let trial = serde_json::to_value(&fake.seen.trial).unwrap();
@@ -183,7 +183,7 @@ fn template_that_does_not_run_replaces_nothing_and_says_why() {
         // Another template gets a new trial.
         fake.edit(json!({"version": "0.3.0"}));
         assert_eq!(fake.pass(), ["delete pod dev-trial"]);
-        assert_eq!(fake.pass(), ["make pod dev-trial"]);
+        assert_eq!(fake.pass(), ["create pod dev-trial"]);
         fake.kubelet();
         assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
         // The former template needs no trial.
@@ -253,7 +253,7 @@ fn template_is_not_tried_where_no_member_would_be_lost() {
     let mut single = members(1, [false]);
     single.cluster.annotations_mut().remove(SKIP_TRIAL);
     single.edit(json!({"version": "0.2.0"}));
-    assert_eq!(single.pass(), ["make pod dev-trial"]);
+    assert_eq!(single.pass(), ["create pod dev-trial"]);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn trial_that_somebody_else_ends_is_made_anew_a_few_times() {
     fake.edit(json!({"version": "0.2.0"}));
     let evicted = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "the node has no room"});
     for _ in 0..3 {
-        assert_eq!(fake.pass(), ["make pod dev-trial"]);
+        assert_eq!(fake.pass(), ["create pod dev-trial"]);
         let hash = fake.seen.trial.as_ref().unwrap().annotations().get(RESTART_HASH);
         assert!(hash.is_some());
         fake.seen.trial.as_mut().unwrap().status = serde_json::from_value(evicted.clone()).unwrap();
@@ -332,11 +332,11 @@ fn trial_decides_whatever_becomes_of_the_member() {
     let mut away = settled(json!({}));
     away.set_ready("dev-0", false);
     away.edit(json!({"version": "0.2.0"}));
-    assert_eq!(away.pass(), ["make pod dev-trial"]);
+    assert_eq!(away.pass(), ["create pod dev-trial"]);
     let mut missing = settled(json!({}));
     missing.seen.pods.clear();
     missing.edit(json!({"version": "0.2.0"}));
-    assert_eq!(missing.pass(), ["make pod dev-trial"]);
+    assert_eq!(missing.pass(), ["create pod dev-trial"]);
 }
 
 #[test]
@@ -477,7 +477,7 @@ fn image_of_an_older_operator_is_recorded_before_the_default_moves() {
     assert_eq!(written(&fake), before);
     let pinned = fake.cluster.status.as_ref().unwrap().pinned_image.clone().unwrap();
     assert_eq!(pinned.image, "kubebrain.io/kubebrain:0.1.0");
-    assert_eq!(fake.pass(), ["make pod dev-trial"]);
+    assert_eq!(fake.pass(), ["create pod dev-trial"]);
     let pinned = fake.cluster.status.as_ref().unwrap().pinned_image.clone().unwrap();
     assert_eq!(pinned.image, "kubebrain.io/kubebrain:0.1.0", "it has not moved yet");
 }
