@@ -107,6 +107,23 @@ pub(crate) enum ClientPorts {
     },
 }
 
+impl ClientPorts {
+    /// Gives clients the services. Returns the URLs of the ports.
+    fn open(self, services: Services, life: &mut Lifecycle) -> anyhow::Result<Vec<String>> {
+        match self {
+            ClientPorts::Bound(server) => {
+                let urls = server.bound()?;
+                life.open(*server, services);
+                Ok(urls)
+            }
+            ClientPorts::Answered { open, urls, .. } => {
+                open.replace(services);
+                Ok(urls)
+            }
+        }
+    }
+}
+
 fn start_upkeep<R: Rows>(config: &Config, api: &ApiContext<R>, life: &mut Lifecycle) {
     compact_by_itself(config, api, life);
     index_keys(config, api, life);
@@ -233,17 +250,7 @@ pub(crate) async fn serve<E: Engine>(
         leave: life.leave.clone(),
     };
     let services = member::services(config, member, (&mut life.tasks, &life.stop));
-    let urls = match ports {
-        ClientPorts::Bound(server) => {
-            let urls = server.bound()?;
-            life.open(*server, services);
-            urls
-        }
-        ClientPorts::Answered { open, urls, .. } => {
-            open.replace(services);
-            urls
-        }
-    };
+    let urls = ports.open(services, &mut life)?;
     process::ready(&urls);
     let outcome = life.tasks.join().await;
     tracing.end().await;
