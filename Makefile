@@ -104,7 +104,7 @@ manifests: tests ## Write the install files that are derived: the definition, in
 	$(TESTED)/manifests
 
 # Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.
-DEMO_PACKAGES := brain operator e2e-cluster
+DEMO_PACKAGES := brain operator kubectl-kubebrain e2e-cluster
 DEMO_PROGRAMS := kubebrain kubebrain-operator kubectl-kubebrain kubebrain-e2e kubebrain-e2e-pod
 demo-programs:
 	$(RELEASE) build $(RELEASE_FLAGS) $(addprefix --package ,$(DEMO_PACKAGES)) $(addprefix --bin ,$(DEMO_PROGRAMS))
