@@ -6,7 +6,7 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use self::guard::{TokenKind, check_password};
-use self::hashing::Origin;
+use self::hashing::PasswordOrigin;
 use super::context::ApiContext;
 use super::leader_request::LeaderRequest;
 use cluster::forward::caller;
@@ -34,10 +34,10 @@ mod simple;
 /// The service over a store.
 pub struct AuthService<R: Rows>(pub ApiContext<R>);
 
-type Answer<T> = Result<Response<T>, Status>;
+type AuthReply<T> = Result<Response<T>, Status>;
 
 /// Attempts to give a client a token while users and roles change.
-const ATTEMPTS: usize = 8;
+const AUTHENTICATE_ATTEMPTS: usize = 8;
 
 impl<R: Rows> AuthService<R> {
     /// Returns users and roles that contain every change that was acknowledged before, if `check` permits the caller to read them,
@@ -65,9 +65,9 @@ impl LeaderRequest for pb::AuthenticateRequest {
         store: &ApiContext<R>,
         request: &Request<Self>,
     ) -> Result<pb::AuthenticateResponse, Status> {
-        let from = Origin::new(caller::address(request.metadata()), &request.get_ref().name);
+        let from = PasswordOrigin::new(caller::address(request.metadata()), &request.get_ref().name);
         let request = request.get_ref();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..AUTHENTICATE_ATTEMPTS {
             let identity = match identity(store, request, &from).await {
                 Ok(identity) => identity,
                 Err(error) => return Err(store.refuse(error).await),
@@ -109,7 +109,7 @@ impl LeaderRequest for pb::AuthenticateRequest {
 async fn identity<R: Rows>(
     store: &ApiContext<R>,
     request: &pb::AuthenticateRequest,
-    from: &Origin,
+    from: &PasswordOrigin,
 ) -> Result<Identity, Error> {
     let users = store.guard.load();
     if !users.is_enabled() {
@@ -137,15 +137,15 @@ async fn identity<R: Rows>(
 
 #[tonic::async_trait]
 impl<R: Rows> Auth for AuthService<R> {
-    async fn auth_enable(&self, request: Request<pb::AuthEnableRequest>) -> Answer<pb::AuthEnableResponse> {
+    async fn auth_enable(&self, request: Request<pb::AuthEnableRequest>) -> AuthReply<pb::AuthEnableResponse> {
         self.0.forward(request).await
     }
 
-    async fn auth_disable(&self, request: Request<pb::AuthDisableRequest>) -> Answer<pb::AuthDisableResponse> {
+    async fn auth_disable(&self, request: Request<pb::AuthDisableRequest>) -> AuthReply<pb::AuthDisableResponse> {
         self.0.forward(request).await
     }
 
-    async fn auth_status(&self, request: Request<pb::AuthStatusRequest>) -> Answer<pb::AuthStatusResponse> {
+    async fn auth_status(&self, request: Request<pb::AuthStatusRequest>) -> AuthReply<pb::AuthStatusResponse> {
         let (users, header) = self.read(&request, Users::check_admin).await?;
         Ok(Response::new(pb::AuthStatusResponse {
             header,
@@ -154,13 +154,13 @@ impl<R: Rows> Auth for AuthService<R> {
         }))
     }
 
-    async fn authenticate(&self, mut request: Request<pb::AuthenticateRequest>) -> Answer<pb::AuthenticateResponse> {
+    async fn authenticate(&self, mut request: Request<pb::AuthenticateRequest>) -> AuthReply<pb::AuthenticateResponse> {
         let address = request.remote_addr().map(|address| address.ip());
         caller::set_address(request.metadata_mut(), address);
         self.0.forward(request).await
     }
 
-    async fn user_add(&self, request: Request<pb::AuthUserAddRequest>) -> Answer<pb::AuthUserAddResponse> {
+    async fn user_add(&self, request: Request<pb::AuthUserAddRequest>) -> AuthReply<pb::AuthUserAddResponse> {
         // etcd hashes the password before it checks who sends the request.
         if !request.get_ref().options.is_some_and(|options| options.no_password) {
             check_password(&request.get_ref().password)?;
@@ -168,7 +168,7 @@ impl<R: Rows> Auth for AuthService<R> {
         self.0.forward(request).await
     }
 
-    async fn user_get(&self, request: Request<pb::AuthUserGetRequest>) -> Answer<pb::AuthUserGetResponse> {
+    async fn user_get(&self, request: Request<pb::AuthUserGetRequest>) -> AuthReply<pb::AuthUserGetResponse> {
         let name = &request.get_ref().name;
         let (users, header) = self
             .read(&request, |users, caller| users.check_get_user(caller, name))
@@ -177,20 +177,20 @@ impl<R: Rows> Auth for AuthService<R> {
         Ok(Response::new(pb::AuthUserGetResponse { header, roles }))
     }
 
-    async fn user_list(&self, request: Request<pb::AuthUserListRequest>) -> Answer<pb::AuthUserListResponse> {
+    async fn user_list(&self, request: Request<pb::AuthUserListRequest>) -> AuthReply<pb::AuthUserListResponse> {
         let (users, header) = self.read(&request, Users::check_admin).await?;
         let users = users.users().map(str::to_owned).collect();
         Ok(Response::new(pb::AuthUserListResponse { header, users }))
     }
 
-    async fn user_delete(&self, request: Request<pb::AuthUserDeleteRequest>) -> Answer<pb::AuthUserDeleteResponse> {
+    async fn user_delete(&self, request: Request<pb::AuthUserDeleteRequest>) -> AuthReply<pb::AuthUserDeleteResponse> {
         self.0.forward(request).await
     }
 
     async fn user_change_password(
         &self,
         request: Request<pb::AuthUserChangePasswordRequest>,
-    ) -> Answer<pb::AuthUserChangePasswordResponse> {
+    ) -> AuthReply<pb::AuthUserChangePasswordResponse> {
         check_password(&request.get_ref().password)?;
         self.0.forward(request).await
     }
@@ -198,22 +198,22 @@ impl<R: Rows> Auth for AuthService<R> {
     async fn user_grant_role(
         &self,
         request: Request<pb::AuthUserGrantRoleRequest>,
-    ) -> Answer<pb::AuthUserGrantRoleResponse> {
+    ) -> AuthReply<pb::AuthUserGrantRoleResponse> {
         self.0.forward(request).await
     }
 
     async fn user_revoke_role(
         &self,
         request: Request<pb::AuthUserRevokeRoleRequest>,
-    ) -> Answer<pb::AuthUserRevokeRoleResponse> {
+    ) -> AuthReply<pb::AuthUserRevokeRoleResponse> {
         self.0.forward(request).await
     }
 
-    async fn role_add(&self, request: Request<pb::AuthRoleAddRequest>) -> Answer<pb::AuthRoleAddResponse> {
+    async fn role_add(&self, request: Request<pb::AuthRoleAddRequest>) -> AuthReply<pb::AuthRoleAddResponse> {
         self.0.forward(request).await
     }
 
-    async fn role_get(&self, request: Request<pb::AuthRoleGetRequest>) -> Answer<pb::AuthRoleGetResponse> {
+    async fn role_get(&self, request: Request<pb::AuthRoleGetRequest>) -> AuthReply<pb::AuthRoleGetResponse> {
         let name = &request.get_ref().role;
         let (users, header) = self
             .read(&request, |users, caller| users.check_get_role(caller, name))
@@ -227,27 +227,27 @@ impl<R: Rows> Auth for AuthService<R> {
         Ok(Response::new(pb::AuthRoleGetResponse { header, perm }))
     }
 
-    async fn role_list(&self, request: Request<pb::AuthRoleListRequest>) -> Answer<pb::AuthRoleListResponse> {
+    async fn role_list(&self, request: Request<pb::AuthRoleListRequest>) -> AuthReply<pb::AuthRoleListResponse> {
         let (users, header) = self.read(&request, Users::check_admin).await?;
         let roles = users.roles().map(str::to_owned).collect();
         Ok(Response::new(pb::AuthRoleListResponse { header, roles }))
     }
 
-    async fn role_delete(&self, request: Request<pb::AuthRoleDeleteRequest>) -> Answer<pb::AuthRoleDeleteResponse> {
+    async fn role_delete(&self, request: Request<pb::AuthRoleDeleteRequest>) -> AuthReply<pb::AuthRoleDeleteResponse> {
         self.0.forward(request).await
     }
 
     async fn role_grant_permission(
         &self,
         request: Request<pb::AuthRoleGrantPermissionRequest>,
-    ) -> Answer<pb::AuthRoleGrantPermissionResponse> {
+    ) -> AuthReply<pb::AuthRoleGrantPermissionResponse> {
         self.0.forward(request).await
     }
 
     async fn role_revoke_permission(
         &self,
         request: Request<pb::AuthRoleRevokePermissionRequest>,
-    ) -> Answer<pb::AuthRoleRevokePermissionResponse> {
+    ) -> AuthReply<pb::AuthRoleRevokePermissionResponse> {
         self.0.forward(request).await
     }
 }

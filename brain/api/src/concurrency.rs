@@ -30,7 +30,7 @@ pub use cleanup::Cleanup;
 mod cleanup;
 
 /// The time to live of leases that are granted to clients that bring none, in seconds.
-const TTL: i64 = 60;
+const DEFAULT_SESSION_TTL: i64 = 60;
 
 /// Locks and elections over the store.
 pub struct Concurrency<H, R: Rows> {
@@ -60,7 +60,7 @@ pub(super) struct Waiter {
 
 /// A key whose deletion is awaited, as of a revision.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct Predecessor {
     key: Bytes,
     revision: Revision,
 }
@@ -169,7 +169,7 @@ pub(super) fn found(txn: &pb::TxnResponse, at: usize) -> &[KeyValue] {
 }
 
 /// Returns an internal request that is charged to the client of the original one.
-fn charged<T>(message: T, client: &Client) -> Request<T> {
+fn charged<T>(message: T, client: &SessionClient) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(client.meter.another());
     request.extensions_mut().insert(client.credentials.clone());
@@ -178,12 +178,12 @@ fn charged<T>(message: T, client: &Client) -> Request<T> {
 
 /// The client of a lock or an election: its memory, and what it shows to be identified by.
 #[derive(Debug, Clone)]
-pub(super) struct Client {
+pub(super) struct SessionClient {
     meter: Meter,
     credentials: Credentials,
 }
 
-impl Client {
+impl SessionClient {
     pub(super) fn of<T>(request: &Request<T>) -> Self {
         Self {
             meter: meter(request),
@@ -207,26 +207,33 @@ fn seen_by_client(status: Status) -> Status {
 
 impl<H: History, R: Rows> Concurrency<H, R> {
     /// Returns the lease of a waiter's key: a new one if the request names none. Only the client keeps it alive.
-    pub(super) async fn lease(&self, brought: i64, client: &Client) -> Result<i64, Status> {
+    pub(super) async fn lease(&self, brought: i64, client: &SessionClient) -> Result<i64, Status> {
         if brought != 0 {
             return Ok(brought);
         }
-        let grant = pb::LeaseGrantRequest { ttl: TTL, id: 0 };
+        let grant = pb::LeaseGrantRequest {
+            ttl: DEFAULT_SESSION_TTL,
+            id: 0,
+        };
         let granted = self.leases.lease_grant(charged(grant, client)).await;
         granted.map(|answer| answer.into_inner().id).map_err(seen_by_client)
     }
 
-    pub(super) async fn txn(&self, txn: pb::TxnRequest, client: &Client) -> Result<pb::TxnResponse, Status> {
+    pub(super) async fn txn(&self, txn: pb::TxnRequest, client: &SessionClient) -> Result<pb::TxnResponse, Status> {
         let answer = self.kv.txn(charged(txn, client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn range(&self, range: pb::RangeRequest, client: &Client) -> Result<pb::RangeResponse, Status> {
+    pub(super) async fn range(
+        &self,
+        range: pb::RangeRequest,
+        client: &SessionClient,
+    ) -> Result<pb::RangeResponse, Status> {
         let answer = self.kv.range(charged(range, client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
 
-    pub(super) async fn delete(&self, key: Bytes, client: &Client) -> Result<pb::DeleteRangeResponse, Status> {
+    pub(super) async fn delete(&self, key: Bytes, client: &SessionClient) -> Result<pb::DeleteRangeResponse, Status> {
         let answer = self.kv.delete_range(charged(delete(key), client)).await;
         answer.map(tonic::Response::into_inner).map_err(seen_by_client)
     }
@@ -236,15 +243,15 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         &self,
         prefix: &Bytes,
         waiter: &Waiter,
-        client: &Client,
-    ) -> Result<Option<Before>, Status> {
+        client: &SessionClient,
+    ) -> Result<Option<Predecessor>, Status> {
         let before = pb::RangeRequest {
             sort_order: SortOrder::Descend.into(),
             max_create_revision: waiter.revision - 1,
             ..key_of_first(prefix)
         };
         let range = self.range(before, client).await?;
-        Ok(range.kvs.into_iter().next().map(|older| Before {
+        Ok(range.kvs.into_iter().next().map(|older| Predecessor {
             key: older.key,
             revision: range.header.map_or(0, |header| header.revision),
         }))
@@ -256,8 +263,8 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         &self,
         prefix: &Bytes,
         waiter: &Waiter,
-        before: Option<Before>,
-        client: &Client,
+        before: Option<Predecessor>,
+        client: &SessionClient,
     ) -> Result<(), Status> {
         let mut next = before;
         while let Some(before) = next {
@@ -289,8 +296,8 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         range_end: Bytes,
         kinds: EventFilter,
         from: Revision,
-        client: &Client,
-    ) -> Result<Events<H>, Status> {
+        client: &SessionClient,
+    ) -> Result<EventStream<H>, Status> {
         let span = Span {
             key: key.clone(),
             end: range_end.clone(),
@@ -306,7 +313,7 @@ impl<H: History, R: Rows> Concurrency<H, R> {
         let inbox = Arc::new(Inbox::default());
         let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, (Some(from), 0));
         subscription.hold(held);
-        Ok(Events {
+        Ok(EventStream {
             subscription,
             inbox,
             replay: Arc::clone(&self.replay),
@@ -315,7 +322,12 @@ impl<H: History, R: Rows> Concurrency<H, R> {
     }
 
     /// Subscribes to all events of a prefix.
-    pub(super) fn watch_all(&self, prefix: &Bytes, from: Revision, client: &Client) -> Result<Events<H>, Status> {
+    pub(super) fn watch_all(
+        &self,
+        prefix: &Bytes,
+        from: Revision,
+        client: &SessionClient,
+    ) -> Result<EventStream<H>, Status> {
         self.watch(prefix.clone(), end_of(prefix), EventFilter::ALL, from, client)
     }
 }
@@ -342,14 +354,14 @@ impl Drop for CleanupGuard<'_> {
 }
 
 /// A stream of events.
-pub(super) struct Events<H> {
+pub(super) struct EventStream<H> {
     subscription: Subscription,
     inbox: Arc<Inbox>,
     replay: Arc<Replay<H>>,
     stop: CancellationToken,
 }
 
-impl<H: History> Events<H> {
+impl<H: History> EventStream<H> {
     /// Returns the next events, and a revision up to which there are no others; `None` if the next events were compacted. Fails
     /// with [`Error::Stopped`] when the server stops.
     pub(super) async fn next(&mut self) -> Result<Option<(Vec<Arc<Entry>>, Revision)>, Status> {

@@ -11,8 +11,8 @@ use tonic::{Code, Response, Status};
 use super::auth::{Credentials, Guard};
 use super::header::HasHeaders as _;
 use super::leader_request::LeaderRequest;
-use super::request::Limits;
-use super::request_log::Change;
+use super::request::RequestLimits;
+use super::request_log::LoggedCommand;
 use cluster::forward::{self, LeaderRouter, Role};
 use cluster::members::Members;
 use engine::log::Slot;
@@ -29,7 +29,7 @@ use telemetry::otel::PartSpan;
 use telemetry::slow_requests::ApplyLog;
 
 /// The metadata of a leader's answer to a forwarded request: the slot below which everything was committed after the request.
-const COMMITTED: &str = "kubebrain-committed";
+const COMMITTED_SLOT_METADATA_KEY: &str = "kubebrain-committed";
 
 /// A read index that takes longer is counted as slow; etcd would retry it.
 const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ pub struct ApiContext<R: Rows> {
     /// The users, and how clients are identified.
     pub guard: Guard,
     /// Limits of requests.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// The shortest time to live of a lease, in seconds: etcd raises shorter ones to 1.5 election timeouts.
     pub min_ttl: i64,
     /// The members of the cluster.
@@ -162,7 +162,7 @@ impl<R: Rows> ApiContext<R> {
         }
         // Only the member that the client contacted counts it.
         let server = (!self.router.is_forwarded()).then_some(&self.metrics.server);
-        let pending = server.map(|server| Pending::new(&server.proposals_pending));
+        let pending = server.map(|server| PendingGuard::new(&server.proposals_pending));
         let answering = async {
             let message = request.get_ref();
             let mut attempts = self.router.attempts(message, message.is_patient())?;
@@ -187,10 +187,12 @@ impl<R: Rows> ApiContext<R> {
         let mut answer = answer?;
         if self.router.is_forwarded() {
             let committed = self.state.committed().0;
-            answer.metadata_mut().insert(COMMITTED, committed.into());
+            answer
+                .metadata_mut()
+                .insert(COMMITTED_SLOT_METADATA_KEY, committed.into());
             return Ok(answer);
         }
-        if let Some(committed) = answer.metadata_mut().remove(COMMITTED) {
+        if let Some(committed) = answer.metadata_mut().remove(COMMITTED_SLOT_METADATA_KEY) {
             let slot = committed.to_str().ok().and_then(|slot| slot.parse().ok());
             let slot = slot.ok_or_else(|| Status::internal("etcdserver: the leader did not return a slot"))?;
             let _span = self.part("wait_applied");
@@ -246,9 +248,9 @@ impl<R: Rows> ApiContext<R> {
         &self,
         request: &tonic::Request<T>,
         check: impl FnOnce(&Auth, &Caller) -> Result<(), Error>,
-    ) -> Result<Permit, Status> {
+    ) -> Result<RequestPermit, Status> {
         if !self.guard.is_enabled() {
-            return Ok(Permit { revision: None });
+            return Ok(RequestPermit { revision: None });
         }
         let caller = self.caller(request).await?;
         check(&self.guard.load(), &caller)?;
@@ -256,14 +258,14 @@ impl<R: Rows> ApiContext<R> {
             Caller::User(user) => Some(user.revision),
             Caller::Anonymous | Caller::Server => None,
         };
-        Ok(Permit { revision })
+        Ok(RequestPermit { revision })
     }
 
     /// Checks that users and roles did not change while a request was executed.
     ///
     /// # Errors
     /// `revision of auth store is old`.
-    pub fn still_permitted(&self, permit: &Permit) -> Result<(), Status> {
+    pub fn still_permitted(&self, permit: &RequestPermit) -> Result<(), Status> {
         match permit.revision {
             Some(revision) if revision != self.guard.load().revision() => Err(Error::AuthOldRevision.into()),
             _ => Ok(()),
@@ -281,7 +283,7 @@ impl<R: Rows> ApiContext<R> {
         span.set("request_size", i64::try_from(size).unwrap_or(i64::MAX));
         let lease = self.router.lease();
         // Changes of keys and values are timed by their service.
-        let applying = Change::of(&request).map(|change| self.slow.begin("", move || change.to_string()));
+        let applying = LoggedCommand::of(&request).map(|change| self.slow.begin("", move || change.to_string()));
         let outcome = self.sequencer.propose(&self.state, caller, request, size).await;
         let success = match &outcome.result {
             Ok(_) | Err(Error::Compacted) => Some(true),
@@ -349,7 +351,7 @@ impl<R: Rows> ApiContext<R> {
 
 /// A request was permitted: see [`ApiContext::permit`].
 #[derive(Debug)]
-pub struct Permit {
+pub struct RequestPermit {
     /// The auth revision at which its client was identified.
     revision: Option<u64>,
 }
@@ -361,16 +363,16 @@ pub fn caller_of<T>(request: &tonic::Request<T>) -> Caller {
 }
 
 /// Counts a request as pending until it is dropped.
-pub(super) struct Pending<'a>(&'a IntGauge);
+pub(super) struct PendingGuard<'a>(&'a IntGauge);
 
-impl<'a> Pending<'a> {
+impl<'a> PendingGuard<'a> {
     pub(super) fn new(gauge: &'a IntGauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -15,14 +15,15 @@ use mvcc::row_check::check_row;
 use mvcc::view::successor;
 
 /// Rows and bytes that are read at once.
-const PIECE: (usize, usize) = (1_000, 1 << 20);
+const PIECE_ROWS: usize = 1_000;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Pauses, as a multiple of the time that the last piece took: clients come first.
-const REST: u32 = 3;
+const PAUSE_FACTOR: u32 = 3;
 
 /// Delay before a piece that could not be read is read again, and the time after which the check is given up.
-const RETRY: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(120);
+const READ_RETRY_DELAY: Duration = Duration::from_secs(5);
+const READ_FAILURE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Checks in this interval until `stop`, while this member leads: members on TiKV share what is stored. Never fails: damage stops the
 /// service as if a client had read it, and a check that fails otherwise is repeated with the next one.
@@ -43,7 +44,7 @@ pub async fn run<R: Rows>(store: ApiContext<R>, every: Duration, stop: Cancellat
 
 /// How far a check has come.
 #[derive(Debug, Default)]
-struct Check {
+struct CheckProgress {
     /// The row at which the check continues.
     from: Bytes,
     rows: u64,
@@ -52,7 +53,7 @@ struct Check {
 
 /// Reads all rows, unless this member stops leading.
 async fn check<R: Rows>(store: &ApiContext<R>) {
-    let (mut check, began) = (Check::default(), Instant::now());
+    let (mut check, began) = (CheckProgress::default(), Instant::now());
     let mut failing_since = None;
     loop {
         // Damage that is known is not looked for.
@@ -73,7 +74,7 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
             Ok(true) => break,
             Ok(false) => {
                 failing_since = None;
-                piece.elapsed() * REST
+                piece.elapsed() * PAUSE_FACTOR
             }
             Err(error @ RowsError::Corrupt(_)) => {
                 store.state.set_corrupt();
@@ -83,21 +84,21 @@ async fn check<R: Rows>(store: &ApiContext<R>) {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                if failing_since.get_or_insert(piece).elapsed() >= PATIENCE {
+                if failing_since.get_or_insert(piece).elapsed() >= READ_FAILURE_TIMEOUT {
                     tracing::warn!(error, check.rows, "cancelled the check of the rows: cannot read them");
                     return;
                 }
                 tracing::debug!(error, "cannot read rows; the check will resume");
-                RETRY
+                READ_RETRY_DELAY
             }
         };
         tokio::time::sleep(pause).await;
     }
-    let Check { rows, bytes, .. } = check;
+    let CheckProgress { rows, bytes, .. } = check;
     tracing::info!(rows, bytes, took = ?began.elapsed(), "checked all rows");
 }
 
-impl Check {
+impl CheckProgress {
     /// Reads the next rows; returns true at the end.
     async fn piece<R: Rows>(&mut self, store: &ApiContext<R>) -> Result<bool, RowsError> {
         let view = store.state.view();
@@ -106,8 +107,8 @@ impl Check {
             to: None,
             order: Order::Ascending,
             keys_only: false,
-            max_rows: PIECE.0,
-            max_bytes: PIECE.1,
+            max_rows: PIECE_ROWS,
+            max_bytes: PIECE_BYTES,
         };
         let page = view.rows.scan(scan).await?;
         drop(view);

@@ -9,7 +9,7 @@ use futures::Stream;
 use tonic::{Request, Response, Status};
 
 use super::concurrency::{
-    Client, Concurrency, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
+    Concurrency, SessionClient, Waiter, delete, first_of, found, if_created, key_of, point, prefix, put,
 };
 use super::response::key_value;
 use ::watch::{EventFilter, History};
@@ -28,7 +28,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     type ObserveStream = Pin<Box<dyn Stream<Item = Result<pb::LeaderResponse, Status>> + Send>>;
 
     async fn campaign(&self, request: Request<pb::CampaignRequest>) -> Result<Response<pb::CampaignResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let pb::CampaignRequest { name, lease, value } = request.into_inner();
         let lease = self.0.lease(lease, &client).await?;
         let prefix = prefix(&name);
@@ -50,7 +50,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 
     async fn proclaim(&self, request: Request<pb::ProclaimRequest>) -> Result<Response<pb::ProclaimResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let pb::ProclaimRequest { leader, value } = request.into_inner();
         let leader = leader.ok_or_else(leader_missing)?;
         let lease = self.0.lease(leader.lease, &client).await?;
@@ -59,7 +59,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 
     async fn leader(&self, request: Request<pb::LeaderRequest>) -> Result<Response<pb::LeaderResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let range = self
             .0
             .range(first_of(&prefix(&request.into_inner().name)), &client)
@@ -74,13 +74,13 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
     }
 
     async fn observe(&self, request: Request<pb::LeaderRequest>) -> Result<Response<Self::ObserveStream>, Status> {
-        let client = Client::of(&request).another();
+        let client = SessionClient::of(&request).another();
         let prefix = prefix(&request.into_inner().name);
         Ok(Response::new(Box::pin(observe(Arc::clone(&self.0), prefix, client))))
     }
 
     async fn resign(&self, request: Request<pb::ResignRequest>) -> Result<Response<pb::ResignResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let leader = request.into_inner().leader.ok_or_else(leader_missing)?;
         // As in etcd, a client that names no lease is granted one.
         self.0.lease(leader.lease, &client).await?;
@@ -95,7 +95,7 @@ impl<H: History, R: Rows> pb::election_server::Election for ElectionService<H, R
 
 impl<H: History, R: Rows> ElectionService<H, R> {
     /// Creates the waiter's key, or takes the key that the lease already has; the key gets this value either way.
-    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), client: &Client) -> Result<Waiter, Status> {
+    async fn enter(&self, (key, value, lease): (Bytes, Bytes, i64), client: &SessionClient) -> Result<Waiter, Status> {
         let enter = vec![Wire::RequestPut(put(key.clone(), value.clone(), lease))];
         let look = vec![Wire::RequestRange(point(key.clone()))];
         let txn = self.0.txn(if_created(key.clone(), 0, enter, look), client).await?;
@@ -122,7 +122,7 @@ impl<H: History, R: Rows> ElectionService<H, R> {
         (key, revision): (Bytes, i64),
         value: Bytes,
         lease: i64,
-        client: &Client,
+        client: &SessionClient,
     ) -> Result<TxnResponse, Status> {
         let replace = vec![Wire::RequestPut(put(key.clone(), value, lease))];
         let txn = self
@@ -145,7 +145,7 @@ fn leader_missing() -> Status {
 fn observe<H: History, R: Rows>(
     concurrency: Arc<Concurrency<H, R>>,
     prefix: Bytes,
-    client: Client,
+    client: SessionClient,
 ) -> impl Stream<Item = Result<pb::LeaderResponse, Status>> {
     try_stream! {
         loop {
@@ -173,7 +173,7 @@ fn observe<H: History, R: Rows>(
 async fn leading<H: History, R: Rows>(
     concurrency: &Concurrency<H, R>,
     prefix: &Bytes,
-    client: &Client,
+    client: &SessionClient,
 ) -> Result<Option<(ResponseHeader, KeyValue)>, Status> {
     let range = concurrency.range(first_of(prefix), client).await?;
     let header = range.header.unwrap_or_default();

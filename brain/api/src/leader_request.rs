@@ -18,14 +18,14 @@ use tower::service_fn;
 
 use super::context::ApiContext;
 use super::header::HasHeaders;
-use super::lease::{LeaseService, Renew};
+use super::lease::{LeaseService, RenewLeasesRequest};
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::evaluate::MAX_ANSWER;
 use pb::lease_server::LeaseServer;
 
 /// The longest request of a member in bytes, except for forwarded keys, values, users and roles: these may be as long as from a client.
-pub const MAX_SMALL: usize = 64 << 10;
+pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
 
 /// A request that only the leader answers.
 pub trait LeaderRequest: Message + Clone + Default + 'static {
@@ -38,7 +38,7 @@ pub trait LeaderRequest: Message + Clone + Default + 'static {
     /// True if the member that the client contacts identifies the client before it forwards the request.
     const IS_IDENTIFIED: bool = true;
 
-    /// True if the leader takes at most [`MAX_SMALL`] bytes of a follower; false if as many as of a client.
+    /// True if the leader takes at most [`MAX_SMALL_REQUEST_BYTES`] bytes of a follower; false if as many as of a client.
     const IS_SMALL: bool = false;
 
     /// Returns true if the answer may take longer than that of other requests. The leader ends the wait when it makes no progress.
@@ -79,9 +79,12 @@ async fn unary<Q: Message + 'static, A: Message + Default + 'static>(
 #[must_use]
 pub fn serve<R: Rows>(routes: Routes, store: ApiContext<R>, longest: usize) -> Routes {
     // Keep-alives are a stream.
-    let leases = LeaseServer::new(LeaseService::new(store.clone(), None)).max_decoding_message_size(MAX_SMALL);
-    let served = Served {
-        router: routes.into_axum_router().route_service(Renew::PATH, leases),
+    let leases =
+        LeaseServer::new(LeaseService::new(store.clone(), None)).max_decoding_message_size(MAX_SMALL_REQUEST_BYTES);
+    let served = LeaderRoutes {
+        router: routes
+            .into_axum_router()
+            .route_service(RenewLeasesRequest::PATH, leases),
         store: Arc::new(store),
         longest,
     };
@@ -112,16 +115,20 @@ pub fn serve<R: Rows>(routes: Routes, store: ApiContext<R>, longest: usize) -> R
 }
 
 /// The routes of forwarded requests so far.
-struct Served<R: Rows> {
+struct LeaderRoutes<R: Rows> {
     router: AxumRouter,
     store: Arc<ApiContext<R>>,
     longest: usize,
 }
 
-impl<R: Rows> Served<R> {
+impl<R: Rows> LeaderRoutes<R> {
     fn with<Q: LeaderRequest>(self) -> Self {
         let store = self.store.clone();
-        let longest = if Q::IS_SMALL { MAX_SMALL } else { self.longest };
+        let longest = if Q::IS_SMALL {
+            MAX_SMALL_REQUEST_BYTES
+        } else {
+            self.longest
+        };
         let served = service_fn(move |request: http::Request<AxumBody>| {
             let store = store.clone();
             async move {

@@ -9,7 +9,7 @@ use futures::Stream;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::keep_alive::{Ahead, KeepAlives, Renewed, answered};
+use self::keep_alive::{KeepAlives, PendingKeepAlives, StreamRenewal, answered};
 use super::auth::Credentials;
 use super::context::{ApiContext, caller_of};
 use super::kv::meter;
@@ -28,7 +28,7 @@ use store::sequencer::command::Request as Command;
 
 mod keep_alive;
 
-pub(super) use keep_alive::Renew;
+pub(super) use keep_alive::RenewLeasesRequest;
 
 /// The service over a store.
 pub struct LeaseService<R: Rows> {
@@ -38,12 +38,12 @@ pub struct LeaseService<R: Rows> {
 }
 
 /// The events that a stream of keep-alives waits for.
-enum Next {
+enum KeepAliveEvent {
     Request(Option<pb::LeaseKeepAliveRequest>),
-    Renewed(Renewed),
+    Renewed(StreamRenewal),
 }
 
-type Renewing = Owned<Result<Renewed, Status>>;
+type RenewalTask = Owned<Result<StreamRenewal, Status>>;
 
 #[tonic::async_trait]
 impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
@@ -70,7 +70,7 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let told = is_required(request.metadata().as_ref());
         // Waits for the record of the token, if this member is behind.
         self.store.caller(&request).await?;
-        let renewer = Renewer {
+        let renewer = KeepAliveGuard {
             store: self.store.clone(),
             credentials: self.store.credentials(&request),
         };
@@ -79,8 +79,8 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
         let keep_alives = self.keep_alives.clone();
         let (metrics, stop) = (self.store.metrics.clone(), self.store.stop.clone());
         let answers = try_stream! {
-            let (mut ahead, mut open) = (Ahead::default(), true);
-            let (mut renewing, mut refused): (Option<Renewing>, Option<Error>) = (None, None);
+            let (mut ahead, mut open) = (PendingKeepAlives::default(), true);
+            let (mut renewing, mut refused): (Option<RenewalTask>, Option<Error>) = (None, None);
             while open || renewing.is_some() || !ahead.is_empty() {
                 if renewing.is_none() && !ahead.is_empty() {
                     renewing = Some(Owned::start(keep_alives.clone().renew_all(ahead.take())));
@@ -95,21 +95,21 @@ impl<R: Rows> pb::lease_server::Lease for LeaseService<R> {
                     }
                 };
                 let next = tokio::select! {
-                    renewed = renewed => renewed.map(Next::Renewed),
-                    request = requests.message(), if open && !ahead.is_full() => request.map(Next::Request),
+                    renewed = renewed => renewed.map(KeepAliveEvent::Renewed),
+                    request = requests.message(), if open && !ahead.is_full() => request.map(KeepAliveEvent::Request),
                     () = stop.cancelled() => Err(Error::Stopped.into()),
                     () = lost(has_leader.clone()) => Err(Error::NoLeader.into()),
                 }?;
                 match next {
                     // Those of a lease that wait together are checked once.
-                    Next::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
-                    Next::Request(Some(request)) => match renewer.check(request.id).await {
+                    KeepAliveEvent::Request(Some(request)) if ahead.has(request.id) => ahead.add(request.id),
+                    KeepAliveEvent::Request(Some(request)) => match renewer.check(request.id).await {
                         Ok(()) => ahead.add(request.id),
                         // The earlier ones are answered first, as by etcd.
                         Err(error) => (refused, open) = (Some(error), false),
                     },
-                    Next::Request(None) => open = false,
-                    Next::Renewed(renewed) => {
+                    KeepAliveEvent::Request(None) => open = false,
+                    KeepAliveEvent::Renewed(renewed) => {
                         renewing = None;
                         for (answer, times) in renewed.answers {
                             for _ in 0..times {
@@ -232,7 +232,7 @@ impl LeaderRequest for pb::LeaseTimeToLiveRequest {
         let header = Some(store.header(store.linearizable().await?.revision));
         let charge = |bytes: usize| meter.charge(bytes).map_err(|_| Status::from(Error::TooManyRequests));
         if keys {
-            charge(store.state.leases().attached_count(LeaseId(id)) * KEY_BYTES)?;
+            charge(store.state.leases().attached_count(LeaseId(id)) * ATTACHED_KEY_OVERHEAD_BYTES)?;
         }
         let info = store.state.leases().info(LeaseId(id), since_boot(), keys);
         // They are in memory twice when the answer is encoded.
@@ -305,12 +305,12 @@ fn free_id<R: Rows>(store: &ApiContext<R>) -> i64 {
 }
 
 /// Checks the keep-alives of one client. Like etcd, the member that the client contacted does.
-struct Renewer<R: Rows> {
+struct KeepAliveGuard<R: Rows> {
     store: ApiContext<R>,
     credentials: Credentials,
 }
 
-impl<R: Rows> Renewer<R> {
+impl<R: Rows> KeepAliveGuard<R> {
     /// Checks that the client may put the keys of a lease.
     async fn check(&self, id: i64) -> Result<(), Error> {
         if self.store.router.is_forwarded() || !self.store.guard.is_enabled() {
@@ -332,10 +332,10 @@ impl<R: Rows> Renewer<R> {
 }
 
 /// Memory that a key of an answer takes beside its bytes.
-const KEY_BYTES: usize = 64;
+const ATTACHED_KEY_OVERHEAD_BYTES: usize = 64;
 
 /// Keys of a lease that are checked before others have their turn.
-const PAGE: usize = 1_000;
+const CHECKED_KEYS_AT_ONCE: usize = 1_000;
 
 /// Checks all keys of a lease, which may have a million, by calling `check` for a page at a time, and at least once.
 async fn check_lease_keys<R: Rows>(
@@ -345,8 +345,11 @@ async fn check_lease_keys<R: Rows>(
 ) -> Result<(), Error> {
     let mut last: Option<Bytes> = None;
     loop {
-        let page = store.state.leases().attached_behind(id, last.as_ref(), PAGE);
-        last = page.last().cloned().filter(|_| page.len() == PAGE);
+        let page = store
+            .state
+            .leases()
+            .attached_behind(id, last.as_ref(), CHECKED_KEYS_AT_ONCE);
+        last = page.last().cloned().filter(|_| page.len() == CHECKED_KEYS_AT_ONCE);
         check(page)?;
         if last.is_none() {
             // There may be a million leases, too.

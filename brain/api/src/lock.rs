@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tonic::{Request, Response, Status};
 
-use super::concurrency::{Client, Concurrency, Waiter, found, if_created, key_of, point, prefix, put};
+use super::concurrency::{Concurrency, SessionClient, Waiter, found, if_created, key_of, point, prefix, put};
 use ::watch::History;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb::request_op::Request as Wire;
@@ -17,7 +17,7 @@ pub struct LockService<H, R: Rows>(pub Arc<Concurrency<H, R>>);
 #[tonic::async_trait]
 impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
     async fn lock(&self, request: Request<pb::LockRequest>) -> Result<Response<pb::LockResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let request = request.into_inner();
         let lease = self.0.lease(request.lease, &client).await?;
         let prefix = prefix(&request.name);
@@ -63,7 +63,7 @@ impl<H: History, R: Rows> pb::lock_server::Lock for LockService<H, R> {
     }
 
     async fn unlock(&self, request: Request<pb::UnlockRequest>) -> Result<Response<pb::UnlockResponse>, Status> {
-        let client = Client::of(&request);
+        let client = SessionClient::of(&request);
         let deleted = self.0.delete(request.into_inner().key, &client).await?;
         Ok(Response::new(pb::UnlockResponse { header: deleted.header }))
     }

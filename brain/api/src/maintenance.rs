@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tonic::{Request, Response, Status};
 
-use super::context::{ApiContext, Pending, caller_of};
+use super::context::{ApiContext, PendingGuard, caller_of};
 use super::leader_request::LeaderRequest;
 use cluster::forward::Role;
 use cluster::members::Members;
@@ -20,7 +20,7 @@ use mvcc::view::View;
 use store::alarm::{CORRUPT, NOSPACE};
 use store::sequencer::command::Request as Command;
 
-pub use snapshot::Snapshots;
+pub use snapshot::SnapshotSender;
 
 mod downgrade;
 mod snapshot;
@@ -44,21 +44,21 @@ pub struct MaintenanceService<R: Rows> {
     /// Transfers leadership to the member with an id.
     pub move_leader: MoveLeader,
     /// Writes and sends snapshots.
-    pub snapshots: Snapshots,
+    pub snapshots: SnapshotSender,
     /// Turns of hashes.
-    pub hashes: Hashes,
+    pub hashes: HashLimit,
 }
 
 /// Turns of hashes: each looks at all versions, and keeps what is in memory when it begins. Two are computed at once, further ones wait.
-pub struct Hashes(Semaphore);
+pub struct HashLimit(Semaphore);
 
-impl Default for Hashes {
+impl Default for HashLimit {
     fn default() -> Self {
         Self(Semaphore::new(2))
     }
 }
 
-impl Hashes {
+impl HashLimit {
     async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
         // Never closed.
         self.0.acquire().await.map_err(|_| Error::Stopped)
@@ -122,7 +122,7 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
         self.store.permit(&request, Auth::check_admin).await?;
         let before = (self.size)();
         let disk = &self.store.metrics.disk;
-        let _under_way = Pending::new(&disk.defrag_inflight);
+        let _under_way = PendingGuard::new(&disk.defrag_inflight);
         let _timer = disk.defrag.start_timer();
         (self.defragment)().await.map_err(|error| {
             tracing::warn!(error = format!("{error:#}"), "defragmentation failed");
@@ -214,8 +214,8 @@ impl<R: Rows> pb::maintenance_server::Maintenance for MaintenanceService<R> {
     }
 }
 
-const ACTIVATE: i32 = 1;
-const DEACTIVATE: i32 = 2;
+const ALARM_ACTIVATE: i32 = 1;
+const ALARM_DEACTIVATE: i32 = 2;
 
 impl LeaderRequest for pb::AlarmRequest {
     type Answer = pb::AlarmResponse;
@@ -233,7 +233,7 @@ impl LeaderRequest for pb::AlarmRequest {
             return Err(store.refuse(error).await);
         }
         let (member, kind) = (request.member_id, request.alarm);
-        if request.action == ACTIVATE {
+        if request.action == ALARM_ACTIVATE {
             check_alarm(&store.members, member, kind)?;
         }
         let lease = store.router.lease();
@@ -252,9 +252,9 @@ impl LeaderRequest for pb::AlarmRequest {
                     .collect()
             }
             // ACTIVATE and DEACTIVATE return the alarm that is raised or was cleared.
-            action @ (ACTIVATE | DEACTIVATE) if kind != 0 && (action == ACTIVATE || raised) => {
+            action @ (ALARM_ACTIVATE | ALARM_DEACTIVATE) if kind != 0 && (action == ALARM_ACTIVATE || raised) => {
                 store
-                    .propose(caller, Command::Alarm(member, kind, action == ACTIVATE), 64)
+                    .propose(caller, Command::Alarm(member, kind, action == ALARM_ACTIVATE), 64)
                     .await?;
                 is_asked = true;
                 vec![pb::AlarmMember {
@@ -287,12 +287,12 @@ fn check_alarm(members: &Members, member: u64, kind: i32) -> Result<(), Status> 
 }
 
 /// Where a hash begins: with the name of a bucket, as etcd's does, so that an empty store has one, too.
-const HASHED_FIRST: &[u8] = b"key";
+const HASH_SEED: &[u8] = b"key";
 
 /// Returns a hash of all versions up to a revision, but what is compacted, whether that is deleted yet or not: equal on all members with
 /// the same compacted revision.
 async fn hash<S: Snapshot>(view: &View<S>, at: i64) -> Result<u32, RowsError> {
-    let (mut versions, mut hash) = (view.versions(at), crc32c::crc32c(HASHED_FIRST));
+    let (mut versions, mut hash) = (view.versions(at), crc32c::crc32c(HASH_SEED));
     while let Some(page) = versions.next().await? {
         for version in page {
             // All zero for a deletion.
@@ -315,7 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn third_hash_waits_for_one_of_two() {
-        let hashes = Hashes::default();
+        let hashes = HashLimit::default();
         let (one, _other) = (hashes.turn().await.unwrap(), hashes.turn().await.unwrap());
         let mut third = Box::pin(hashes.turn());
         assert!(futures::poll!(&mut third).is_pending());

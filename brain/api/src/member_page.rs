@@ -13,7 +13,7 @@ use net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse,
 use net::http::{Alarm, Health as _};
 
 /// The timeout of the test reads: storage that answers later counts as not ready.
-const READ_TIMEOUT: Duration = Duration::from_secs(1);
+const HEALTH_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Describes a member by its store.
 pub struct AboutStore<R: Rows> {
@@ -36,8 +36,8 @@ impl<R: Rows> Describe for AboutStore<R> {
     async fn describe(&self) -> About {
         let health = StoreHealth(self.store.clone());
         let (linearizable, serializable) = tokio::join!(
-            tokio::time::timeout(READ_TIMEOUT, health.linearizable_read()),
-            tokio::time::timeout(READ_TIMEOUT, health.serializable_read()),
+            tokio::time::timeout(HEALTH_READ_TIMEOUT, health.linearizable_read()),
+            tokio::time::timeout(HEALTH_READ_TIMEOUT, health.serializable_read()),
         );
         let alarms = health.alarms();
         // Both are read at the same time, so that role, leader and epoch match as closely as possible.

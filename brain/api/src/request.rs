@@ -19,7 +19,7 @@ use pb::request_op::Request;
 
 /// The limits of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct RequestLimits {
     /// `--max-txn-ops`.
     pub txn_ops: usize,
     /// `--max-request-bytes`.
@@ -31,13 +31,13 @@ pub struct Limits {
 }
 
 /// Bytes that etcd adds to a request before it compares it with `--max-request-bytes`.
-const ENVELOPE: usize = 20;
+const ENVELOPE_BYTES: usize = 20;
 
 /// The number of operations of a txn and all those nested in it, as a multiple of `--max-txn-ops`. Etcd limits each path from the
 /// outermost txn to an innermost one, but not the number of paths.
-const NESTED: usize = 8;
+const NESTED_OPS_FACTOR: usize = 8;
 
-impl Limits {
+impl RequestLimits {
     /// Returns the limits of the flags and of `rows`: an acknowledged request must fit into rows later.
     #[must_use]
     pub fn new<R: Rows>(txn_ops: usize, request_bytes: usize, rows: &R) -> Self {
@@ -51,7 +51,7 @@ impl Limits {
 
     /// Refuses a request that is too long. `encoded` is the request's length on the wire. Fails with [`Error::RequestTooLarge`].
     pub fn check_size(&self, encoded: usize) -> Result<usize, Error> {
-        if encoded + ENVELOPE > self.request_bytes {
+        if encoded + ENVELOPE_BYTES > self.request_bytes {
             Err(Error::RequestTooLarge)
         } else {
             Ok(encoded)
@@ -92,7 +92,7 @@ pub fn range(request: &pb::RangeRequest) -> Result<RangeOp, Error> {
 }
 
 /// Converts a put request. Fails as etcd's `checkPutRequest`.
-pub fn put(request: &pb::PutRequest, limits: &Limits) -> Result<PutOp, Error> {
+pub fn put(request: &pb::PutRequest, limits: &RequestLimits) -> Result<PutOp, Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
     }
@@ -127,21 +127,21 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<DeleteOp, Error> {
 }
 
 /// Converts a txn request. Fails as etcd's `checkTxnRequest` and `checkIntervals`.
-pub fn txn(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
+pub fn txn(request: &pb::TxnRequest, limits: &RequestLimits) -> Result<TxnOp, Error> {
     let op = checked(request, limits)?;
     disjoint(op)
 }
 
-/// Converts a txn request for the sequencer; returns its length, too. Fails as etcd's `checkTxnRequest`, [`Limits::check_size`],
+/// Converts a txn request for the sequencer; returns its length, too. Fails as etcd's `checkTxnRequest`, [`RequestLimits::check_size`],
 /// and `checkIntervals`. Etcd checks the length last; here a request that is too long is refused before its ranges are compared.
-pub fn write_txn(request: &pb::TxnRequest, limits: &Limits) -> Result<(TxnOp, usize), Error> {
+pub fn write_txn(request: &pb::TxnRequest, limits: &RequestLimits) -> Result<(TxnOp, usize), Error> {
     let op = checked(request, limits)?;
     let size = limits.check_size(request.encoded_len())?;
     Ok((disjoint(op)?, size))
 }
 
-fn checked(request: &pb::TxnRequest, limits: &Limits) -> Result<TxnOp, Error> {
-    count_ops(request, limits.txn_ops.saturating_mul(NESTED))?;
+fn checked(request: &pb::TxnRequest, limits: &RequestLimits) -> Result<TxnOp, Error> {
+    count_ops(request, limits.txn_ops.saturating_mul(NESTED_OPS_FACTOR))?;
     checked_txn(request, limits.txn_ops, limits)
 }
 
@@ -151,7 +151,7 @@ fn disjoint(op: TxnOp) -> Result<TxnOp, Error> {
     Ok(op)
 }
 
-fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &Limits) -> Result<TxnOp, Error> {
+fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &RequestLimits) -> Result<TxnOp, Error> {
     let ops = request
         .compare
         .len()
@@ -175,7 +175,7 @@ fn checked_txn(request: &pb::TxnRequest, max_ops: usize, limits: &Limits) -> Res
     })
 }
 
-fn checked_op(op: &pb::RequestOp, max_ops: usize, limits: &Limits) -> Result<Op, Error> {
+fn checked_op(op: &pb::RequestOp, max_ops: usize, limits: &RequestLimits) -> Result<Op, Error> {
     match &op.request {
         Some(Request::RequestRange(request)) => range(request).map(Op::Range),
         Some(Request::RequestPut(request)) => put(request, limits).map(Op::Put),
@@ -242,9 +242,9 @@ fn count_ops(request: &pb::TxnRequest, most: usize) -> Result<usize, Error> {
 
 /// Disjoint ranges of keys: from each first key up to its end, which is not part of it.
 #[derive(Debug, Default)]
-struct Intervals(BTreeMap<Bytes, Bytes>);
+struct KeyIntervals(BTreeMap<Bytes, Bytes>);
 
-impl Intervals {
+impl KeyIntervals {
     /// Adds the keys of a span. Etcd does not detect overlaps with a range that extends to the end of the key space.
     fn add(&mut self, span: &Span) {
         if let Some(end) = span.limit().filter(|_| !span.is_empty()) {
@@ -280,8 +280,8 @@ impl Intervals {
 }
 
 /// Refuses a branch that puts a key twice, or puts one that it deletes. Returns the keys that it puts and deletes.
-fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, Intervals), Error> {
-    let mut deletes = Intervals::default();
+fn check_overlaps(ops: &[Op]) -> Result<(HashSet<&Bytes>, KeyIntervals), Error> {
+    let mut deletes = KeyIntervals::default();
     for op in ops {
         if let Op::Delete(delete) = op {
             deletes.add(&delete.span);
@@ -349,7 +349,7 @@ mod tests {
             (0..len).map(|_| rng.random_range(0..most)).collect()
         };
         for _ in 0..500 {
-            let (mut intervals, mut spans) = (Intervals::default(), Vec::new());
+            let (mut intervals, mut spans) = (KeyIntervals::default(), Vec::new());
             for n in 0..12 {
                 let end = if n % 3 == 0 { Vec::new() } else { key(6) };
                 let span = delete(&key(6), &end);

@@ -12,27 +12,27 @@ use telemetry::slow_requests::{BoundedText, Exchanged, RequestStats};
 
 /// Returns the text of a range.
 pub(super) fn range(request: &pb::RangeRequest) -> String {
-    BoundedText::of(Range(request))
+    BoundedText::of(LoggedRange(request))
 }
 
 /// Returns the text of a put.
 pub(super) fn put(request: &pb::PutRequest) -> String {
-    BoundedText::of(Put(request))
+    BoundedText::of(LoggedPut(request))
 }
 
 /// Returns the text of a deletion.
 pub(super) fn delete(request: &pb::DeleteRangeRequest) -> String {
-    BoundedText::of(Delete(request))
+    BoundedText::of(LoggedDelete(request))
 }
 
 /// Returns the text of a txn.
 pub(super) fn txn(request: &pb::TxnRequest) -> String {
-    BoundedText::of(Txn(request))
+    BoundedText::of(LoggedTxn(request))
 }
 
 /// Returns the text of a read-only txn's response.
 pub(super) fn read_only(answer: &pb::TxnResponse) -> String {
-    BoundedText::of(ReadOnly(answer))
+    BoundedText::of(LoggedReadOnlyTxn(answer))
 }
 
 /// Returns the sizes and the text of a unary RPC, with counts as etcd has them.
@@ -88,7 +88,7 @@ fn exchanged<Q: Message + Default, A: Message + Default>(
 }
 
 /// A change other than of keys and values.
-pub(super) enum Change {
+pub(super) enum LoggedCommand {
     Compact(Revision),
     Grant(i64, i64),
     Revoke(i64),
@@ -102,7 +102,7 @@ pub(super) enum Change {
     Auth(&'static str),
 }
 
-impl Change {
+impl LoggedCommand {
     pub(super) fn of(request: &Request) -> Option<Self> {
         Some(match request {
             Request::Write(..) => return None,
@@ -120,7 +120,7 @@ impl Change {
     }
 }
 
-impl Display for Change {
+impl Display for LoggedCommand {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Compact(revision) => write!(f, "compaction:<revision:{revision} > "),
@@ -137,15 +137,15 @@ impl Display for Change {
     }
 }
 
-struct ReadOnly<'a>(&'a pb::TxnResponse);
-struct Range<'a>(&'a pb::RangeRequest);
-struct Put<'a>(&'a pb::PutRequest);
-struct Delete<'a>(&'a pb::DeleteRangeRequest);
-struct Txn<'a>(&'a pb::TxnRequest);
-struct Compare<'a>(&'a pb::Compare);
-struct Operation<'a>(&'a pb::RequestOp);
+struct LoggedReadOnlyTxn<'a>(&'a pb::TxnResponse);
+struct LoggedRange<'a>(&'a pb::RangeRequest);
+struct LoggedPut<'a>(&'a pb::PutRequest);
+struct LoggedDelete<'a>(&'a pb::DeleteRangeRequest);
+struct LoggedTxn<'a>(&'a pb::TxnRequest);
+struct LoggedCompare<'a>(&'a pb::Compare);
+struct LoggedOperation<'a>(&'a pb::RequestOp);
 
-impl Display for ReadOnly<'_> {
+impl Display for LoggedReadOnlyTxn<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         use pb::response_op::Response;
         f.write_str("responses:<")?;
@@ -161,7 +161,7 @@ impl Display for ReadOnly<'_> {
     }
 }
 
-impl Display for Range<'_> {
+impl Display for LoggedRange<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(range) = self;
         bytes(f, "key", &range.key)?;
@@ -182,7 +182,7 @@ impl Display for Range<'_> {
     }
 }
 
-impl Display for Put<'_> {
+impl Display for LoggedPut<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(put) = self;
         bytes(f, "key", &put.key)?;
@@ -194,7 +194,7 @@ impl Display for Put<'_> {
     }
 }
 
-impl Display for Delete<'_> {
+impl Display for LoggedDelete<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(delete) = self;
         bytes(f, "key", &delete.key)?;
@@ -203,20 +203,20 @@ impl Display for Delete<'_> {
     }
 }
 
-impl Display for Txn<'_> {
+impl Display for LoggedTxn<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(txn) = self;
         f.write_str("compare:<")?;
-        spaced(f, &txn.compare, |f, compare| Compare(compare).fmt(f))?;
+        spaced(f, &txn.compare, |f, compare| LoggedCompare(compare).fmt(f))?;
         f.write_str("> success:<")?;
-        spaced(f, &txn.success, |f, op| Operation(op).fmt(f))?;
+        spaced(f, &txn.success, |f, op| LoggedOperation(op).fmt(f))?;
         f.write_str("> failure:<")?;
-        spaced(f, &txn.failure, |f, op| Operation(op).fmt(f))?;
+        spaced(f, &txn.failure, |f, op| LoggedOperation(op).fmt(f))?;
         f.write_str(">")
     }
 }
 
-impl Display for Compare<'_> {
+impl Display for LoggedCompare<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         use pb::compare::{CompareResult, CompareTarget, TargetUnion};
         let Self(compare) = self;
@@ -237,14 +237,14 @@ impl Display for Compare<'_> {
     }
 }
 
-impl Display for Operation<'_> {
+impl Display for LoggedOperation<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         use pb::request_op::Request;
         match &self.0.request {
-            Some(Request::RequestRange(range)) => write!(f, "request_range:<{}> ", Range(range)),
-            Some(Request::RequestPut(put)) => write!(f, "request_put:<{}>", Put(put)),
-            Some(Request::RequestDeleteRange(delete)) => write!(f, "request_delete_range:<{}> ", Delete(delete)),
-            Some(Request::RequestTxn(txn)) => write!(f, "request_txn:<{}>", Txn(txn)),
+            Some(Request::RequestRange(range)) => write!(f, "request_range:<{}> ", LoggedRange(range)),
+            Some(Request::RequestPut(put)) => write!(f, "request_put:<{}>", LoggedPut(put)),
+            Some(Request::RequestDeleteRange(delete)) => write!(f, "request_delete_range:<{}> ", LoggedDelete(delete)),
+            Some(Request::RequestTxn(txn)) => write!(f, "request_txn:<{}>", LoggedTxn(txn)),
             None => Ok(()),
         }
     }
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn changes_of_users_show_no_name_and_no_password() {
-        let text = |request| Change::of(&request).unwrap().to_string();
+        let text = |request| LoggedCommand::of(&request).unwrap().to_string();
         let user = AuthRequest::AddUser("someone".to_owned(), Some(b"hash".as_slice().into()));
         assert_eq!(text(Request::Auth(user, 0)), "auth_user_add:<>");
         let lease = etcd_types::types::LeaseId(0x123);

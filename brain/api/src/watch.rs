@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
-use self::session::Session;
+use self::session::WatchStream;
 use super::auth::{Credentials, Guard};
 use super::kv::meter;
 use ::watch::{History, Hub, Replay};
@@ -32,13 +32,13 @@ use etcd_types::types::Revision;
 use net::require_leader::is_required;
 
 /// A fragment may be longer than a request by this much (etcd's overhead for its own fields).
-const OVERHEAD_BYTES: usize = 512 << 10;
+const FRAGMENT_OVERHEAD_BYTES: usize = 512 << 10;
 /// Shorter intervals are raised to this one, as etcd does.
-const SHORTEST_NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
+const MIN_PROGRESS_NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options of the service.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct WatchOptions {
     /// `--max-request-bytes`; responses that may be fragmented are split if they exceed it by more than 512 KiB.
     pub max_request_bytes: usize,
     /// `--watch-progress-notify-interval`; each stream adds up to a tenth of it.
@@ -59,17 +59,17 @@ pub struct Options {
 
 /// The service; `history` is the store's.
 pub struct WatchService<H> {
-    shared: Arc<Shared<H>>,
+    shared: Arc<WatchContext<H>>,
 }
 
 /// State shared by all streams.
-struct Shared<H> {
+struct WatchContext<H> {
     hub: Hub,
     replay: Arc<Replay<H>>,
-    options: Options,
+    options: WatchOptions,
 }
 
-impl<H> Shared<H> {
+impl<H> WatchContext<H> {
     fn header(&self, revision: Revision) -> ResponseHeader {
         ResponseHeader {
             cluster_id: self.options.cluster_id,
@@ -80,19 +80,19 @@ impl<H> Shared<H> {
     }
 
     fn max_fragment_bytes(&self) -> usize {
-        self.options.max_request_bytes.saturating_add(OVERHEAD_BYTES)
+        self.options.max_request_bytes.saturating_add(FRAGMENT_OVERHEAD_BYTES)
     }
 }
 
 impl<H: History> WatchService<H> {
     /// Creates a service over the events that `hub` publishes and those that `history` keeps.
     #[must_use]
-    pub fn new(hub: Hub, history: H, mut options: Options) -> Self {
-        if options.progress_notify_interval < SHORTEST_NOTIFY_INTERVAL {
-            warn!(raised_to = ?SHORTEST_NOTIFY_INTERVAL, "the watch progress notify interval is too short");
-            options.progress_notify_interval = SHORTEST_NOTIFY_INTERVAL;
+    pub fn new(hub: Hub, history: H, mut options: WatchOptions) -> Self {
+        if options.progress_notify_interval < MIN_PROGRESS_NOTIFY_INTERVAL {
+            warn!(raised_to = ?MIN_PROGRESS_NOTIFY_INTERVAL, "the watch progress notify interval is too short");
+            options.progress_notify_interval = MIN_PROGRESS_NOTIFY_INTERVAL;
         }
-        let shared = Shared {
+        let shared = WatchContext {
             replay: Arc::new(Replay::new(history, *hub.options())),
             hub,
             options,
@@ -139,7 +139,7 @@ impl<H: History> Watch for WatchService<H> {
             drop(guard.identify_soon(&credentials).await);
         }
         let requests = request.into_inner();
-        let session = Box::new(Session::new(
+        let session = Box::new(WatchStream::new(
             Arc::clone(&self.shared),
             requests,
             leader,

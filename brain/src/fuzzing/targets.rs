@@ -5,7 +5,7 @@ use prost::Message;
 
 use super::{fuzz, scratch};
 use crate::flags;
-use api::request::{self, Limits};
+use api::request::{self, RequestLimits};
 use cluster::membership::MemberTable;
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;
@@ -33,7 +33,7 @@ fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> 
 
 #[test]
 fn requests_never_panic() {
-    let limits = Limits {
+    let limits = RequestLimits {
         txn_ops: 128,
         request_bytes: 3 << 19,
         key_bytes: 4_000,

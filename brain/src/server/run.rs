@@ -14,7 +14,7 @@ use api::auth::{Authenticator, Guard};
 use api::context::ApiContext;
 use api::health::StoreHealth;
 use api::maintenance::Defragment;
-use api::request::Limits;
+use api::request::RequestLimits;
 use cluster::engine::Engine;
 use cluster::follow::Follower;
 use cluster::followers::Followers;
@@ -199,7 +199,7 @@ pub(crate) async fn serve<E: Engine>(
         state: running.state.clone(),
         sequencer: running.sequencer.clone(),
         router,
-        limits: Limits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
+        limits: RequestLimits::new(config.limits.max_txn_ops, config.limits.max_request_bytes, &rows),
         min_ttl: config.min_lease_ttl(),
         members: engine.members.clone(),
         stop: life.leave.clone(),

@@ -17,13 +17,13 @@ use api::context::ApiContext;
 use api::election::ElectionService;
 use api::health::StoreHealth;
 use api::kv::KvService;
-use api::leader_request::{self, MAX_SMALL};
+use api::leader_request::{self, MAX_SMALL_REQUEST_BYTES};
 use api::lease::LeaseService;
 use api::lock::LockService;
-use api::maintenance::{Defragment, Hashes, MaintenanceService, MoveLeader, Snapshots};
+use api::maintenance::{Defragment, HashLimit, MaintenanceService, MoveLeader, SnapshotSender};
 use api::member_page::AboutStore;
 use api::request_log;
-use api::watch::{Options as WatchServiceOptions, WatchService};
+use api::watch::{WatchOptions as WatchServiceOptions, WatchService};
 use backup::snapshot::Spool;
 use cluster::followers::Followers;
 use cluster::leadership::TransferLeader;
@@ -120,8 +120,8 @@ pub fn services<H: History, R: Rows>(
         defragment,
         quota,
         move_leader: move_leader(transfers),
-        snapshots: Snapshots::new(spool(config)),
-        hashes: Hashes::default(),
+        snapshots: SnapshotSender::new(spool(config)),
+        hashes: HashLimit::default(),
     };
     let leases = Arc::new(LeaseService::new(api.clone(), Some(has_leader.clone())));
     let kv = Arc::new(KvService { store: api.clone() });
@@ -253,7 +253,7 @@ pub fn peer_services<R: Rows>(
         stop,
     };
     let peers = PeerServer::new(peers)
-        .max_decoding_message_size(MAX_SMALL)
+        .max_decoding_message_size(MAX_SMALL_REQUEST_BYTES)
         .max_encoding_message_size(MAX_MESSAGE);
     leader_request::serve(Routes::new(peers), here, config.limits.max_receive_bytes)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::maintenance::{Hashes, MaintenanceService, Snapshots};
+use api::maintenance::{HashLimit, MaintenanceService, SnapshotSender};
 use backup::snapshot::Spool;
 use cluster::members::Members;
 use engine::log::MemLog;
@@ -57,8 +57,8 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
     let mut store = engine.kv.store.clone();
     store.members = Members::new([member]);
     let maintenance = MaintenanceService {
-        snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
-        hashes: Hashes::default(),
+        snapshots: SnapshotSender::new(Spool::new(&std::env::temp_dir())),
+        hashes: HashLimit::default(),
         store,
         size: Arc::new(|| 0),
         defragment: Arc::new(|| Box::pin(async { Ok(()) })),

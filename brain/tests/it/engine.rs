@@ -11,7 +11,7 @@ use api::auth::Guard;
 use api::context::ApiContext;
 use api::kv::KvService;
 use api::lease::LeaseService;
-use api::request::Limits;
+use api::request::RequestLimits;
 use brain::server::node::{self, NodeHandles, NodeOptions};
 use cluster::engine::Engine as EngineTypes;
 use cluster::members::Members;
@@ -116,7 +116,7 @@ impl<L: Log, R: Rows> Engine<L, R> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));
-        let limits = Limits::new(128, 1_572_864, &rows);
+        let limits = RequestLimits::new(128, 1_572_864, &rows);
         let (store, node) = open_with((log, rows), &metrics, (compaction, fetches)).await?;
         let ending = stop.clone();
         let claim = LockClaim {

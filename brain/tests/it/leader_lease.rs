@@ -7,7 +7,7 @@ use api::auth::Guard;
 use api::cluster::ClusterService;
 use api::kv::KvService;
 use api::lease::LeaseService;
-use api::maintenance::{Hashes, MaintenanceService, Snapshots};
+use api::maintenance::{HashLimit, MaintenanceService, SnapshotSender};
 use backup::snapshot::Spool;
 use bytes::Bytes;
 use cluster::forward::{LeaderLease, LeaderRouter, Role};
@@ -48,8 +48,8 @@ impl Asked {
         let mut store = engine.kv.store.clone();
         store.router = LeaderRouter::new(roles.subscribe()).local_only();
         let maintenance = MaintenanceService {
-            snapshots: Snapshots::new(Spool::new(&std::env::temp_dir())),
-            hashes: Hashes::default(),
+            snapshots: SnapshotSender::new(Spool::new(&std::env::temp_dir())),
+            hashes: HashLimit::default(),
             store: store.clone(),
             size: Arc::new(|| 0),
             defragment: Arc::new(|| Box::pin(async { Ok(()) })),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use api::request::{self, Limits};
+use api::request::{self, RequestLimits};
 use bytes::Bytes;
 use engine::hooked::{HookedLog, HookedRows, LogHooks, RowsHooks};
 use engine::log::{Log, MemLog, Slot};
@@ -440,7 +440,7 @@ async fn sizes_are_those_of_the_rows() {
 
 #[tokio::test]
 async fn values_that_rows_do_not_take_are_refused_at_once() {
-    let mut limits = Limits::new(128, usize::MAX >> 1, &MemRows::new());
+    let mut limits = RequestLimits::new(128, usize::MAX >> 1, &MemRows::new());
     (limits.key_bytes, limits.value_bytes) = (10, 100);
     let put = |key: usize, value: usize| pb::PutRequest {
         key: vec![b'k'; key].into(),

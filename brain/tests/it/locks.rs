@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::auth::Guard;
 use api::context::ApiContext;
 use api::kv::KvService;
-use api::request::Limits;
+use api::request::RequestLimits;
 use brain::server::node::{self, NodeOptions};
 use bytes::Bytes;
 use cluster::follow::Follower;
@@ -134,7 +134,7 @@ impl Member {
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));
-        let limits = Limits::new(128, 1_572_864, &rows);
+        let limits = RequestLimits::new(128, 1_572_864, &rows);
         let (running, mut node) = node::open::<Unbounded<_, _>>((log, rows), options, &metrics, Endless)
             .await
             .unwrap();

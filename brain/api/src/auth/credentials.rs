@@ -11,10 +11,10 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use engine::log::Slot;
 
 /// The metadata in which etcd's clients send their token, and the one in which clients of its HTTP gateway do.
-const TOKENS: [&str; 2] = ["token", "authorization"];
+const TOKEN_METADATA_KEYS: [&str; 2] = ["token", "authorization"];
 
 /// Set by etcd's HTTP gateway, which shows its own certificate for all of its clients.
-const GATEWAY: &str = "grpcgateway-accept";
+const GATEWAY_METADATA_KEY: &str = "grpcgateway-accept";
 
 /// See the module. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +36,7 @@ impl Credentials {
         let certificates = tcp.map_or_else(|| unix.and_then(TlsConnectInfo::peer_certs), TlsConnectInfo::peer_certs);
         Self {
             token: token(request.metadata()),
-            certificates: certificates.filter(|_| !request.metadata().contains_key(GATEWAY)),
+            certificates: certificates.filter(|_| !request.metadata().contains_key(GATEWAY_METADATA_KEY)),
         }
     }
 
@@ -76,7 +76,7 @@ impl Credentials {
 
 /// Returns the token of a request. One that is no text is none that was given out.
 fn token(metadata: &MetadataMap) -> Option<Arc<str>> {
-    let value = TOKENS.iter().find_map(|key| metadata.get(*key))?;
+    let value = TOKEN_METADATA_KEYS.iter().find_map(|key| metadata.get(*key))?;
     let token = value.to_str().unwrap_or_default();
     Some(token.strip_prefix("Bearer ").unwrap_or(token).into())
 }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::credentials::Credentials;
-use super::hashing::{Origin, Turns};
+use super::hashing::{HashingLimit, PasswordOrigin};
 use super::jwt::Jwt;
 use super::simple;
 use crate::auth::{AuthOptions, TokenOptions};
@@ -38,7 +38,7 @@ pub struct Authenticator {
     client_cert_auth: bool,
     bcrypt_cost: u32,
     /// Passwords are hashed on half of the processors.
-    hashing: Turns,
+    hashing: HashingLimit,
 }
 
 impl Authenticator {
@@ -59,7 +59,7 @@ impl Authenticator {
             kind,
             client_cert_auth: options.client_cert_auth,
             bcrypt_cost: options.bcrypt_cost,
-            hashing: Turns::new((processors / 2).max(1)),
+            hashing: HashingLimit::new((processors / 2).max(1)),
         })
     }
 
@@ -71,7 +71,7 @@ impl Authenticator {
         let cost = self.bcrypt_cost;
         check_password(&password)?;
         let hashed = self
-            .busy(Origin::default(), move || bcrypt::hash(password, cost))
+            .busy(PasswordOrigin::default(), move || bcrypt::hash(password, cost))
             .await?;
         hashed.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot hash a password");
@@ -83,7 +83,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`Error::TooManyRequests`]; [`Error::Stopped`] if the process ends.
-    pub(super) async fn verify(&self, origin: Origin, password: String, hash: String) -> Result<bool, Error> {
+    pub(super) async fn verify(&self, origin: PasswordOrigin, password: String, hash: String) -> Result<bool, Error> {
         self.busy(origin, move || bcrypt::verify(password, &hash).unwrap_or(false))
             .await
     }
@@ -91,7 +91,7 @@ impl Authenticator {
     /// Computes in a thread of its own, when it is the turn of `origin`.
     async fn busy<T: Send + 'static>(
         &self,
-        origin: Origin,
+        origin: PasswordOrigin,
         compute: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
         let turn = self.hashing.take(origin).await?;

@@ -12,19 +12,19 @@ use tokio::sync::oneshot;
 use etcd_types::errors::Error;
 
 /// Most that wait for a turn, of one address and of all.
-const MOST_OF_ONE: usize = 1_000;
-const MOST: usize = 10_000;
+const MAX_WAITING_PER_ADDRESS: usize = 1_000;
+const MAX_WAITING: usize = 10_000;
 
 /// Where a password comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct PasswordOrigin {
     /// The client's address; of IPv6 the network. `None` for Unix sockets.
     pub(super) address: Option<IpAddr>,
     /// The user that the client names.
     pub(super) user: String,
 }
 
-impl Origin {
+impl PasswordOrigin {
     /// Creates the origin of a client's request.
     pub(super) fn new(address: Option<IpAddr>, user: impl Into<String>) -> Self {
         let address = address.map(|address| match address.to_canonical() {
@@ -39,22 +39,22 @@ impl Origin {
 
 /// Those who wait, in the order of their turns.
 #[derive(Debug)]
-struct Queue<T> {
+struct FairQueue<T> {
     /// Addresses that have any, in order.
     order: VecDeque<Option<IpAddr>>,
-    waiting: HashMap<Option<IpAddr>, Address<T>>,
+    waiting: HashMap<Option<IpAddr>, AddressQueue<T>>,
     len: usize,
 }
 
 /// Those of one address.
 #[derive(Debug)]
-struct Address<T> {
+struct AddressQueue<T> {
     /// Users that have any, in order.
     users: VecDeque<(String, VecDeque<T>)>,
     len: usize,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
             order: VecDeque::new(),
@@ -64,17 +64,17 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T> FairQueue<T> {
     /// Queues one. Gives it back where too many wait.
-    fn push(&mut self, origin: Origin, item: T) -> Result<(), T> {
+    fn push(&mut self, origin: PasswordOrigin, item: T) -> Result<(), T> {
         let len = self.waiting.get(&origin.address).map_or(0, |address| address.len);
-        if len >= MOST_OF_ONE || self.len >= MOST {
+        if len >= MAX_WAITING_PER_ADDRESS || self.len >= MAX_WAITING {
             return Err(item);
         }
         if len == 0 {
             self.order.push_back(origin.address);
         }
-        let address = self.waiting.entry(origin.address).or_insert_with(|| Address {
+        let address = self.waiting.entry(origin.address).or_insert_with(|| AddressQueue {
             users: VecDeque::new(),
             len: 0,
         });
@@ -123,25 +123,25 @@ impl<T> Queue<T> {
 
 /// Limits how many turns are in use at once.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+pub(super) struct HashingLimit(Arc<Mutex<HashingState>>);
 
 #[derive(Debug)]
-struct State {
+struct HashingState {
     /// Turns that are not in use.
     free: usize,
-    queue: Queue<oneshot::Sender<Turn>>,
+    queue: FairQueue<oneshot::Sender<HashingPermit>>,
 }
 
 /// A turn. The next one begins when it is dropped, unless it was taken out of it.
 #[derive(Debug)]
-pub(super) struct Turn(Option<Turns>);
+pub(super) struct HashingPermit(Option<HashingLimit>);
 
-impl Turns {
+impl HashingLimit {
     /// Gives turns to `at_once`.
     pub(super) fn new(at_once: usize) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(HashingState {
             free: at_once,
-            queue: Queue::default(),
+            queue: FairQueue::default(),
         })))
     }
 
@@ -149,12 +149,12 @@ impl Turns {
     ///
     /// # Errors
     /// [`Error::TooManyRequests`] where too many wait.
-    pub(super) async fn take(&self, origin: Origin) -> Result<Turn, Error> {
+    pub(super) async fn take(&self, origin: PasswordOrigin) -> Result<HashingPermit, Error> {
         let waits = {
             let mut state = self.state();
             if state.free > 0 {
                 state.free -= 1;
-                return Ok(Turn(Some(self.clone())));
+                return Ok(HashingPermit(Some(self.clone())));
             }
             let (turn, waits) = oneshot::channel();
             if let Err(turn) = state.queue.push(origin.clone(), turn) {
@@ -167,12 +167,12 @@ impl Turns {
         waits.await.map_err(|_| Error::Stopped)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HashingState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn {
+impl Drop for HashingPermit {
     fn drop(&mut self) {
         let Some(turns) = self.0.take() else { return };
         loop {
@@ -185,7 +185,7 @@ impl Drop for Turn {
                 next
             };
             let Some(next) = next else { return };
-            match next.send(Turn(Some(turns.clone()))) {
+            match next.send(HashingPermit(Some(turns.clone()))) {
                 Ok(()) => return,
                 // The client has left, and the turn is the next one's.
                 Err(mut unused) => unused.0 = None,
@@ -200,13 +200,13 @@ mod tests {
 
     use super::*;
 
-    fn origin(address: &str, user: &str) -> Origin {
-        Origin::new(Some(address.parse().unwrap()), user)
+    fn origin(address: &str, user: &str) -> PasswordOrigin {
+        PasswordOrigin::new(Some(address.parse().unwrap()), user)
     }
 
     #[test]
     fn addresses_and_their_users_take_turns() {
-        let mut queue = Queue::default();
+        let mut queue = FairQueue::default();
         for n in 0..200 {
             queue.push(origin("10.0.0.1", "u"), format!("wrong {n}")).unwrap();
         }
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn queue_of_an_address_is_bounded() {
-        let mut queue = Queue::default();
-        for _ in 0..MOST_OF_ONE {
+        let mut queue = FairQueue::default();
+        for _ in 0..MAX_WAITING_PER_ADDRESS {
             queue.push(origin("10.0.0.1", "u"), true).unwrap();
         }
         assert!(queue.push(origin("10.0.0.1", "v"), true).is_err());
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn turn_goes_to_the_next_that_still_waits() {
-        let turns = Turns::new(1);
+        let turns = HashingLimit::new(1);
         let first = turns.take(origin("10.0.0.1", "u")).now_or_never().unwrap().unwrap();
         let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(turns.take(origin("10.0.0.1", "u")))).collect();
         assert!(waiting.iter_mut().all(|waits| waits.now_or_never().is_none()));
@@ -256,6 +256,6 @@ mod tests {
         drop(second);
         drop(waiting);
         // No client waits any more, although turns were given to clients that had left.
-        assert!(turns.take(Origin::default()).now_or_never().unwrap().is_ok());
+        assert!(turns.take(PasswordOrigin::default()).now_or_never().unwrap().is_ok());
     }
 }

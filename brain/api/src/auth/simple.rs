@@ -14,12 +14,12 @@ use mvcc::auth::Digest;
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 /// As many as etcd's tokens have.
-const LENGTH: usize = 16;
+const TOKEN_LENGTH: usize = 16;
 
 /// Returns random letters.
 pub(super) fn random() -> String {
     let mut rng = rand::rng();
-    let letters = (0..LENGTH).map(|_| LETTERS[rng.random_range(0..LETTERS.len())]);
+    let letters = (0..TOKEN_LENGTH).map(|_| LETTERS[rng.random_range(0..LETTERS.len())]);
     letters.map(char::from).collect()
 }
 

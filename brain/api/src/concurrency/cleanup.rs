@@ -17,14 +17,14 @@ use etcd_types::types::Caller;
 use runtime::backoff::Backoff;
 
 /// The capacity of the queue of keys to delete. If it is full, keys stay until their leases expire.
-const QUEUE: usize = 16_384;
+const CLEANUP_QUEUE_CAPACITY: usize = 16_384;
 
 /// Keys that are deleted at a time.
-const AT_ONCE: usize = 16;
+const CONCURRENT_DELETES: usize = 16;
 
 /// The delays before a deletion is tried again that found no leader, or one with too much to do. The key of a waiter who has gone would
 /// hold the lock for as long as its lease lives.
-const DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+const DELETE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The queue of transactions that delete the keys of waiters whose clients went away.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Cleanup {
         kv: Arc<KvService<R>>,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = anyhow::Result<()>> + Send + 'static) {
-        let (tell, cleanup) = mpsc::channel(QUEUE);
+        let (tell, cleanup) = mpsc::channel(CLEANUP_QUEUE_CAPACITY);
         let run = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -57,11 +57,12 @@ impl Cleanup {
 
 async fn clean_up<R: Rows>(kv: &KvService<R>, mut cleanup: mpsc::Receiver<TxnRequest>) {
     let keys = futures::stream::poll_fn(move |cx| cleanup.poll_recv(cx));
-    keys.for_each_concurrent(AT_ONCE, |txn| delete(kv, txn)).await;
+    keys.for_each_concurrent(CONCURRENT_DELETES, |txn| delete(kv, txn))
+        .await;
 }
 
 async fn delete<R: Rows>(kv: &KvService<R>, txn: TxnRequest) {
-    let mut delays = DELAYS;
+    let mut delays = DELETE_BACKOFF;
     loop {
         let mut request = Request::new(txn.clone());
         request.extensions_mut().insert(Caller::Server);

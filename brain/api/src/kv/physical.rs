@@ -10,7 +10,7 @@ use etcd_types::types::Revision;
 use store::state::CompactionProgress;
 
 /// The time without progress after which the wait ends: while a disk is full, the deletions would never end.
-const STANDSTILL: Duration = Duration::from_secs(60);
+const COMPACTION_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until everything that compaction up to `revision` made obsolete is deleted. Fails with [`Error::Stopped`] when the server
 /// stops, with [`Error::Timeout`] when there is no progress; the compaction itself is done.
@@ -21,7 +21,7 @@ pub(super) async fn wait(
 ) -> Result<(), Error> {
     while progress.borrow_and_update().up_to < revision {
         tokio::select! {
-            changed = tokio::time::timeout(STANDSTILL, progress.changed()) => match changed {
+            changed = tokio::time::timeout(COMPACTION_STALL_TIMEOUT, progress.changed()) => match changed {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Error::Stopped),
                 Err(_) => return Err(Error::Timeout),
@@ -48,14 +48,14 @@ mod tests {
         let stop = CancellationToken::new();
         let work = async {
             for step in 1..10 {
-                tokio::time::sleep(STANDSTILL / 2).await;
+                tokio::time::sleep(COMPACTION_STALL_TIMEOUT / 2).await;
                 progress.send_replace(after(step, 3));
             }
             progress.send_replace(after(10, 7));
         };
         let (waited, ()) = tokio::join!(wait(seen, 7, &stop), work);
         assert!(waited.is_ok(), "{waited:?}");
-        assert!(began.elapsed() > 4 * STANDSTILL);
+        assert!(began.elapsed() > 4 * COMPACTION_STALL_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]

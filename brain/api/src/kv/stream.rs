@@ -14,7 +14,7 @@ use async_stream::try_stream;
 use futures::Stream;
 use tonic::Status;
 
-use crate::context::{ApiContext, Permit};
+use crate::context::{ApiContext, RequestPermit};
 use crate::response::key_value;
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::pb::{etcdserverpb as pb, mvccpb};
@@ -24,8 +24,8 @@ use mvcc::view::{View, charge};
 use runtime::budget::Meter;
 
 /// The number of pairs in the first chunk, so that the client soon has something to do, and the most in later ones.
-const FIRST_CHUNK: usize = 10;
-const CHUNK: usize = 1_000;
+const FIRST_CHUNK_PAIRS: usize = 10;
+const MAX_CHUNK_PAIRS: usize = 1_000;
 
 /// Refuses what a stream does not support, as etcd's `checkRangeStreamRequest`. etcd accepts an order by a field other than the key if no
 /// direction is given, and then skips and repeats pairs, because it continues after the last pair of a sorted chunk: that is refused, too.
@@ -44,7 +44,7 @@ pub(super) fn open<R: Rows>(
     store: ApiContext<R>,
     view: Arc<View<R::Snapshot>>,
     op: RangeOp,
-    (meter, permit): (Meter, Permit),
+    (meter, permit): (Meter, RequestPermit),
 ) -> Result<impl Stream<Item = Result<pb::RangeStreamResponse, Status>>, Status> {
     let at = view.resolve(op.revision)?;
     Ok(try_stream! {
@@ -60,11 +60,11 @@ pub(super) fn open<R: Rows>(
         }
         drop(view);
         let mut rest = Some(op.span.clone());
-        let (mut streamed, mut chunk) = (0, FIRST_CHUNK);
+        let (mut streamed, mut chunk) = (0, FIRST_CHUNK_PAIRS);
         while let Some(span) = rest.take() {
             let (page, left) = page(&store, &span, at, (chunk.min(limit - streamed), !op.keys_only), &meter).await?;
             streamed += page.len();
-            chunk = (chunk * 2).min(CHUNK);
+            chunk = (chunk * 2).min(MAX_CHUNK_PAIRS);
             store.still_permitted(&permit)?;
             let kvs = page.into_iter().map(|kv| pair(kv, op.keys_only)).collect();
             if left.is_some() && streamed < limit {

@@ -29,22 +29,22 @@ use runtime::clock::since_boot;
 use store::sequencer::command::Request as Command;
 
 /// The number of leases whose keep-alives a stream reads ahead.
-const AHEAD: usize = 1024;
+const MAX_READ_AHEAD_LEASES: usize = 1024;
 
 /// The number of leases that are renewed in one request; one stream's batch may exceed it.
-const TOGETHER: usize = 8 * AHEAD;
+const LEASES_PER_RENEWAL: usize = 8 * MAX_READ_AHEAD_LEASES;
 
 /// The time for which a request to the leader has the others wait.
-const PATIENCE: Duration = Duration::from_millis(200);
+const RENEWAL_TURN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The answers by lease.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Answers {
+pub(crate) struct KeepAliveAnswers {
     #[prost(map = "int64, message", tag = "1")]
     by_id: HashMap<i64, pb::LeaseKeepAliveResponse>,
 }
 
-impl HasHeaders for Answers {
+impl HasHeaders for KeepAliveAnswers {
     fn headers_mut(&mut self) -> impl Iterator<Item = &mut pb::ResponseHeader> {
         self.by_id.values_mut().filter_map(|answer| answer.header.as_mut())
     }
@@ -54,40 +54,40 @@ impl HasHeaders for Answers {
 pub(super) struct KeepAlives<R: Rows> {
     store: ApiContext<R>,
     /// At most one entry of each stream.
-    waiting: Mutex<VecDeque<Asked>>,
-    /// Held by the stream that sends the request to the leader, for [`PATIENCE`] at most.
+    waiting: Mutex<VecDeque<WaitingRenewal>>,
+    /// Held by the stream that sends the request to the leader, for [`RENEWAL_TURN_TIMEOUT`] at most.
     turn: tokio::sync::Mutex<()>,
 }
 
 /// Leases that a stream waits for.
-struct Asked {
+struct WaitingRenewal {
     ids: Vec<i64>,
     /// True once they are in a request.
     is_taken: Arc<AtomicBool>,
-    answer: oneshot::Sender<Result<Arc<Answers>, Status>>,
+    answer: oneshot::Sender<Result<Arc<KeepAliveAnswers>, Status>>,
 }
 
 /// The leases to renew on the leader. Between members it is a stream of keep-alives.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Renew {
+pub(crate) struct RenewLeasesRequest {
     #[prost(int64, repeated, tag = "1")]
     ids: Vec<i64>,
 }
 
 /// The keep-alives of a stream that are not in flight yet, in the order of the first one of each lease.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct PendingKeepAlives {
     order: Vec<i64>,
     times: HashMap<i64, u64>,
 }
 
-impl Ahead {
+impl PendingKeepAlives {
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.order.len() >= AHEAD
+        self.order.len() >= MAX_READ_AHEAD_LEASES
     }
 
     pub(super) fn has(&self, id: i64) -> bool {
@@ -112,7 +112,7 @@ impl Ahead {
 
 /// The answers for a stream.
 #[derive(Debug, Default)]
-pub(super) struct Renewed {
+pub(super) struct StreamRenewal {
     /// Each with the number of its keep-alives, in their order.
     pub(super) answers: Vec<(pb::LeaseKeepAliveResponse, u64)>,
     /// The reason why other leases of the stream have none.
@@ -120,7 +120,7 @@ pub(super) struct Renewed {
 }
 
 /// Returns the answer for a lease. Fails if the leader's response does not contain it.
-pub(super) fn answered(answers: &Answers, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
+pub(super) fn answered(answers: &KeepAliveAnswers, id: i64) -> Result<pb::LeaseKeepAliveResponse, Status> {
     answers
         .by_id
         .get(&id)
@@ -138,10 +138,10 @@ impl<R: Rows> KeepAlives<R> {
     }
 
     /// Renews the leases that a stream has read ahead; answers are in the same order.
-    pub(super) async fn renew_all(self: Arc<Self>, ahead: Vec<(i64, u64)>) -> Result<Renewed, Status> {
+    pub(super) async fn renew_all(self: Arc<Self>, ahead: Vec<(i64, u64)>) -> Result<StreamRenewal, Status> {
         let ids: Vec<i64> = ahead.iter().map(|(id, _)| *id).collect();
         let answers = self.renew(&ids).await?;
-        let mut renewed = Renewed::default();
+        let mut renewed = StreamRenewal::default();
         for (id, times) in ahead {
             match answered(&answers, id) {
                 Ok(answer) => renewed.answers.push((answer, times)),
@@ -152,11 +152,11 @@ impl<R: Rows> KeepAlives<R> {
     }
 
     /// Renews leases, together with those of other callers.
-    pub(super) async fn renew(&self, ids: &[i64]) -> Result<Arc<Answers>, Status> {
+    pub(super) async fn renew(&self, ids: &[i64]) -> Result<Arc<KeepAliveAnswers>, Status> {
         loop {
             let (answer, mut answered) = oneshot::channel();
             let is_taken = Arc::new(AtomicBool::new(false));
-            self.waiting().push_back(Asked {
+            self.waiting().push_back(WaitingRenewal {
                 ids: ids.to_vec(),
                 is_taken: Arc::clone(&is_taken),
                 answer,
@@ -187,7 +187,7 @@ impl<R: Rows> KeepAlives<R> {
             return;
         }
         let mut asking = pin!(self.ask(ids.into_iter().collect()));
-        let answers = match timeout(PATIENCE, asking.as_mut()).await {
+        let answers = match timeout(RENEWAL_TURN_TIMEOUT, asking.as_mut()).await {
             Ok(answers) => answers,
             Err(_) => {
                 drop(turn);
@@ -201,9 +201,9 @@ impl<R: Rows> KeepAlives<R> {
         }
     }
 
-    fn take(&self) -> Vec<Asked> {
+    fn take(&self) -> Vec<WaitingRenewal> {
         let (mut waiting, mut taken, mut ids) = (self.waiting(), Vec::new(), 0);
-        while ids < TOGETHER
+        while ids < LEASES_PER_RENEWAL
             && let Some(asked) = waiting.pop_front()
         {
             if !asked.answer.is_closed() {
@@ -215,22 +215,22 @@ impl<R: Rows> KeepAlives<R> {
         taken
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Asked>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<WaitingRenewal>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, ids: Vec<i64>) -> Result<Answers, Status> {
-        let answer = self.store.forward(Request::new(Renew { ids })).await?;
+    async fn ask(&self, ids: Vec<i64>) -> Result<KeepAliveAnswers, Status> {
+        let answer = self.store.forward(Request::new(RenewLeasesRequest { ids })).await?;
         Ok(answer.into_inner())
     }
 }
 
-impl LeaderRequest for Renew {
-    type Answer = Answers;
+impl LeaderRequest for RenewLeasesRequest {
+    type Answer = KeepAliveAnswers;
     const PATH: &'static str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
     /// Renews leases as the leader: a lease that is gone has no time to live.
-    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<Answers, Status> {
+    async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<KeepAliveAnswers, Status> {
         // Like etcd's, the header is older than the renewal.
         let header = Some(store.header(store.view()?.revision));
         let ids = &request.get_ref().ids;
@@ -279,11 +279,11 @@ impl LeaderRequest for Renew {
         if !store.router.lease_valid() {
             return Err(Error::NotLeader.into());
         }
-        Ok(Answers { by_id: answers })
+        Ok(KeepAliveAnswers { by_id: answers })
     }
 
     /// Renews leases by a stream of keep-alives.
-    async fn ask(leader: Channel, request: Request<Self>) -> Result<Response<Answers>, Status> {
+    async fn ask(leader: Channel, request: Request<Self>) -> Result<Response<KeepAliveAnswers>, Status> {
         let ids = request.into_inner().ids;
         let mut answers = HashMap::with_capacity(ids.len());
         let asked = futures::stream::iter(ids.into_iter().map(|id| pb::LeaseKeepAliveRequest { id }));
@@ -303,7 +303,7 @@ impl LeaderRequest for Renew {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Response::new(Answers { by_id: answers }))
+        Ok(Response::new(KeepAliveAnswers { by_id: answers }))
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn keep_alives_of_one_lease_are_counted_together() {
-        let mut ahead = Ahead::default();
+        let mut ahead = PendingKeepAlives::default();
         [3, 1, 3, 2, 3].into_iter().for_each(|id| ahead.add(id));
         assert_eq!(ahead.take(), [(3, 3), (1, 1), (2, 1)]);
         assert!(ahead.is_empty());

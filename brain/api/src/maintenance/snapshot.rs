@@ -23,17 +23,17 @@ use etcd_types::pb::etcdserverpb as pb;
 use runtime::budget::Meter;
 
 /// Snapshots that are written and sent at a time; further ones are refused.
-const AT_ONCE: usize = 3;
+const CONCURRENT_SNAPSHOTS: usize = 3;
 
 /// Bytes that are read at once.
-const CHUNK: usize = 1 << 20;
+const READ_CHUNK_BYTES: usize = 1 << 20;
 
 /// Bytes of a message, as with etcd.
-const BLOB: usize = 32 << 10;
+const BLOB_BYTES: usize = 32 << 10;
 
 /// Writes and sends snapshots.
 #[derive(Debug)]
-pub struct Snapshots {
+pub struct SnapshotSender {
     spool: Spool,
     /// Limits the files.
     files: Arc<Semaphore>,
@@ -41,13 +41,13 @@ pub struct Snapshots {
     writing: Semaphore,
 }
 
-impl Snapshots {
+impl SnapshotSender {
     /// With files in a directory.
     #[must_use]
     pub fn new(spool: Spool) -> Self {
         Self {
             spool,
-            files: Arc::new(Semaphore::new(AT_ONCE)),
+            files: Arc::new(Semaphore::new(CONCURRENT_SNAPSHOTS)),
             writing: Semaphore::new(1),
         }
     }
@@ -61,7 +61,7 @@ impl Snapshots {
     ) -> Result<impl Stream<Item = Result<pb::SnapshotResponse, Status>> + use<R>, Status> {
         let permit = self.files.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::TooManyRequests)?;
-        let charge = meter.hold(CHUNK).map_err(|_| Error::TooManyRequests)?;
+        let charge = meter.hold(READ_CHUNK_BYTES).map_err(|_| Error::TooManyRequests)?;
         let saved = {
             let _turn = self.writing.acquire().await.map_err(|_| Error::Stopped)?;
             let began = Instant::now();
@@ -96,10 +96,10 @@ impl Snapshots {
             let Saved { file, len, .. } = saved;
             let (mut sent, mut hasher) = (0, Sha256::new());
             while sent < len {
-                let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(CHUNK);
+                let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(READ_CHUNK_BYTES);
                 let mut chunk = read(file.clone(), sent, most).await?;
                 while !chunk.is_empty() {
-                    let blob = chunk.split_to(BLOB.min(chunk.len()));
+                    let blob = chunk.split_to(BLOB_BYTES.min(chunk.len()));
                     hasher.update(&blob);
                     sent += blob.len() as u64;
                     yield message(len - sent, blob);

@@ -11,20 +11,20 @@ use etcd_types::types::Revision;
 
 /// A request to create a watcher.
 #[derive(Debug)]
-pub(super) struct Create {
+pub(super) struct CreateRequest {
     /// `None`: the server chooses the id.
     pub(super) id: Option<i64>,
     pub(super) range: KeyRange,
     pub(super) kinds: EventFilter,
     /// `None`: from the next revision on.
     pub(super) start: Option<Revision>,
-    pub(super) form: Form,
+    pub(super) form: ResponseFormat,
     pub(super) progress_notify: bool,
 }
 
 /// The format of responses to a watcher.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct ResponseFormat {
     pub(super) prev_kv: PrevKv,
     /// True if a long response may be cut into fragments.
     pub(super) fragment: bool,
@@ -37,7 +37,7 @@ fn own(bytes: &Bytes) -> Bytes {
 
 /// The reason why a watcher is refused. The texts are etcd's `cancel_reason`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum CancelReason {
     #[error("etcdserver: mvcc: required revision has been compacted")]
     NegativeStart,
     #[error(transparent)]
@@ -61,12 +61,12 @@ fn go_name(error: Error) -> &'static str {
     }
 }
 
-impl TryFrom<WatchCreateRequest> for Create {
-    type Error = Refused;
+impl TryFrom<WatchCreateRequest> for CreateRequest {
+    type Error = CancelReason;
 
-    fn try_from(request: WatchCreateRequest) -> Result<Self, Refused> {
+    fn try_from(request: WatchCreateRequest) -> Result<Self, CancelReason> {
         if request.start_revision < 0 {
-            return Err(Refused::NegativeStart);
+            return Err(CancelReason::NegativeStart);
         }
         let filtered = |filter: FilterType| request.filters.contains(&filter.into());
         Ok(Self {
@@ -76,7 +76,7 @@ impl TryFrom<WatchCreateRequest> for Create {
                 deletes: !filtered(FilterType::Nodelete),
             },
             start: Some(request.start_revision).filter(|start| *start != 0),
-            form: Form {
+            form: ResponseFormat {
                 prev_kv: if request.prev_kv {
                     PrevKv::Included
                 } else {

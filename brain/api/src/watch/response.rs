@@ -5,7 +5,7 @@ use prost::Message;
 use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
-use super::request::{Form, Refused};
+use super::request::{CancelReason, ResponseFormat};
 use ::watch::{Entry, PrevKv};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{ResponseHeader, WatchResponse};
@@ -25,7 +25,7 @@ pub(super) fn created(header: ResponseHeader, watch_id: i64) -> WatchResponse {
     }
 }
 
-pub(super) fn refused(header: ResponseHeader, why: &Refused) -> WatchResponse {
+pub(super) fn refused(header: ResponseHeader, why: &CancelReason) -> WatchResponse {
     WatchResponse {
         header: Some(header),
         watch_id: NO_WATCHER,
@@ -90,7 +90,7 @@ pub(super) fn events(
     header: ResponseHeader,
     watch_id: i64,
     entries: &[Arc<Entry>],
-    form: Form,
+    form: ResponseFormat,
     floor: Revision,
     max_fragment_bytes: usize,
 ) -> Vec<WatchResponse> {

@@ -15,10 +15,10 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Status, Streaming};
 use tracing::debug;
 
-use super::progress::Progress;
+use super::progress::ProgressRequest;
 use super::response::{self, NO_WATCHER};
-use super::watchers::{Turn, Watchers};
-use super::{Shared, stopped};
+use super::watchers::{WatcherResponses, Watchers};
+use super::{WatchContext, stopped};
 use crate::auth::Credentials;
 use ::watch::{Chunk, History, Inbox};
 use etcd_types::errors::Error;
@@ -28,11 +28,11 @@ use etcd_types::types::Revision;
 use net::require_leader::lost;
 use runtime::budget::{Charge, Meter};
 
-type Loading = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
+type HistoryRead = Pin<Box<dyn Future<Output = Result<Arc<Chunk>, Revision>> + Send>>;
 
 /// One watch stream; see the module.
-pub(super) struct Session<H: History> {
-    shared: Arc<Shared<H>>,
+pub(super) struct WatchStream<H: History> {
+    shared: Arc<WatchContext<H>>,
     requests: Streaming<WatchRequest>,
     /// True if the client sends no more requests; its watchers continue.
     half_closed: bool,
@@ -42,18 +42,18 @@ pub(super) struct Session<H: History> {
     inbox: Arc<Inbox>,
     dispatched: watch::Receiver<Revision>,
     watchers: Watchers<H>,
-    progress: Progress,
+    progress: ProgressRequest,
     ticker: Interval,
     /// The watchers whose progress notification is due.
     ticks: VecDeque<i64>,
     /// The only read of history in progress.
-    loading: Option<((Revision, i64), Loading)>,
+    loading: Option<((Revision, i64), HistoryRead)>,
     /// The responses of one request or turn. All but the first are charged to the client.
     outbound: VecDeque<(WatchResponse, Option<Charge>)>,
 }
 
 /// The events that a stream waits for.
-enum Wake {
+enum StreamEvent {
     End(Status),
     Request(Option<Result<WatchRequest, Status>>),
     Tick,
@@ -63,10 +63,10 @@ enum Wake {
     Turn,
 }
 
-impl<H: History> Session<H> {
+impl<H: History> WatchStream<H> {
     /// Creates a session. `leader` is given if the client requires that the stream ends when there is no leader.
     pub(super) fn new(
-        shared: Arc<Shared<H>>,
+        shared: Arc<WatchContext<H>>,
         requests: Streaming<WatchRequest>,
         leader: Option<watch::Receiver<bool>>,
         client: (Meter, Credentials),
@@ -84,7 +84,7 @@ impl<H: History> Session<H> {
             ended: false,
             dispatched: shared.hub.dispatched(),
             watchers: Watchers::new(Arc::clone(&shared), Arc::clone(&inbox), client),
-            progress: Progress::default(),
+            progress: ProgressRequest::default(),
             ticker,
             ticks: VecDeque::new(),
             loading: None,
@@ -112,24 +112,24 @@ impl<H: History> Session<H> {
             self.regulate();
             self.load();
             match self.wait().await {
-                Wake::End(status) | Wake::Request(Some(Err(status))) => {
+                StreamEvent::End(status) | StreamEvent::Request(Some(Err(status))) => {
                     self.ended = true;
                     return Some(Err(status));
                 }
-                Wake::Request(None) => self.half_closed = true,
-                Wake::Request(Some(Ok(request))) => self.handle(request),
-                Wake::Tick => self.ticks = self.watchers.notified(),
-                Wake::Loaded(wanted, loaded) => {
+                StreamEvent::Request(None) => self.half_closed = true,
+                StreamEvent::Request(Some(Ok(request))) => self.handle(request),
+                StreamEvent::Tick => self.ticks = self.watchers.notified(),
+                StreamEvent::Loaded(wanted, loaded) => {
                     let turn = self.watchers.loaded(wanted, loaded);
                     self.conclude(turn);
                 }
-                Wake::Dispatched(awaited) => {
+                StreamEvent::Dispatched(awaited) => {
                     let owing = self.watchers.owing(awaited);
                     let reached = self.progress.begin(owing);
                     self.tell(reached);
                 }
-                Wake::Mail => {}
-                Wake::Turn => {
+                StreamEvent::Mail => {}
+                StreamEvent::Turn => {
                     self.turn();
                     tokio::task::coop::consume_budget().await; // a long history without a match must not hog the thread
                 }
@@ -137,7 +137,7 @@ impl<H: History> Session<H> {
         }
     }
 
-    async fn wait(&mut self) -> Wake {
+    async fn wait(&mut self) -> StreamEvent {
         let turn = self.watchers.has_turn() || (!self.ticks.is_empty() && self.progress.frozen().is_none());
         let awaited = self.progress.awaited();
         let loading = async {
@@ -157,16 +157,16 @@ impl<H: History> Session<H> {
             }
         };
         tokio::select! {
-            status = &mut self.ending => Wake::End(status),
-            request = self.requests.next(), if !self.half_closed => Wake::Request(request),
-            _ = self.ticker.tick() => Wake::Tick,
+            status = &mut self.ending => StreamEvent::End(status),
+            request = self.requests.next(), if !self.half_closed => StreamEvent::Request(request),
+            _ = self.ticker.tick() => StreamEvent::Tick,
             (wanted, loaded) = loading => {
                 self.loading = None;
-                Wake::Loaded(wanted, loaded)
+                StreamEvent::Loaded(wanted, loaded)
             }
-            Ok(awaited) = dispatched => Wake::Dispatched(awaited),
-            () = self.inbox.filled(), if !turn => Wake::Mail,
-            () = std::future::ready(()), if turn => Wake::Turn,
+            Ok(awaited) = dispatched => StreamEvent::Dispatched(awaited),
+            () = self.inbox.filled(), if !turn => StreamEvent::Mail,
+            () = std::future::ready(()), if turn => StreamEvent::Turn,
         }
     }
 
@@ -226,7 +226,7 @@ impl<H: History> Session<H> {
     }
 
     /// Queues the responses of a turn.
-    fn conclude(&mut self, turn: Turn) {
+    fn conclude(&mut self, turn: WatcherResponses) {
         let id = turn.id;
         let charged = self.watchers.charged(turn);
         let events: usize = charged.iter().map(|(response, _)| response.events.len()).sum();
@@ -270,7 +270,7 @@ impl<H: History> Session<H> {
     }
 }
 
-impl<H: History> Drop for Session<H> {
+impl<H: History> Drop for WatchStream<H> {
     fn drop(&mut self) {
         let unsent: usize = self.outbound.iter().map(|(response, _)| response.events.len()).sum();
         let gauges = self.shared.hub.gauges();
@@ -280,7 +280,7 @@ impl<H: History> Drop for Session<H> {
 }
 
 /// Returns a future that becomes ready, with the reason, when the server must end a stream.
-fn ending<H: History>(shared: &Shared<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
+fn ending<H: History>(shared: &WatchContext<H>, leader: Option<watch::Receiver<bool>>) -> BoxFuture<'static, Status> {
     let stop = shared.options.stop.clone();
     async move {
         tokio::select! {

@@ -19,7 +19,7 @@ use tonic::service::InterceptorLayer;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Status, Streaming};
 
-use super::{Options, WatchService};
+use super::{WatchOptions, WatchService};
 use ::watch::Hub;
 use ::watch::model::ModelHistory;
 use etcd_types::pb::etcdserverpb::watch_client::WatchClient;
@@ -75,7 +75,7 @@ impl Member {
         let history = ModelHistory::new();
         let (leader, has_leader) = watch::channel(true);
         let (stop, shutdown) = (CancellationToken::new(), CancellationToken::new());
-        let options = Options {
+        let options = WatchOptions {
             max_request_bytes,
             progress_notify_interval,
             cluster_id: CLUSTER,

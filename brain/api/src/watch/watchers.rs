@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::request::{Create, Form, Refused};
-use super::{Shared, response};
+use super::request::{CancelReason, CreateRequest, ResponseFormat};
+use super::{WatchContext, response};
 use crate::auth::Credentials;
 use ::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
 use etcd_types::errors::Error;
@@ -20,12 +20,12 @@ use runtime::budget::{Charge, Meter};
 
 /// The number of watchers ended by the server whose ids stay taken until the client cancels them, as etcd's do. If there are more,
 /// the oldest ids are forgotten.
-const ENDED: usize = 1024;
+const MAX_ENDED_IDS: usize = 1024;
 
 struct Watcher {
     subscription: Subscription,
-    form: Form,
-    notify: Notify,
+    form: ResponseFormat,
+    notify: ProgressNotify,
     start: Option<Revision>,
     /// The compacted revision when the watcher was created: events up to it are sent without their previous versions.
     floor: Revision,
@@ -41,7 +41,7 @@ impl Watcher {
 
 /// The action of the next progress tick for a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Notify {
+enum ProgressNotify {
     /// No notification, ever.
     Never,
     /// Sends a progress notification.
@@ -52,7 +52,7 @@ enum Notify {
 
 /// Responses for one watcher.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct WatcherResponses {
     pub(super) id: i64,
     /// To be sent without other responses in between.
     pub(super) responses: Vec<WatchResponse>,
@@ -60,7 +60,7 @@ pub(super) struct Turn {
 
 /// The watchers of one stream; see the module.
 pub(super) struct Watchers<H> {
-    shared: Arc<Shared<H>>,
+    shared: Arc<WatchContext<H>>,
     inbox: Arc<Inbox>,
     /// Charges the connection for its watchers.
     meter: Meter,
@@ -83,7 +83,11 @@ pub(super) struct Watchers<H> {
 }
 
 impl<H: History> Watchers<H> {
-    pub(super) fn new(shared: Arc<Shared<H>>, inbox: Arc<Inbox>, (meter, credentials): (Meter, Credentials)) -> Self {
+    pub(super) fn new(
+        shared: Arc<WatchContext<H>>,
+        inbox: Arc<Inbox>,
+        (meter, credentials): (Meter, Credentials),
+    ) -> Self {
         Self {
             shared,
             inbox,
@@ -103,7 +107,7 @@ impl<H: History> Watchers<H> {
 
     /// Returns the responses of a turn, with charges for all but the first. A revision is sent completely, however long it is; the watcher
     /// ends if there is no memory for it.
-    pub(super) fn charged(&mut self, turn: Turn) -> Vec<(WatchResponse, Option<Charge>)> {
+    pub(super) fn charged(&mut self, turn: WatcherResponses) -> Vec<(WatchResponse, Option<Charge>)> {
         let bytes = |response: &WatchResponse| -> usize {
             let events = response.events.iter().map(|event| event.len() + size_of::<Bytes>());
             events.sum()
@@ -144,13 +148,13 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    fn try_create(&mut self, request: WatchCreateRequest) -> Result<(i64, Revision), Refused> {
+    fn try_create(&mut self, request: WatchCreateRequest) -> Result<(i64, Revision), CancelReason> {
         self.permit(&request)?;
-        let create = Create::try_from(request)?;
+        let create = CreateRequest::try_from(request)?;
         let hub = self.shared.hub.clone();
         let range = hub.fit(create.range);
         let held = self.meter.hold(range.watcher_bytes());
-        let held = held.map_err(|_| Refused::TooMany(Error::TooManyRequests))?;
+        let held = held.map_err(|_| CancelReason::TooMany(Error::TooManyRequests))?;
         let id = self.choose_id(create.id)?;
         let from = (create.start, self.shared.replay.history().published());
         let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, from);
@@ -165,9 +169,9 @@ impl<H: History> Watchers<H> {
             subscription,
             form: create.form,
             notify: if create.progress_notify {
-                Notify::Due
+                ProgressNotify::Due
             } else {
-                Notify::Never
+                ProgressNotify::Never
             },
             start: create.start,
             floor,
@@ -182,7 +186,7 @@ impl<H: History> Watchers<H> {
     }
 
     /// Checks that the client may read the range that it wants to watch. As in etcd, a watcher continues when the permission is revoked.
-    fn permit(&self, request: &WatchCreateRequest) -> Result<(), Refused> {
+    fn permit(&self, request: &WatchCreateRequest) -> Result<(), CancelReason> {
         let Some(guard) = self.shared.options.guard.as_ref().filter(|guard| guard.is_enabled()) else {
             return Ok(());
         };
@@ -199,16 +203,18 @@ impl<H: History> Watchers<H> {
             end: request.range_end.clone(),
         };
         let permitted = guard.check_read(&self.credentials, &span);
-        permitted.map_err(Refused::NotPermitted)
+        permitted.map_err(CancelReason::NotPermitted)
     }
 
-    fn choose_id(&mut self, asked: Option<i64>) -> Result<i64, Refused> {
+    fn choose_id(&mut self, asked: Option<i64>) -> Result<i64, CancelReason> {
         let taken = |id: &i64| self.by_id.contains_key(id) || self.ended.contains(id);
         match asked {
-            Some(id) if taken(&id) => Err(Refused::DuplicateId),
+            Some(id) if taken(&id) => Err(CancelReason::DuplicateId),
             Some(id) => Ok(id),
             None => {
-                let id = (self.next_id..).find(|id| !taken(id)).ok_or(Refused::DuplicateId)?;
+                let id = (self.next_id..)
+                    .find(|id| !taken(id))
+                    .ok_or(CancelReason::DuplicateId)?;
                 self.next_id = id.saturating_add(1);
                 Ok(id)
             }
@@ -259,10 +265,10 @@ impl<H: History> Watchers<H> {
 
     /// Serves the first watcher in the queue, and puts it back at the end if it may have more events. A watcher that has caught up is sent
     /// nothing after revision `through`.
-    pub(super) fn turn(&mut self, through: Revision) -> Option<Turn> {
+    pub(super) fn turn(&mut self, through: Revision) -> Option<WatcherResponses> {
         let id = self.queue.pop_front()?;
         let Some(watcher) = self.by_id.get_mut(&id) else {
-            return Some(Turn::nothing(id));
+            return Some(WatcherResponses::nothing(id));
         };
         watcher.queued = false;
         let subscription = &mut watcher.subscription;
@@ -301,7 +307,7 @@ impl<H: History> Watchers<H> {
     }
 
     /// Applies the history that was [wanted](Watchers::wanted), or the revision at which it is compacted.
-    pub(super) fn loaded(&mut self, wanted: (Revision, i64), loaded: Result<Arc<Chunk>, Revision>) -> Turn {
+    pub(super) fn loaded(&mut self, wanted: (Revision, i64), loaded: Result<Arc<Chunk>, Revision>) -> WatcherResponses {
         let id = wanted.1;
         let is_current = self.waiting.remove(&wanted);
         let others = match &loaded {
@@ -323,13 +329,13 @@ impl<H: History> Watchers<H> {
             self.enqueue(other.1);
         }
         let Some(watcher) = self.by_id.get_mut(&id).filter(|_| is_current) else {
-            return Turn::nothing(id);
+            return WatcherResponses::nothing(id);
         };
         match loaded {
             // A new watcher with the same id was created during the read.
             Ok(chunk) if !chunk.has(watcher.form.prev_kv) => {
                 self.enqueue(id);
-                Turn::nothing(id)
+                WatcherResponses::nothing(id)
             }
             Ok(chunk) => {
                 let step = watcher.subscription.replay(&chunk);
@@ -338,13 +344,13 @@ impl<H: History> Watchers<H> {
             // A compaction since was faster than the read, for which the ring may not have been enough.
             Err(_) if watcher.needs_no_history() => {
                 self.enqueue(id);
-                Turn::nothing(id)
+                WatcherResponses::nothing(id)
             }
             Err(compacted) => self.end_compacted(id, compacted),
         }
     }
 
-    fn conclude(&mut self, id: i64, step: Step) -> Turn {
+    fn conclude(&mut self, id: i64, step: Step) -> WatcherResponses {
         if self
             .by_id
             .get(&id)
@@ -355,24 +361,24 @@ impl<H: History> Watchers<H> {
             self.behind.remove(&id);
         }
         match step {
-            Step::Synced => Turn::nothing(id),
+            Step::Synced => WatcherResponses::nothing(id),
             Step::Held => {
                 self.held.push(id);
-                Turn::nothing(id)
+                WatcherResponses::nothing(id)
             }
             Step::Missing(next) => {
                 self.waiting.insert((next, id));
-                Turn::nothing(id)
+                WatcherResponses::nothing(id)
             }
             Step::Nothing => {
                 self.enqueue(id);
-                Turn::nothing(id)
+                WatcherResponses::nothing(id)
             }
             Step::TooLarge(revision) => self.end(id, response::too_large(self.shared.header(0), id, revision)),
             Step::Batch(batch) => {
                 self.enqueue(id);
                 let responses = self.respond(id, &batch);
-                Turn { id, responses }
+                WatcherResponses { id, responses }
             }
         }
     }
@@ -381,8 +387,8 @@ impl<H: History> Watchers<H> {
         let Some(watcher) = self.by_id.get_mut(&id) else {
             return Vec::new();
         };
-        if watcher.notify == Notify::Due {
-            watcher.notify = Notify::Elided;
+        if watcher.notify == ProgressNotify::Due {
+            watcher.notify = ProgressNotify::Elided;
         }
         let header = self.shared.header(batch.revision);
         let limit = self.shared.max_fragment_bytes();
@@ -390,18 +396,18 @@ impl<H: History> Watchers<H> {
     }
 
     /// Ends a watcher that needs compacted events.
-    fn end_compacted(&mut self, id: i64, compacted: Revision) -> Turn {
+    fn end_compacted(&mut self, id: i64, compacted: Revision) -> WatcherResponses {
         self.end(id, response::compacted(self.shared.header(0), id, compacted))
     }
 
     /// Ends a watcher with its last response.
-    fn end(&mut self, id: i64, response: WatchResponse) -> Turn {
+    fn end(&mut self, id: i64, response: WatchResponse) -> WatcherResponses {
         self.remove(id);
         self.ended.insert(id);
-        if self.ended.len() > ENDED {
+        if self.ended.len() > MAX_ENDED_IDS {
             self.ended.pop_first();
         }
-        Turn {
+        WatcherResponses {
             id,
             responses: vec![response],
         }
@@ -427,7 +433,7 @@ impl<H: History> Watchers<H> {
 
     /// Returns every watcher that requested periodic progress notifications.
     pub(super) fn notified(&self) -> VecDeque<i64> {
-        let wants = |watcher: &Watcher| watcher.notify != Notify::Never;
+        let wants = |watcher: &Watcher| watcher.notify != ProgressNotify::Never;
         self.by_id
             .iter()
             .filter(|(_, watcher)| wants(watcher))
@@ -438,11 +444,11 @@ impl<H: History> Watchers<H> {
     /// Handles the tick of one watcher; `dispatched` is the revision of the stream's inbox.
     pub(super) fn tick(&mut self, id: i64, dispatched: Revision) -> Option<WatchResponse> {
         let watcher = self.by_id.get_mut(&id)?;
-        let before = std::mem::replace(&mut watcher.notify, Notify::Due);
+        let before = std::mem::replace(&mut watcher.notify, ProgressNotify::Due);
         let begun = watcher.start.is_none_or(|start| start <= dispatched);
         // If events beyond `dispatched` were already sent, the reported progress would go back.
         let known = watcher.subscription.next() - 1 <= dispatched;
-        let due = before == Notify::Due && begun && known && !watcher.subscription.has_pending(dispatched);
+        let due = before == ProgressNotify::Due && begun && known && !watcher.subscription.has_pending(dispatched);
         due.then(|| response::progress(self.shared.header(dispatched), id))
     }
 
@@ -464,7 +470,7 @@ impl<H> Drop for Watchers<H> {
     }
 }
 
-impl Turn {
+impl WatcherResponses {
     fn nothing(id: i64) -> Self {
         Self {
             id,

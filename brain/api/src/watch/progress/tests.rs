@@ -1,7 +1,7 @@
 use super::*;
 
-fn frozen_at(published: Revision) -> Progress {
-    let mut progress = Progress::default();
+fn frozen_at(published: Revision) -> ProgressRequest {
+    let mut progress = ProgressRequest::default();
     progress.ask(published);
     progress.regulate(false, published);
     assert_eq!(
@@ -32,7 +32,7 @@ fn the_answer_comes_at_once_when_nobody_owes() {
 
 #[test]
 fn a_stream_with_a_watcher_behind_is_not_frozen_but_remembers() {
-    let mut progress = Progress::default();
+    let mut progress = ProgressRequest::default();
     progress.ask(5);
     progress.regulate(true, 5);
     assert_eq!((progress.frozen(), progress.is_idle()), (None, false));

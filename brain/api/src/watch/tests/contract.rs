@@ -393,7 +393,7 @@ async fn filters_drop_events_and_a_response_without_any_is_not_sent() {
 
 #[tokio::test]
 async fn long_responses_are_cut_if_asked_and_only_then() {
-    let overhead = super::super::OVERHEAD_BYTES;
+    let overhead = super::super::FRAGMENT_OVERHEAD_BYTES;
     let mut member = Member::start_with(Bounds::default(), Duration::from_secs(600), 0).await;
     let mut stream = member.stream().await;
     stream.create(fragmented(span("a", "b"))).await;

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::watch::Options;
+use crate::watch::WatchOptions;
 use ::watch::model::ModelHistory;
 use ::watch::{Hub, Replay};
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
@@ -20,7 +20,7 @@ fn watchers() -> Watchers<ModelHistory> {
         },
         1,
     );
-    let options = Options {
+    let options = WatchOptions {
         max_request_bytes: 1 << 20,
         progress_notify_interval: Duration::from_secs(600),
         cluster_id: 1,
@@ -30,7 +30,7 @@ fn watchers() -> Watchers<ModelHistory> {
         stop: CancellationToken::new(),
         guard: None,
     };
-    let shared = Shared {
+    let shared = WatchContext {
         replay: Arc::new(Replay::new(ModelHistory::new(), *hub.options())),
         hub,
         options,
