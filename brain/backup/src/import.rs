@@ -3,10 +3,10 @@
 //! Keys come by one watch over all of them. Leases are no part of it: a lease that an event names is asked for before the event is
 //! applied, and all of them are compared from time to time.
 
-pub use backlog::{Collected, collecting};
-pub use follow::{Copied, Orders, copy};
-pub use source::{Compacted, Source};
+pub use backlog::{Backlog, collecting};
+pub use follow::{CopySummary, FinishCondition, copy};
 pub use source::{Password, SourceOptions};
+pub use source::{Source, SourceCompacted};
 
 pub mod backlog;
 pub mod bounded;

@@ -10,12 +10,12 @@ use std::io;
 
 use engine::rows::RowsError;
 
-pub use file::{SnapshotFile, Status};
-pub use import::{Importer, LeaseTime, Newest, Revised};
-pub use restore::{RestoreOptions, Restored, Unfit, restore, resume};
-pub use save::{Contents, Saved, save};
+pub use file::{SnapshotFile, SnapshotStatus};
+pub use import::{Importer, LeaseTime, NewestVersions, RevisionEvents};
+pub use restore::{RestoreOptions, RestoreSummary, UnfitSnapshot, restore, resume};
+pub use save::{SavedSnapshot, SnapshotContents, save};
 pub use spool::{Spool, SpoolFile};
-pub(crate) use version_sum::{Checksum, Summed};
+pub(crate) use version_sum::{SummedVersion, VersionChecksum};
 
 mod compare;
 mod file;

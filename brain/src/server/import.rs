@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::flags::{Config, ImportCommand, Storage};
 use crate::server::run::Lifecycle;
 use crate::server::snapshot::describe_compaction;
-use backup::import::{Compacted, Copied, Orders, Source};
+use backup::import::{CopySummary, FinishCondition, Source, SourceCompacted};
 
 mod directory;
 mod tikv;
@@ -46,8 +46,8 @@ pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Life
     writeln!(io::stdout(), "{}", describe(&copied?)).context("print")
 }
 
-fn describe(copied: &Copied) -> String {
-    let Copied {
+fn describe(copied: &CopySummary) -> String {
+    let CopySummary {
         revision,
         compacted,
         keys,
@@ -65,7 +65,7 @@ async fn import(
     command: &ImportCommand,
     life: &mut Lifecycle,
     may_finish: watch::Receiver<bool>,
-) -> anyhow::Result<Copied> {
+) -> anyhow::Result<CopySummary> {
     let mut source = Source::open(command.source.clone()).await?;
     source.check_alarms().await?;
     let tikv = match &config.storage {
@@ -74,7 +74,7 @@ async fn import(
     };
     let mut restarts = 0;
     loop {
-        let orders = Orders {
+        let orders = FinishCondition {
             may_finish: may_finish.clone(),
             until: command.until_revision,
         };
@@ -84,7 +84,7 @@ async fn import(
             Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, is_new, orders).await,
         };
         match copied {
-            Err(error) if error.is::<Compacted>() && restarts < RESTARTS => {
+            Err(error) if error.is::<SourceCompacted>() && restarts < RESTARTS => {
                 restarts += 1;
                 warn!(error = format!("{error:#}"), "restarting the copy with a new snapshot");
             }

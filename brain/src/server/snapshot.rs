@@ -15,7 +15,9 @@ use crate::server::embedded;
 use crate::server::import::IMPORTING;
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
-use backup::snapshot::{FileError, RestoreOptions, Restored, SnapshotFile, Spool, Unfit, restore, resume};
+use backup::snapshot::{
+    FileError, RestoreOptions, RestoreSummary, SnapshotFile, Spool, UnfitSnapshot, restore, resume,
+};
 use cluster::prefix_owner;
 use cluster::prefix_owner::{OWNER, OwnerError};
 use engine::cas_register::{self, CasRegister as _};
@@ -92,8 +94,8 @@ async fn interruptible<T: Send + 'static>(
     }
 }
 
-fn describe(restored: &Restored) -> String {
-    let Restored {
+fn describe(restored: &RestoreSummary) -> String {
+    let RestoreSummary {
         revision,
         compacted,
         versions,
@@ -128,7 +130,7 @@ struct Opened {
     is_begun: bool,
 }
 
-async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> anyhow::Result<Restored> {
+async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> anyhow::Result<RestoreSummary> {
     let opened = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
@@ -172,7 +174,7 @@ async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> a
             })?;
             Ok(restored)
         }
-        Err(error) if error.is::<FileError>() || error.is::<Unfit>() => {
+        Err(error) if error.is::<FileError>() || error.is::<UnfitSnapshot>() => {
             abandon(target);
             Err(error)
         }
@@ -279,7 +281,7 @@ async fn into_tikv(
     options: &TikvOptions,
     command: &SnapshotCommand,
     life: &mut Lifecycle,
-) -> anyhow::Result<Restored> {
+) -> anyhow::Result<RestoreSummary> {
     let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let claim = Claim::new(tikv.register(IMPORTER));
@@ -304,7 +306,7 @@ async fn into_prefix(
     claim: &Claim<TikvRegister>,
     command: &SnapshotCommand,
     life: &Lifecycle,
-) -> anyhow::Result<Restored> {
+) -> anyhow::Result<RestoreSummary> {
     let found = claimed(tikv, token, claim).await?;
     match open_and_hash(command, life).await {
         Ok(source) => fill_prefix(tikv, token, &source, found).await,
@@ -323,7 +325,7 @@ async fn into_prefix(
 }
 
 /// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
-async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<Restored> {
+async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<RestoreSummary> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
     let Source {
         file,
@@ -362,7 +364,7 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
         restore(file, engine, &options).await
     };
     let restored = restored.map_err(|error| {
-        let is_final = error.is::<FileError>() || error.is::<Unfit>();
+        let is_final = error.is::<FileError>() || error.is::<UnfitSnapshot>();
         error.context(match is_final {
             true => "the key prefix holds unusable data: `kubebrain wipe` it",
             false => "the restore is incomplete: the same command continues it, `kubebrain wipe` deletes it",

@@ -8,7 +8,10 @@ use std::process::Output;
 
 use ::watch::{History as _, HistoryError, PrevKv};
 use api::kv::KvService;
-use backup::snapshot::{Contents, RestoreOptions, Restored, Saved, SnapshotFile, Spool, Unfit, restore, resume, save};
+use backup::snapshot::{
+    RestoreOptions, RestoreSummary, SavedSnapshot, SnapshotContents, SnapshotFile, Spool, UnfitSnapshot, restore,
+    resume, save,
+};
 use bbolt::Reader;
 use bytes::Bytes;
 use cluster::prefix_owner;
@@ -42,10 +45,10 @@ use crate::wire::{Request, Response, Target as _, pb};
 mod program;
 
 /// Saves what an engine holds.
-async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> Saved {
+async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> SavedSnapshot {
     let state = &engine.store.state;
     let (view, leases, auth) = state.consistent();
-    let contents = Contents {
+    let contents = SnapshotContents {
         view,
         leases,
         auth: auth.to_change(),
@@ -57,7 +60,7 @@ async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> Saved {
     save(contents, &Spool::new(dir)).await.unwrap()
 }
 
-fn content(saved: &Saved) -> Vec<u8> {
+fn content(saved: &SavedSnapshot) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(saved.len).unwrap()];
     saved.file.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(saved.file.metadata().unwrap().len(), saved.len);
@@ -333,7 +336,7 @@ async fn bumped_revision_is_the_compacted_one_and_keys_are_as_before() {
     let refused = restore(&file, (MemLog::new(), MemRows::new()), &too_far)
         .await
         .unwrap_err();
-    assert!(refused.is::<Unfit>(), "{refused:#}");
+    assert!(refused.is::<UnfitSnapshot>(), "{refused:#}");
 }
 
 #[tokio::test]
@@ -363,7 +366,7 @@ async fn leases_keep_their_keys() {
         .unwrap();
     assert_eq!(
         restored,
-        Restored {
+        RestoreSummary {
             revision: 8,
             compacted: -1,
             versions: 7,

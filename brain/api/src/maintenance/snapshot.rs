@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::super::context::ApiContext;
-use backup::snapshot::{Contents, SaveError, Saved, Spool, save};
+use backup::snapshot::{SaveError, SavedSnapshot, SnapshotContents, Spool, save};
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -68,7 +68,7 @@ impl SnapshotSender {
             // Refuses damaged data.
             drop(store.view()?);
             let (view, leases, auth) = store.state.consistent();
-            let contents = Contents {
+            let contents = SnapshotContents {
                 view,
                 leases,
                 auth: auth.to_change(),
@@ -93,7 +93,7 @@ impl SnapshotSender {
         let sent = store.metrics.disk.backend_snapshot.clone();
         Ok(try_stream! {
             let _held = (permit, charge, sent.start_timer());
-            let Saved { file, len, .. } = saved;
+            let SavedSnapshot { file, len, .. } = saved;
             let (mut sent, mut hasher) = (0, Sha256::new());
             while sent < len {
                 let most = usize::try_from(len - sent).unwrap_or(usize::MAX).min(READ_CHUNK_BYTES);

@@ -17,25 +17,28 @@ use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::pb::mvccpb;
 use runtime::memory;
 
-/// The longest message that is accepted, within a share of the memory: one key with the longest value that any storage takes fits.
-const LONGEST: usize = 288 << 20;
+/// The longest message that is accepted, if the memory is large: one key with the longest value that any storage takes fits.
+const MAX_MESSAGE_BYTES: usize = 288 << 20;
 
-/// The share of the memory for one message, as a divisor, and the least that it is.
-const SHARE: (u64, usize) = (4, 16 << 20);
+/// The least that the longest message may be, however small the memory is.
+const MIN_MESSAGE_BYTES: usize = 16 << 20;
+
+/// The part of the memory that one message may take, as a divisor.
+const MESSAGE_MEMORY_DIVISOR: u64 = 4;
 
 /// Bytes that the elements of a message take in memory, at most, apart from what they hold.
-const ELEMENTS: usize = 64 << 20;
+const MAX_ELEMENTS_BYTES: usize = 64 << 20;
 
 /// Bytes of an element of the messages that are not known here.
-const ELEMENT: usize = 256;
+const UNKNOWN_ELEMENT_BYTES: usize = 256;
 
 /// Bytes in front of a message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+const MESSAGE_PREFIX_BYTES: usize = 5;
 
 /// Returns the length of the longest message that is accepted.
 pub(super) fn longest_message() -> usize {
-    let share = usize::try_from(memory::available() / SHARE.0).unwrap_or(usize::MAX);
-    share.clamp(SHARE.1, LONGEST)
+    let share = usize::try_from(memory::available() / MESSAGE_MEMORY_DIVISOR).unwrap_or(usize::MAX);
+    share.clamp(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
 }
 
 /// Returns the bytes in memory of one element of a list in the answers of a method.
@@ -44,7 +47,7 @@ fn element_bytes(path: &str) -> usize {
         "/etcdserverpb.KV/Range" => size_of::<mvccpb::KeyValue>(),
         "/etcdserverpb.Watch/Watch" => size_of::<Bytes>(),
         "/etcdserverpb.Lease/LeaseLeases" => size_of::<pb::LeaseStatus>(),
-        _ => ELEMENT,
+        _ => UNKNOWN_ELEMENT_BYTES,
     }
 }
 
@@ -62,7 +65,7 @@ impl Service<Request<tonic::body::Body>> for BoundedChannel {
     }
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
-        let most = ELEMENTS / element_bytes(request.uri().path());
+        let most = MAX_ELEMENTS_BYTES / element_bytes(request.uri().path());
         let answer = self.0.call(request);
         async move { Ok(answer.await?.map(|body| BoundedBody::new(body, most))) }.boxed()
     }
@@ -72,14 +75,14 @@ impl Service<Request<tonic::body::Body>> for BoundedChannel {
 #[derive(Debug)]
 pub(super) struct BoundedBody<B> {
     body: B,
-    messages: Messages,
+    messages: FieldCounter,
 }
 
 impl<B> BoundedBody<B> {
     fn new(body: B, most: usize) -> Self {
         Self {
             body,
-            messages: Messages::new(most),
+            messages: FieldCounter::new(most),
         }
     }
 }
@@ -118,19 +121,19 @@ struct TooMany(usize);
 
 /// Counts the fields of each message of a stream, however it is cut into pieces.
 #[derive(Debug)]
-struct Messages {
+struct FieldCounter {
     most: usize,
     /// Bytes of the prefix of the next message, as far as they are here.
     prefix: Vec<u8>,
     /// Bytes of the message that are still to come.
     left: usize,
     fields: usize,
-    at: At,
+    at: MessagePosition,
 }
 
 /// The place within a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum MessagePosition {
     /// In the tag of a field: its value so far, and the number of bits that were read.
     Key(u64, u32),
     /// In the length of a field, in the same way.
@@ -143,16 +146,16 @@ enum At {
     Malformed,
 }
 
-const BEGIN: At = At::Key(0, 0);
+const MESSAGE_BEGIN: MessagePosition = MessagePosition::Key(0, 0);
 
-impl Messages {
+impl FieldCounter {
     fn new(most: usize) -> Self {
         Self {
             most,
-            prefix: Vec::with_capacity(PREFIX),
+            prefix: Vec::with_capacity(MESSAGE_PREFIX_BYTES),
             left: 0,
             fields: 0,
-            at: BEGIN,
+            at: MESSAGE_BEGIN,
         }
     }
 
@@ -160,14 +163,14 @@ impl Messages {
     fn read(&mut self, mut data: Bytes) -> Result<(), TooMany> {
         while !data.is_empty() {
             if self.left == 0 {
-                let missing = (PREFIX - self.prefix.len()).min(data.len());
+                let missing = (MESSAGE_PREFIX_BYTES - self.prefix.len()).min(data.len());
                 self.prefix.extend_from_slice(&data.split_to(missing));
                 if let [_, length @ ..] = &self.prefix[..]
                     && let Ok(length) = <[u8; 4]>::try_from(length)
                 {
                     self.left = u32::from_be_bytes(length) as usize;
                     self.prefix.clear();
-                    (self.fields, self.at) = (0, BEGIN);
+                    (self.fields, self.at) = (0, MESSAGE_BEGIN);
                 }
                 continue;
             }
@@ -180,17 +183,17 @@ impl Messages {
 
     fn count(&mut self, mut part: Bytes) -> Result<(), TooMany> {
         while !part.is_empty() {
-            if let At::Bytes(len) = self.at {
+            if let MessagePosition::Bytes(len) = self.at {
                 let skipped = len.min(part.len());
                 part.advance(skipped);
                 self.at = if skipped == len {
-                    BEGIN
+                    MESSAGE_BEGIN
                 } else {
-                    At::Bytes(len - skipped)
+                    MessagePosition::Bytes(len - skipped)
                 };
                 continue;
             }
-            if self.at == At::Malformed {
+            if self.at == MessagePosition::Malformed {
                 return Ok(());
             }
             let byte = part.get_u8();
@@ -200,38 +203,38 @@ impl Messages {
     }
 
     /// Returns the place after a byte.
-    fn next(&mut self, byte: u8) -> Result<At, TooMany> {
+    fn next(&mut self, byte: u8) -> Result<MessagePosition, TooMany> {
         let is_last = byte & 0x80 == 0;
         let longer = |number: u64, bits: u32| (number | u64::from(byte & 0x7f) << bits, bits + 7);
         Ok(match self.at {
-            At::Key(_, bits) | At::Length(_, bits) if bits > 63 => At::Malformed,
-            At::Key(number, bits) => {
+            MessagePosition::Key(_, bits) | MessagePosition::Length(_, bits) if bits > 63 => MessagePosition::Malformed,
+            MessagePosition::Key(number, bits) => {
                 let (key, bits) = longer(number, bits);
                 if !is_last {
-                    return Ok(At::Key(key, bits));
+                    return Ok(MessagePosition::Key(key, bits));
                 }
                 self.fields += 1;
                 if self.fields > self.most {
                     return Err(TooMany(self.most));
                 }
                 match key & 7 {
-                    0 => At::Number,
-                    1 => At::Bytes(8),
-                    2 => At::Length(0, 0),
+                    0 => MessagePosition::Number,
+                    1 => MessagePosition::Bytes(8),
+                    2 => MessagePosition::Length(0, 0),
                     // The fields of a group count as the message's.
-                    3 | 4 => BEGIN,
-                    5 => At::Bytes(4),
-                    _ => At::Malformed,
+                    3 | 4 => MESSAGE_BEGIN,
+                    5 => MessagePosition::Bytes(4),
+                    _ => MessagePosition::Malformed,
                 }
             }
-            At::Length(number, bits) => match longer(number, bits) {
-                (length, bits) if !is_last => At::Length(length, bits),
-                (0, _) => BEGIN,
-                (length, _) => At::Bytes(usize::try_from(length).unwrap_or(usize::MAX)),
+            MessagePosition::Length(number, bits) => match longer(number, bits) {
+                (length, bits) if !is_last => MessagePosition::Length(length, bits),
+                (0, _) => MESSAGE_BEGIN,
+                (length, _) => MessagePosition::Bytes(usize::try_from(length).unwrap_or(usize::MAX)),
             },
-            At::Number if is_last => BEGIN,
-            At::Number => At::Number,
-            At::Bytes(_) | At::Malformed => At::Malformed,
+            MessagePosition::Number if is_last => MESSAGE_BEGIN,
+            MessagePosition::Number => MessagePosition::Number,
+            MessagePosition::Bytes(_) | MessagePosition::Malformed => MessagePosition::Malformed,
         })
     }
 }
@@ -270,7 +273,7 @@ mod tests {
 
     /// Reads a stream in pieces of `piece` bytes.
     fn read(stream: &[u8], most: usize, piece: usize) -> Result<(), TooMany> {
-        let mut messages = Messages::new(most);
+        let mut messages = FieldCounter::new(most);
         stream
             .chunks(piece)
             .try_for_each(|piece| messages.read(Bytes::copy_from_slice(piece)))

@@ -15,22 +15,25 @@ use crate::import::SourceOptions;
 use etcd_types::url::Url;
 use tls::{Io, TlsOptions, TlsPolicy};
 
-/// The interval and the timeout of pings on a connection in use. Etcd closes connections that ping more often than every five
-/// seconds.
-const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
+/// The interval between pings on a connection in use. Etcd closes connections that ping more often than every five seconds.
+const KEEPALIVE_PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time after which a source that does not answer a ping is considered gone.
+const KEEPALIVE_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that the source may send ahead: on the connection, and on each stream. A watch that is not read leaves the rest of the
 /// connection to other requests.
-const WINDOW: (u32, u32) = (32 << 20, 8 << 20);
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 
 /// Connects to one endpoint. Fails if it does not answer in time, or if one side refuses the other.
 pub(super) async fn dial(url: &Url, options: &SourceOptions) -> anyhow::Result<BoundedChannel> {
     let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING.0)
-        .keep_alive_timeout(PING.1)
-        .initial_connection_window_size(WINDOW.0)
-        .initial_stream_window_size(WINDOW.1);
+        .http2_keep_alive_interval(KEEPALIVE_PING_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_PING_TIMEOUT)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES);
     let (host, port) = url.host_port().context("endpoints have a host and a port")?;
     let connector = Arc::new(Connector {
         address: (host.to_owned(), port),

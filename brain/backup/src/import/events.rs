@@ -2,40 +2,40 @@
 
 use prost::Message as _;
 
-use super::source::Compacted;
-use crate::snapshot::Revised;
+use super::source::SourceCompacted;
+use crate::snapshot::RevisionEvents;
 use etcd_types::pb::etcdserverpb::WatchResponse;
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 
 /// The events that one watch has sent so far.
 #[derive(Debug)]
-pub(super) struct Assembler {
+pub(super) struct EventAssembler {
     /// The last complete revision.
     last: Revision,
     /// The revision that may get more events: its response was a fragment.
-    open: Option<Revised>,
+    open: Option<RevisionEvents>,
 }
 
 /// The source has ended a watch.
 #[derive(Debug, thiserror::Error)]
 #[error("the source has ended the watch: {0}")]
-pub(super) struct Cancelled(pub(super) String);
+pub(super) struct WatchCancelled(pub(super) String);
 
-impl Assembler {
+impl EventAssembler {
     /// Expects the revision after `last` next.
     pub(super) fn new(last: Revision) -> Self {
         Self { last, open: None }
     }
 
-    /// Returns the revisions that are complete with this response. Fails with [`Compacted`] or [`Cancelled`] if the source has ended
+    /// Returns the revisions that are complete with this response. Fails with [`SourceCompacted`] or [`WatchCancelled`] if the source has ended
     /// the watch, and if a revision is missing, comes twice, or does not decode.
-    pub(super) fn take(&mut self, response: WatchResponse) -> anyhow::Result<Vec<Revised>> {
+    pub(super) fn take(&mut self, response: WatchResponse) -> anyhow::Result<Vec<RevisionEvents>> {
         if response.compact_revision > 0 {
-            return Err(Compacted(response.compact_revision).into());
+            return Err(SourceCompacted(response.compact_revision).into());
         }
         if response.canceled {
-            return Err(Cancelled(response.cancel_reason).into());
+            return Err(WatchCancelled(response.cancel_reason).into());
         }
         let mut complete = Vec::new();
         for event in response.events {
@@ -49,7 +49,7 @@ impl Assembler {
                         revision == before + 1,
                         "the source sent revision {revision} after revision {before}"
                     );
-                    complete.extend(open.replace(Revised {
+                    complete.extend(open.replace(RevisionEvents {
                         revision,
                         kvs: vec![kv],
                     }));
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    fn keys(revised: &[Revised]) -> Vec<(Revision, Vec<(&str, i64)>)> {
+    fn keys(revised: &[RevisionEvents]) -> Vec<(Revision, Vec<(&str, i64)>)> {
         let key = |kv: &'_ mvccpb::KeyValue| kv.key.clone();
         assert!(
             revised
@@ -120,7 +120,7 @@ mod tests {
                 .flat_map(|revised| &revised.kvs)
                 .all(|kv| !key(kv).is_empty())
         );
-        let kvs = |revised: &'_ Revised| revised.kvs.iter().map(|kv| (text(&kv.key), kv.version)).collect();
+        let kvs = |revised: &'_ RevisionEvents| revised.kvs.iter().map(|kv| (text(&kv.key), kv.version)).collect();
         revised.iter().map(|revised| (revised.revision, kvs(revised))).collect()
     }
 
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn revisions_are_whole_and_events_keep_their_order() {
-        let mut assembler = Assembler::new(4);
+        let mut assembler = EventAssembler::new(4);
         let first = response(
             &[event("b", 5, 1), event("a", 5, 2), event("a", 6, 0), event("c", 7, 1)],
             true,
@@ -158,13 +158,13 @@ mod tests {
     fn revision_that_is_missing_or_comes_again_is_refused() {
         for revisions in [&[6][..], &[4], &[5, 7], &[5, 6, 5], &[5, 4]] {
             let events: Vec<_> = revisions.iter().map(|revision| event("a", *revision, 1)).collect();
-            let refused = Assembler::new(4).take(response(&events, false)).unwrap_err();
+            let refused = EventAssembler::new(4).take(response(&events, false)).unwrap_err();
             assert!(
                 refused.to_string().contains("after revision"),
                 "{revisions:?}: {refused}"
             );
         }
-        let mut assembler = Assembler::new(4);
+        let mut assembler = EventAssembler::new(4);
         assembler.take(response(&[event("a", 5, 1)], false)).unwrap();
         let again = assembler.take(response(&[event("b", 5, 1)], false));
         assert!(again.is_err(), "a revision came in two parts");
@@ -177,14 +177,14 @@ mod tests {
             compact_revision: 9,
             ..WatchResponse::default()
         };
-        let error = Assembler::new(4).take(compacted).unwrap_err();
-        assert!(matches!(error.downcast_ref(), Some(Compacted(9))));
+        let error = EventAssembler::new(4).take(compacted).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(SourceCompacted(9))));
         let cancelled = WatchResponse {
             canceled: true,
             cancel_reason: "etcdserver: no leader".to_owned(),
             ..WatchResponse::default()
         };
-        let error = Assembler::new(4).take(cancelled).unwrap_err();
+        let error = EventAssembler::new(4).take(cancelled).unwrap_err();
         assert!(error.to_string().contains("no leader"), "{error}");
     }
 }

@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
-use super::backlog::Collected;
-use super::events::{Assembler, Cancelled};
-use super::source::{Compacted, LeaseIds, PROGRESS, Source, Watch, in_short, is_transient};
+use super::backlog::Backlog;
+use super::events::{EventAssembler, WatchCancelled};
+use super::source::{LeaseIds, PROGRESS_LOG_INTERVAL, Source, SourceCompacted, SourceWatch, in_short, is_transient};
 use super::{leases, verify};
-use crate::snapshot::{Checksum, Importer, Revised, Spool};
+use crate::snapshot::{Importer, RevisionEvents, Spool, VersionChecksum};
 use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
@@ -21,26 +21,27 @@ use etcd_types::types::Revision;
 use runtime::log_once::LogBackoff;
 
 /// The interval at which leases and compaction of the source are asked for.
-const UPKEEP: Duration = Duration::from_secs(15);
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Bytes and revisions of the source that are applied together.
-pub(super) const BATCH: (usize, usize) = (1 << 20, 4_096);
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+pub(super) const BATCH_REVISIONS: usize = 4_096;
 
 /// How often leases are read again while the source changes.
-const LEASE_ROUNDS: usize = 8;
+const MAX_LEASE_ROUNDS: usize = 8;
 
 /// The number of times that users are copied again because they changed while keys were compared.
-const USER_ROUNDS: usize = 8;
+const MAX_USER_ROUNDS: usize = 8;
 
 /// The number of times that all keys are compared, if the source compacts the revision during a comparison.
-const COMPARISONS: usize = 3;
+const COMPARISON_ATTEMPTS: usize = 3;
 
 /// A watch over all keys, and what it has sent.
 pub(super) struct OpenWatch {
-    watch: Watch,
-    assembler: Assembler,
+    watch: SourceWatch,
+    assembler: EventAssembler,
     /// The first revisions that it has sent, until it is known that they are whole.
-    first: Vec<Revised>,
+    first: Vec<RevisionEvents>,
     /// True if the source had all of history when it sent the first revisions: an etcd before 3.6 sends what is left of the revision that
     /// it has compacted to.
     is_whole: bool,
@@ -48,7 +49,7 @@ pub(super) struct OpenWatch {
 
 /// When a copy is finished.
 #[derive(Debug)]
-pub struct Orders {
+pub struct FinishCondition {
     /// Do not finish before this is true.
     pub may_finish: watch::Receiver<bool>,
     /// Finish at this revision, once the source has reached it.
@@ -57,7 +58,7 @@ pub struct Orders {
 
 /// The content of a finished copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopySummary {
     pub revision: Revision,
     /// The compacted revision; 0 if there was no compaction.
     pub compacted: Revision,
@@ -68,13 +69,13 @@ pub struct Copied {
 }
 
 /// Follows the source from the copy's revision on. When it may finish, it continues to the source's revision, compares both stores, and
-/// ends. The events in `collected` are applied first. Fails with [`Compacted`] if the source has deleted history that is needed.
+/// ends. The events in `collected` are applied first. Fails with [`SourceCompacted`] if the source has deleted history that is needed.
 pub async fn copy<L: Log, R: Rows>(
     source: &mut Source,
     importer: Importer<L, R>,
-    (orders, collected): (Orders, Option<Collected>),
+    (orders, collected): (FinishCondition, Option<Backlog>),
     spool: &Spool,
-) -> anyhow::Result<Copied> {
+) -> anyhow::Result<CopySummary> {
     let follows = !*orders.may_finish.borrow();
     let newest = source.revision().await?;
     let (own, until) = (importer.revision(), orders.until);
@@ -93,13 +94,13 @@ pub async fn copy<L: Log, R: Rows>(
             "waiting for the source to reach --until-revision"
         );
     }
-    let mut copy = Copy {
+    let mut copy = CopyRun {
         source,
         importer,
         until,
         watch: None,
         listed: None,
-        log: LogBackoff::every(PROGRESS),
+        log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
     };
     if let Some(collected) = collected {
         copy.take(collected).await?;
@@ -109,7 +110,7 @@ pub async fn copy<L: Log, R: Rows>(
     let mut users = copy.copy_users(spool).await?;
     let checksum = copy.compare().await?;
     // Comparing keys takes minutes, and a user who loses a permission during that time must not get it back.
-    for _ in 0..USER_ROUNDS {
+    for _ in 0..MAX_USER_ROUNDS {
         if copy.source.auth_revision().await? == users {
             break;
         }
@@ -132,7 +133,7 @@ pub async fn copy<L: Log, R: Rows>(
             "the source has newer changes, which are not in the copy"
         );
     }
-    let copied = Copied {
+    let copied = CopySummary {
         revision: copy.importer.revision(),
         compacted: copy.importer.compacted(),
         keys: checksum.versions,
@@ -143,7 +144,7 @@ pub async fn copy<L: Log, R: Rows>(
     Ok(copied)
 }
 
-struct Copy<'a, L: Log, R: Rows> {
+struct CopyRun<'a, L: Log, R: Rows> {
     source: &'a mut Source,
     importer: Importer<L, R>,
     until: Option<Revision>,
@@ -153,9 +154,9 @@ struct Copy<'a, L: Log, R: Rows> {
     log: LogBackoff,
 }
 
-impl<L: Log, R: Rows> Copy<'_, L, R> {
+impl<L: Log, R: Rows> CopyRun<'_, L, R> {
     /// Applies what was collected, and continues with its watch.
-    async fn take(&mut self, mut collected: Collected) -> anyhow::Result<()> {
+    async fn take(&mut self, mut collected: Backlog) -> anyhow::Result<()> {
         if collected.behind > self.importer.revision() {
             // The member that sent the snapshot was behind the one that was watched.
             return Ok(());
@@ -173,7 +174,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
 
     /// Follows until the copy may be finished. Logs when it has reached `newest`.
     async fn follow(&mut self, newest: Revision, mut may_finish: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let mut upkeep = tokio::time::interval(UPKEEP);
+        let mut upkeep = tokio::time::interval(UPKEEP_INTERVAL);
         upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_near = false;
         loop {
@@ -203,7 +204,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
         Ok(())
     }
 
-    async fn apply(&mut self, mut revised: Vec<Revised>) -> anyhow::Result<()> {
+    async fn apply(&mut self, mut revised: Vec<RevisionEvents>) -> anyhow::Result<()> {
         let (last, until) = (self.importer.revision(), self.until.unwrap_or(Revision::MAX));
         revised.retain(|revised| revised.revision > last && revised.revision <= until);
         leases::grant_named(self.source, &mut self.importer, &revised).await?;
@@ -277,7 +278,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
             if is_still || (round >= 2 && self.until.is_some_and(|until| self.importer.revision() >= until)) {
                 break;
             }
-            if round >= LEASE_ROUNDS {
+            if round >= MAX_LEASE_ROUNDS {
                 warn!("the source is still written to; its further changes are not copied");
                 break;
             }
@@ -314,7 +315,7 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
     }
 
     /// Compares all keys; continues to a newer revision if the source does not have the copy's any more.
-    async fn compare(&mut self) -> anyhow::Result<Checksum> {
+    async fn compare(&mut self) -> anyhow::Result<VersionChecksum> {
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -323,9 +324,9 @@ impl<L: Log, R: Rows> Copy<'_, L, R> {
                 "comparing the copy with the source"
             );
             match verify::compare(self.source, &mut self.importer).await {
-                Err(error) if error.is::<Compacted>() => {
+                Err(error) if error.is::<SourceCompacted>() => {
                     ensure!(
-                        attempt < COMPARISONS && self.until.is_none(),
+                        attempt < COMPARISON_ATTEMPTS && self.until.is_none(),
                         "the source has compacted the copy's revision {} before all keys were compared: delay its compactions, and start again with the same flags",
                         self.importer.revision()
                     );
@@ -343,7 +344,7 @@ pub(super) async fn next(
     source: &mut Source,
     watch: &mut Option<OpenWatch>,
     last: Revision,
-) -> anyhow::Result<Vec<Revised>> {
+) -> anyhow::Result<Vec<RevisionEvents>> {
     loop {
         let open = match watch {
             Some(open) => open,
@@ -351,7 +352,7 @@ pub(super) async fn next(
                 source.check_reached(last).await?;
                 watch.insert(OpenWatch {
                     watch: source.watch(last + 1).await?,
-                    assembler: Assembler::new(last),
+                    assembler: EventAssembler::new(last),
                     first: Vec::new(),
                     is_whole: false,
                 })
@@ -359,7 +360,7 @@ pub(super) async fn next(
         };
         if !open.first.is_empty() {
             if source.is_compacted(last).await? {
-                return Err(Compacted(last + 1).into());
+                return Err(SourceCompacted(last + 1).into());
             }
             open.is_whole = true;
             let first = std::mem::take(&mut open.first);
@@ -380,11 +381,11 @@ pub(super) async fn next(
                     return Ok(with_more(watch, revised));
                 }
                 Err(error) if is_final(&error) => {
-                    let may_lack = !open.is_whole && !error.is::<Compacted>();
+                    let may_lack = !open.is_whole && !error.is::<SourceCompacted>();
                     // The next one would end in the same way.
                     *watch = None;
                     if may_lack && source.is_compacted(last).await? {
-                        return Err(Compacted(last + 1).into());
+                        return Err(SourceCompacted(last + 1).into());
                     }
                     return Err(error);
                 }
@@ -401,21 +402,21 @@ pub(super) async fn next(
 
 /// Returns true if another watch would end in the same way.
 fn is_final(error: &anyhow::Error) -> bool {
-    let cancelled: Option<&Cancelled> = error.downcast_ref();
+    let cancelled: Option<&WatchCancelled> = error.downcast_ref();
     // etcd puts the code of a status before its text.
-    cancelled.is_none_or(|Cancelled(reason)| reason.ends_with(Error::PermissionDenied.text()))
+    cancelled.is_none_or(|WatchCancelled(reason)| reason.ends_with(Error::PermissionDenied.text()))
 }
 
 /// Adds what has come already. If the watch has ended, the next one says why.
-fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<Revised>) -> Vec<Revised> {
-    let size = |revised: &[Revised]| -> usize {
+fn with_more(watch: &mut Option<OpenWatch>, mut revised: Vec<RevisionEvents>) -> Vec<RevisionEvents> {
+    let size = |revised: &[RevisionEvents]| -> usize {
         let kvs = revised.iter().flat_map(|revised| &revised.kvs);
         kvs.map(|kv| kv.key.len() + kv.value.len()).sum()
     };
     let mut bytes = size(&revised);
     while let Some(open) = watch
-        && bytes < BATCH.0
-        && revised.len() < BATCH.1
+        && bytes < BATCH_BYTES
+        && revised.len() < BATCH_REVISIONS
     {
         let Some(received) = open.watch.responses.message().now_or_never() else {
             break;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::source::Source;
-use crate::snapshot::{Importer, LeaseTime, Revised};
+use crate::snapshot::{Importer, LeaseTime, RevisionEvents};
 use engine::log::Log;
 use engine::rows::Rows;
 
@@ -11,7 +11,7 @@ use engine::rows::Rows;
 pub(super) async fn grant_named<L: Log, R: Rows>(
     source: &mut Source,
     importer: &mut Importer<L, R>,
-    revised: &[Revised],
+    revised: &[RevisionEvents],
 ) -> anyhow::Result<()> {
     let missing = importer.missing_leases(revised);
     if missing.is_empty() {

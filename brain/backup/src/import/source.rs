@@ -46,36 +46,36 @@ impl std::fmt::Debug for Password {
 }
 
 /// The time for which the source may be unreachable.
-const PATIENCE: Duration = Duration::from_secs(60);
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout of a request.
-const REQUEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause before a request is repeated.
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The time for which a snapshot or a part of it may not come: etcd writes one to disk first.
-const SNAPSHOT_STALLED: Duration = Duration::from_secs(300);
+const SNAPSHOT_STALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Attempts to receive a whole snapshot.
 const SNAPSHOT_ATTEMPTS: u32 = 5;
 
 /// Interval between log lines about the progress.
-pub(super) const PROGRESS: Duration = Duration::from_secs(5);
+pub(super) const PROGRESS_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The longest part of a snapshot that is accepted: etcd sends 32 KiB at a time.
-const LONGEST_PART: usize = 16 << 20;
+const MAX_SNAPSHOT_PART_BYTES: usize = 16 << 20;
 
 /// Leases whose times are asked for at a time.
 const LEASES_AT_A_TIME: usize = 16;
 
 /// The reason why a source goes back, and the remedy.
-const RESTORED: &str = "it was restored from a backup, so the copy is useless: start again with --restart";
+const SOURCE_WAS_RESTORED: &str = "it was restored from a backup, so the copy is useless: start again with --restart";
 
 /// The source has deleted history that is needed: up to this revision.
 #[derive(Debug, thiserror::Error)]
 #[error("the source has compacted its history up to revision {0}, which is more than was copied")]
-pub struct Compacted(pub(crate) Revision);
+pub struct SourceCompacted(pub(crate) Revision);
 
 /// An answer of the source is longer than one that is accepted.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ pub(super) struct TooLong(String);
 /// The source.
 pub struct Source {
     options: SourceOptions,
-    connection: Connection,
+    connection: SourceConnection,
     /// The id of its cluster.
     cluster_id: u64,
     /// The endpoint that is dialled next.
@@ -101,7 +101,7 @@ pub struct Source {
 
 /// A connection to one endpoint.
 #[derive(Clone)]
-pub(super) struct Connection {
+pub(super) struct SourceConnection {
     channel: BoundedChannel,
     token: Option<AsciiMetadataValue>,
     /// The longest answer that is accepted.
@@ -109,7 +109,7 @@ pub(super) struct Connection {
 }
 
 /// A watch over all keys.
-pub(super) struct Watch {
+pub(super) struct SourceWatch {
     pub(super) responses: Streaming<pb::WatchResponse>,
     /// The source ends the stream with this side of it.
     _requests: mpsc::Sender<pb::WatchRequest>,
@@ -121,7 +121,7 @@ pub(super) struct LeaseIds {
     pub(super) revision: Revision,
 }
 
-impl Connection {
+impl SourceConnection {
     async fn open(options: &SourceOptions, at: usize) -> anyhow::Result<(Self, pb::StatusResponse)> {
         let url = &options.endpoints[at % options.endpoints.len()];
         let opened = async {
@@ -153,9 +153,9 @@ impl Connection {
             ensure!(!status.is_learner, "it is a learner, which does not answer");
             anyhow::Ok((connection, status))
         };
-        let opened = tokio::time::timeout(REQUEST, opened).await;
+        let opened = tokio::time::timeout(REQUEST_TIMEOUT, opened).await;
         opened
-            .unwrap_or_else(|_| bail!("no answer within {REQUEST:?}"))
+            .unwrap_or_else(|_| bail!("no answer within {REQUEST_TIMEOUT:?}"))
             .with_context(|| format!("connect to {url}"))
     }
 
@@ -176,7 +176,8 @@ impl Connection {
     }
 
     fn maintenance(&self) -> pb::maintenance_client::MaintenanceClient<BoundedChannel> {
-        pb::maintenance_client::MaintenanceClient::new(self.channel.clone()).max_decoding_message_size(LONGEST_PART)
+        pb::maintenance_client::MaintenanceClient::new(self.channel.clone())
+            .max_decoding_message_size(MAX_SNAPSHOT_PART_BYTES)
     }
 
     pub(super) fn kv(&self) -> pb::kv_client::KvClient<BoundedChannel> {
@@ -193,14 +194,14 @@ impl Source {
     pub async fn open(options: SourceOptions) -> anyhow::Result<Self> {
         let mut failed = None;
         for at in 0..options.endpoints.len() {
-            match Connection::open(&options, at).await {
+            match SourceConnection::open(&options, at).await {
                 Ok((connection, status)) => {
                     return Ok(Self {
                         options,
                         connection,
                         cluster_id: status.header.unwrap_or_default().cluster_id,
                         next: at + 1,
-                        pauses: PAUSE,
+                        pauses: RETRY_BACKOFF,
                         failing_since: None,
                         is_patient: false,
                         term: 0,
@@ -255,15 +256,15 @@ impl Source {
         let mut error = error;
         loop {
             let failing_since = *self.failing_since.get_or_insert_with(Instant::now);
-            if !self.is_patient && failing_since.elapsed() >= PATIENCE {
-                return Err(error.context(format!("the source has not answered for {PATIENCE:?}")));
+            if !self.is_patient && failing_since.elapsed() >= UNREACHABLE_TIMEOUT {
+                return Err(error.context(format!("the source has not answered for {UNREACHABLE_TIMEOUT:?}")));
             }
             let pause = self.pauses.next_delay();
             warn!(error = format!("{error:#}"), again_in = ?pause, "the source cannot be reached");
             tokio::time::sleep(pause).await;
             let at = self.next;
             self.next = at.wrapping_add(1);
-            match Connection::open(&self.options, at).await {
+            match SourceConnection::open(&self.options, at).await {
                 Ok((connection, status)) => {
                     self.check_cluster(status.header.unwrap_or_default().cluster_id)?;
                     self.connection = connection;
@@ -278,11 +279,15 @@ impl Source {
     pub(super) async fn call<T>(
         &mut self,
         what: &'static str,
-        call: impl AsyncFn(Connection) -> Result<T, Status>,
+        call: impl AsyncFn(SourceConnection) -> Result<T, Status>,
     ) -> anyhow::Result<T> {
         loop {
-            let answered = tokio::time::timeout(REQUEST, call(self.connection.clone())).await;
-            match answered.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {REQUEST:?}")))) {
+            let answered = tokio::time::timeout(REQUEST_TIMEOUT, call(self.connection.clone())).await;
+            match answered.unwrap_or_else(|_| {
+                Err(Status::deadline_exceeded(format!(
+                    "no answer within {REQUEST_TIMEOUT:?}"
+                )))
+            }) {
                 Ok(answer) => {
                     self.answered();
                     return Ok(answer);
@@ -345,16 +350,16 @@ impl Source {
     }
 
     async fn receive(&mut self, spool: &Spool) -> anyhow::Result<SnapshotFile> {
-        let stalled = || Status::unavailable(format!("received nothing for {SNAPSHOT_STALLED:?}"));
+        let stalled = || Status::unavailable(format!("received nothing for {SNAPSHOT_STALL_TIMEOUT:?}"));
         let mut client = self.connection.maintenance();
         // A member that loses its leader can still finish a snapshot.
         let asked = client.snapshot(self.connection.plain(pb::SnapshotRequest {}));
-        let asked = tokio::time::timeout(SNAPSHOT_STALLED, asked).await;
+        let asked = tokio::time::timeout(SNAPSHOT_STALL_TIMEOUT, asked).await;
         let mut parts = asked.unwrap_or_else(|_| Err(stalled()))?.into_inner();
         let mut file = BufWriter::with_capacity(1 << 20, spool.file()?);
-        let (mut received, mut log) = (0_u64, LogBackoff::every(PROGRESS));
+        let (mut received, mut log) = (0_u64, LogBackoff::every(PROGRESS_LOG_INTERVAL));
         loop {
-            let part = tokio::time::timeout(SNAPSHOT_STALLED, parts.message()).await;
+            let part = tokio::time::timeout(SNAPSHOT_STALL_TIMEOUT, parts.message()).await;
             let Some(part) = part.unwrap_or_else(|_| Err(stalled()))? else {
                 break;
             };
@@ -375,7 +380,7 @@ impl Source {
     }
 
     /// Begins a watch over all keys from a revision on.
-    pub(super) async fn watch(&mut self, start_revision: Revision) -> anyhow::Result<Watch> {
+    pub(super) async fn watch(&mut self, start_revision: Revision) -> anyhow::Result<SourceWatch> {
         let create = pb::WatchCreateRequest {
             key: b"\0".as_slice().into(),
             range_end: b"\0".as_slice().into(),
@@ -395,7 +400,7 @@ impl Source {
             let client = pb::watch_client::WatchClient::new(connection.channel.clone());
             let mut client = client.max_decoding_message_size(connection.longest);
             let responses = client.watch(connection.request(ReceiverStream::new(sent))).await?;
-            Ok(Watch {
+            Ok(SourceWatch {
                 responses: responses.into_inner(),
                 _requests: requests,
             })
@@ -410,7 +415,7 @@ impl Source {
         self.check_cluster(header.cluster_id)?;
         ensure!(
             header.raft_term >= self.term,
-            "the source is in raft term {}, and was in {} before: {RESTORED}",
+            "the source is in raft term {}, and was in {} before: {SOURCE_WAS_RESTORED}",
             header.raft_term,
             self.term
         );
@@ -423,7 +428,7 @@ impl Source {
         let newest = self.revision().await?;
         ensure!(
             newest >= revision,
-            "the source is at revision {newest}, and was at {revision} before: {RESTORED}"
+            "the source is at revision {newest}, and was at {revision} before: {SOURCE_WAS_RESTORED}"
         );
         Ok(())
     }
@@ -439,12 +444,12 @@ impl Source {
         };
         match self.range("ask the source for its compacted revision", range).await {
             Ok(_) => Ok(false),
-            Err(error) if error.is::<Compacted>() => Ok(true),
+            Err(error) if error.is::<SourceCompacted>() => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Reads keys. Fails with [`Compacted`] if the source has deleted the revision, and with [`TooLong`] if there are too many bytes of them.
+    /// Reads keys. Fails with [`SourceCompacted`] if the source has deleted the revision, and with [`TooLong`] if there are too many bytes of them.
     pub(super) async fn range(
         &mut self,
         what: &'static str,
@@ -452,7 +457,9 @@ impl Source {
     ) -> anyhow::Result<pb::RangeResponse> {
         let answer = self.call(what, async |connection| {
             match connection.kv().range(connection.request(range.clone())).await {
-                Err(status) if status.message() == Error::Compacted.text() => Ok(Err(Compacted(range.revision).into())),
+                Err(status) if status.message() == Error::Compacted.text() => {
+                    Ok(Err(SourceCompacted(range.revision).into()))
+                }
                 Err(status) if is_too_long(&status) => Ok(Err(TooLong(status.message().to_owned()).into())),
                 answer => answer.map(|answer| Ok(answer.into_inner())),
             }

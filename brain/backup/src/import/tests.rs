@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::follow::{OpenWatch, next};
 use super::*;
 use crate::import::SourceOptions;
-use crate::snapshot::{Importer, RestoreOptions, Revised};
+use crate::snapshot::{Importer, RestoreOptions, RevisionEvents};
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
@@ -306,7 +306,7 @@ fn put(revision: Revision) -> bytes::Bytes {
     event.encode_to_vec().into()
 }
 
-fn revisions(revised: &[Revised]) -> Vec<Revision> {
+fn revisions(revised: &[RevisionEvents]) -> Vec<Revision> {
     revised.iter().map(|revised| revised.revision).collect()
 }
 
@@ -335,7 +335,7 @@ async fn compacted_revision_is_not_copied_in_part() {
         let (mut source, _served) = fake.source().await;
         let refused = next(&mut source, &mut None, 4).await.map(|revised| revisions(&revised));
         let error = refused.unwrap_err();
-        assert!(error.is::<Compacted>(), "{first}: {error:#}");
+        assert!(error.is::<SourceCompacted>(), "{first}: {error:#}");
     }
     // The revision is complete if only copied revisions are compacted.
     let fake = Fake::at(9);
@@ -347,7 +347,7 @@ async fn compacted_revision_is_not_copied_in_part() {
     fake.get().watches = [(vec![put(7)], None)].into();
     let error = next(&mut source, &mut None, 5).await.map(drop).unwrap_err();
     assert!(
-        !error.is::<Compacted>() && error.to_string().contains("after revision"),
+        !error.is::<SourceCompacted>() && error.to_string().contains("after revision"),
         "{error:#}"
     );
 }
@@ -441,7 +441,7 @@ async fn key_whose_lease_the_source_has_lost_is_equal_and_one_that_it_has_is_not
     let mut importer = Importer::open(MemLog::new(), MemRows::new(), &RestoreOptions::default())
         .await
         .unwrap();
-    let revised = [("a", 2), ("b", 3)].map(|(key, revision)| Revised {
+    let revised = [("a", 2), ("b", 3)].map(|(key, revision)| RevisionEvents {
         revision,
         kvs: vec![kv(key, revision, 7)],
     });
@@ -496,7 +496,7 @@ async fn page_that_is_too_long_is_read_in_smaller_ones() {
         .await
         .unwrap();
     let kvs = fake.get().kvs.clone();
-    let revised = kvs.into_iter().map(|kv| Revised {
+    let revised = kvs.into_iter().map(|kv| RevisionEvents {
         revision: kv.mod_revision,
         kvs: vec![kv],
     });

@@ -7,8 +7,8 @@ use anyhow::ensure;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::source::{PROGRESS, Source, TooLong};
-use crate::snapshot::{Checksum, Importer, Newest, Summed};
+use super::source::{PROGRESS_LOG_INTERVAL, Source, TooLong};
+use crate::snapshot::{Importer, NewestVersions, SummedVersion, VersionChecksum};
 use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
@@ -17,26 +17,27 @@ use etcd_types::types::{LeaseId, Revision};
 use runtime::log_once::LogBackoff;
 
 /// Keys of the first page, and of the largest one. etcd does not bound the bytes of an answer: small keys may be followed by large ones.
-const KEYS: (i64, i64) = (64, 256);
+const FIRST_PAGE_KEYS: i64 = 64;
+const MAX_PAGE_KEYS: i64 = 256;
 
 /// Bytes of a page that are aimed at.
-const PAGE: usize = 2 << 20;
+const PAGE_TARGET_BYTES: usize = 2 << 20;
 
 /// The time after which a younger snapshot of the copy's rows is read.
-const VIEW: Duration = Duration::from_secs(30);
+const MAX_VIEW_AGE: Duration = Duration::from_secs(30);
 
 /// Reads all keys of both stores at the copy's revision. Returns their checksum. Fails at the first key that differs, and with
-/// `Compacted` if the source has deleted the revision.
+/// `SourceCompacted` if the source has deleted the revision.
 pub(super) async fn compare<L: Log, R: Rows>(
     source: &mut Source,
     importer: &mut Importer<L, R>,
-) -> anyhow::Result<Checksum> {
-    let mut walk = Walk {
+) -> anyhow::Result<VersionChecksum> {
+    let mut walk = Comparison {
         from: Bytes::from_static(b"\0"),
-        limit: KEYS.0,
-        checksum: Checksum::default(),
+        limit: FIRST_PAGE_KEYS,
+        checksum: VersionChecksum::default(),
         lost: HashSet::new(),
-        log: LogBackoff::every(PROGRESS),
+        log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
     };
     while !walk.compare(source, importer).await? {
         importer.refresh();
@@ -50,18 +51,18 @@ pub(super) async fn compare<L: Log, R: Rows>(
     Ok(walk.checksum)
 }
 
-struct Walk {
+struct Comparison {
     /// The key at which the walk continues.
     from: Bytes,
     /// Keys of a page.
     limit: i64,
-    checksum: Checksum,
+    checksum: VersionChecksum,
     /// Leases of keys that neither the source nor the copy has.
     lost: HashSet<i64>,
     log: LogBackoff,
 }
 
-impl Walk {
+impl Comparison {
     /// Compares until the end, or until the snapshot of the copy's rows is old; returns true at the end.
     async fn compare<L: Log, R: Rows>(
         &mut self,
@@ -69,7 +70,7 @@ impl Walk {
         importer: &Importer<L, R>,
     ) -> anyhow::Result<bool> {
         let (view, begun) = (importer.view(), Instant::now());
-        let mut stored = Newest::from(&view, &self.from);
+        let mut stored = NewestVersions::from(&view, &self.from);
         loop {
             let range = pb::RangeRequest {
                 key: self.from.clone(),
@@ -87,7 +88,7 @@ impl Walk {
                 page => page?,
             };
             for kv in &page.kvs {
-                self.checksum.add(&Summed {
+                self.checksum.add(&SummedVersion {
                     key: &kv.key,
                     revision: kv.mod_revision,
                     put: Some((kv.create_revision, kv.version, kv.lease, &kv.value)),
@@ -112,7 +113,7 @@ impl Walk {
                 _ => break,
             }
             self.adapt(page.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum());
-            if begun.elapsed() >= VIEW {
+            if begun.elapsed() >= MAX_VIEW_AGE {
                 return Ok(false);
             }
         }
@@ -145,9 +146,9 @@ impl Walk {
 
     /// Sets the number of keys of the next page by the bytes of the last one.
     fn adapt(&mut self, bytes: usize) {
-        if bytes < PAGE / 2 {
-            self.limit = (self.limit * 2).min(KEYS.1);
-        } else if bytes > PAGE * 2 {
+        if bytes < PAGE_TARGET_BYTES / 2 {
+            self.limit = (self.limit * 2).min(MAX_PAGE_KEYS);
+        } else if bytes > PAGE_TARGET_BYTES * 2 {
             self.limit = (self.limit / 2).max(1);
         }
     }

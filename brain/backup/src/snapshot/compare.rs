@@ -3,9 +3,9 @@
 use anyhow::{Context as _, ensure};
 use prost::Message as _;
 
-use super::Unfit;
+use super::UnfitSnapshot;
 use super::schema::LeaseValue;
-use super::version_sum::{Checksum, Summed};
+use super::version_sum::{SummedVersion, VersionChecksum};
 use engine::rows::{Order, Rows, Scan, Snapshot as _};
 use etcd_types::types::LeaseId;
 use mvcc::auth::{Auth, AuthChange};
@@ -17,15 +17,15 @@ use store::replica::{Replica, load_auth};
 /// Reads versions and leases back, and compares them with those of the snapshot.
 pub(super) async fn verify<R: Rows>(
     replica: &Replica<R>,
-    written: Checksum,
+    written: VersionChecksum,
     leases: &[LeaseValue],
 ) -> anyhow::Result<()> {
     let view = replica.state().view();
-    let (mut versions, mut stored) = (view.versions(view.revision), Checksum::default());
+    let (mut versions, mut stored) = (view.versions(view.revision), VersionChecksum::default());
     while let Some(page) = versions.next().await? {
         for version in &page {
             let put = version.put.as_ref();
-            stored.add(&Summed {
+            stored.add(&SummedVersion {
                 key: &version.key,
                 revision: version.revision,
                 put: put.map(|(meta, value)| (meta.create_revision, meta.version, meta.lease.0, value.as_ref())),
@@ -34,7 +34,7 @@ pub(super) async fn verify<R: Rows>(
     }
     ensure!(
         stored == written,
-        Unfit(format!(
+        UnfitSnapshot(format!(
             "the new store differs from the snapshot: it has {} of {} versions, or different ones",
             stored.versions, written.versions
         ))
@@ -66,7 +66,7 @@ pub(super) async fn verify<R: Rows>(
     expected.sort_unstable_by_key(|lease| lease.id);
     ensure!(
         found == expected,
-        Unfit(format!(
+        UnfitSnapshot(format!(
             "the new store differs from the snapshot: it has {} of {} leases, or different ones",
             found.len(),
             expected.len()
@@ -84,7 +84,7 @@ pub(super) async fn verify_users<R: Rows>(replica: &Replica<R>, users: Option<&A
     };
     ensure!(
         stored.to_change() == expected,
-        Unfit("the new store differs from the snapshot: its users or roles are different".to_owned())
+        UnfitSnapshot("the new store differs from the snapshot: its users or roles are different".to_owned())
     );
     Ok(())
 }

@@ -15,10 +15,10 @@ use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 
 /// Bytes of the checksum, SHA-256.
-pub(crate) const CHECKSUM: u64 = 32;
+pub(crate) const CHECKSUM_BYTES: u64 = 32;
 
 /// The length of a database is a multiple of this, so the rest tells whether a checksum follows.
-const ALIGNMENT: u64 = 512;
+const DATABASE_ALIGNMENT: u64 = 512;
 
 /// A file that is open and complete.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct SnapshotFile {
 
 /// The summary of a snapshot, as etcd gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct SnapshotStatus {
     /// The checksum of all buckets, keys and values.
     pub hash: u32,
     /// The newest revision of any key.
@@ -55,15 +55,15 @@ impl SnapshotFile {
     /// As [`open`](Self::open), of a file that is open.
     pub fn of(file: File, skip_hash_check: bool) -> Result<Self, FileError> {
         let total = file.metadata()?.len();
-        let has_checksum = total % ALIGNMENT == CHECKSUM;
-        let len = if has_checksum { total - CHECKSUM } else { total };
+        let has_checksum = total % DATABASE_ALIGNMENT == CHECKSUM_BYTES;
+        let len = if has_checksum { total - CHECKSUM_BYTES } else { total };
         if !has_checksum && !skip_hash_check {
             return Err(FileError::NoChecksum);
         }
         let mut digest = None;
         if !skip_hash_check {
             let found = hash(&file, len)?;
-            let mut expected = vec![0; CHECKSUM as usize];
+            let mut expected = vec![0; CHECKSUM_BYTES as usize];
             file.read_exact_at(&mut expected, len)?;
             if found != expected[..] {
                 return Err(FileError::Checksum {
@@ -96,7 +96,7 @@ impl SnapshotFile {
     }
 
     /// Reads the whole database. Fails if it is damaged.
-    pub fn status(&self) -> Result<Status, FileError> {
+    pub fn status(&self) -> Result<SnapshotStatus, FileError> {
         let database = self.database()?;
         let (mut hash, mut revision) = (0, 0);
         // Hashes of keys, which may be long.
@@ -128,7 +128,7 @@ impl SnapshotFile {
             Ok::<(), FileError>(())
         })?;
         let version = database.get(schema::META, schema::STORAGE_VERSION)?;
-        Ok(Status {
+        Ok(SnapshotStatus {
             hash,
             revision,
             total_keys: live.len() as u64,
@@ -138,7 +138,7 @@ impl SnapshotFile {
     }
 }
 
-impl std::fmt::Display for Status {
+impl std::fmt::Display for SnapshotStatus {
     /// As `etcdutl snapshot status -w simple`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::restore::{Batch, LEASES, RestoreOptions, RevisionChanges, Target};
+use super::restore::{LEASES_PER_RECORD, RestoreBatch, RestoreOptions, RestoreTarget, RevisionChanges};
 use super::{SnapshotFile, schema, users};
 use engine::log::Log;
 use engine::rows::{Rows, Snapshot};
@@ -21,7 +21,7 @@ use mvcc::view::{KeyVersion, Versions, View};
 
 /// The changes of one revision of the other store, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]
-pub struct Revised {
+pub struct RevisionEvents {
     pub(crate) revision: Revision,
     pub(crate) kvs: Vec<mvccpb::KeyValue>,
 }
@@ -49,14 +49,14 @@ impl LeaseTime {
 
 /// A store that follows another one. Only one process at a time may do so: a later one deposes it.
 pub struct Importer<L: Log, R: Rows> {
-    target: Target<L, R>,
+    target: RestoreTarget<L, R>,
     rows: R,
 }
 
 impl<L: Log, R: Rows> Importer<L, R> {
     /// Opens a store that was restored, and that may have followed already.
     pub async fn open(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
-        let target = Target::open(log, rows.clone(), options).await?;
+        let target = RestoreTarget::open(log, rows.clone(), options).await?;
         Ok(Self { target, rows })
     }
 
@@ -72,7 +72,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
     }
 
     /// Returns the leases that `revised` attaches keys to and that are not here, each once.
-    pub(crate) fn missing_leases(&self, revised: &[Revised]) -> Vec<i64> {
+    pub(crate) fn missing_leases(&self, revised: &[RevisionEvents]) -> Vec<i64> {
         let state = self.target.replica.state().clone();
         let leases = state.leases();
         let used = revised.iter().flat_map(|revised| &revised.kvs).map(|kv| kv.lease);
@@ -84,7 +84,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
 
     /// Adds leases.
     pub(crate) async fn grant(&mut self, granted: &[LeaseTime]) -> anyhow::Result<()> {
-        for some in granted.chunks(LEASES) {
+        for some in granted.chunks(LEASES_PER_RECORD) {
             let mut entries = Vec::with_capacity(some.len());
             for lease in some {
                 lease.check()?;
@@ -103,9 +103,9 @@ impl<L: Log, R: Rows> Importer<L, R> {
 
     /// Appends revisions. Fails, before anything of them is stored, if one does not follow the one before it, or if one has what no
     /// store can have.
-    pub(crate) async fn append(&mut self, revised: Vec<Revised>) -> anyhow::Result<()> {
+    pub(crate) async fn append(&mut self, revised: Vec<RevisionEvents>) -> anyhow::Result<()> {
         let mut last = self.revision();
-        for Revised { revision, kvs } in &revised {
+        for RevisionEvents { revision, kvs } in &revised {
             ensure!(
                 *revision == last + 1 && !kvs.is_empty(),
                 "revision {revision} of the source follows revision {last}: something is missing between them"
@@ -115,8 +115,8 @@ impl<L: Log, R: Rows> Importer<L, R> {
                 self.check(kv, *revision)?;
             }
         }
-        let mut batch = Batch::default();
-        for Revised { revision, kvs } in revised {
+        let mut batch = RestoreBatch::default();
+        for RevisionEvents { revision, kvs } in revised {
             batch.bytes += kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum::<usize>();
             batch.changes += kvs.len();
             batch.revisions.push(RevisionChanges { revision, kvs });
@@ -129,7 +129,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
 
     fn check(&self, kv: &mvccpb::KeyValue, revision: Revision) -> anyhow::Result<()> {
         let is_delete = kv.version == 0 && kv.create_revision == 0;
-        let is_put = (1..=schema::MOST).contains(&kv.version) && (1..=revision).contains(&kv.create_revision);
+        let is_put = (1..=schema::MAX_REVISION).contains(&kv.version) && (1..=revision).contains(&kv.create_revision);
         ensure!(
             kv.mod_revision == revision && (is_put || is_delete) && !kv.key.is_empty(),
             "at revision {revision} the source has a key of version {}, modified at {}, created at {}",
@@ -182,7 +182,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
 
     async fn append_all(&mut self, mut entries: Vec<Entry>) -> anyhow::Result<()> {
         while !entries.is_empty() {
-            let rest = entries.split_off(entries.len().min(LEASES));
+            let rest = entries.split_off(entries.len().min(LEASES_PER_RECORD));
             self.target.append(std::mem::replace(&mut entries, rest)).await?;
         }
         Ok(())
@@ -262,13 +262,13 @@ impl<L: Log, R: Rows> Importer<L, R> {
 }
 
 /// The newest versions of the keys of a view, in the order of keys.
-pub struct Newest<'a, S> {
+pub struct NewestVersions<'a, S> {
     versions: Versions<'a, S>,
     page: std::vec::IntoIter<KeyVersion>,
     last: Bytes,
 }
 
-impl<'a, S: Snapshot> Newest<'a, S> {
+impl<'a, S: Snapshot> NewestVersions<'a, S> {
     /// Begins at a key.
     pub(crate) fn from(view: &'a View<S>, key: &[u8]) -> Self {
         Self {

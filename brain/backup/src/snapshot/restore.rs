@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compare::{verify, verify_users};
 use super::schema::{self, LeaseValue, VersionKey, content};
-use super::version_sum::{Checksum, Summed};
+use super::version_sum::{SummedVersion, VersionChecksum};
 use super::{SnapshotFile, Spool, users};
 use bbolt::Reader;
 use engine::log::Log;
@@ -37,26 +37,27 @@ use store::replica::{FlushResult, ImmutableMemtable, Replica};
 use telemetry::metrics::Metrics;
 
 /// Bytes and changes of one record.
-const RECORD: (usize, usize) = (1 << 20, 4_096);
+const RECORD_BYTES: usize = 1 << 20;
+const RECORD_CHANGES: usize = 4_096;
 
 /// Leases of one record.
-pub(super) const LEASES: usize = 4_096;
+pub(super) const LEASES_PER_RECORD: usize = 4_096;
 
 /// Bytes of versions that are flushed together.
 const FLUSH_BYTES: usize = 8 << 20;
 
 /// Memtables on their way to the flush and back.
-const MEMTABLES: usize = 2;
+const MEMTABLE_QUEUE_CAPACITY: usize = 2;
 
 /// The time for which log or rows may take nothing, because storage is full or away.
-const STALLED: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval between log lines about the progress.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The content of the new store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreSummary {
     /// The revision.
     pub revision: Revision,
     /// The compacted revision; -1 if there was no compaction.
@@ -70,7 +71,7 @@ pub struct Restored {
 /// The snapshot cannot be restored here, or the new store is not what it says.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unfit(pub(super) String);
+pub struct UnfitSnapshot(pub(super) String);
 
 /// How a store is made of a snapshot.
 #[derive(Debug, Clone, Default)]
@@ -85,13 +86,13 @@ pub struct RestoreOptions {
 
 /// Writes the content of `file` to log and rows, which must both be new. At the end versions and leases are read back and compared. Fails
 /// if the file is damaged, if it has content that cannot be stored here, or if log or rows fail; log and rows are useless then, except for
-/// [`resume`]. The error is a [`FileError`](super::FileError) or an [`Unfit`] if another attempt would fail, too.
+/// [`resume`]. The error is a [`FileError`](super::FileError) or an [`UnfitSnapshot`] if another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
     options: &RestoreOptions,
-) -> anyhow::Result<Restored> {
-    let target = Target::begin(log, rows.clone(), options).await?;
+) -> anyhow::Result<RestoreSummary> {
+    let target = RestoreTarget::begin(log, rows.clone(), options).await?;
     fill(file, target, (rows, options.bump_revision)).await
 }
 
@@ -101,8 +102,8 @@ pub async fn resume<L: Log, R: Rows>(
     file: &SnapshotFile,
     (log, rows): (L, R),
     options: &RestoreOptions,
-) -> anyhow::Result<Restored> {
-    let target = Target::open(log, rows.clone(), options).await?;
+) -> anyhow::Result<RestoreSummary> {
+    let target = RestoreTarget::open(log, rows.clone(), options).await?;
     tracing::info!(
         revision = target.replica.revision(),
         "continuing an interrupted restore"
@@ -113,9 +114,9 @@ pub async fn resume<L: Log, R: Rows>(
 /// Writes what the store does not have yet. It has all of the snapshot up to its revision: a record holds whole revisions.
 async fn fill<L: Log, R: Rows>(
     file: &SnapshotFile,
-    mut target: Target<L, R>,
+    mut target: RestoreTarget<L, R>,
     (rows, bump): (R, u64),
-) -> anyhow::Result<Restored> {
+) -> anyhow::Result<RestoreSummary> {
     let database = file.database()?;
     let users = users::read(&database)?;
     let compacted = compacted(&database)?;
@@ -126,7 +127,7 @@ async fn fill<L: Log, R: Rows>(
         .iter()
         .filter(|lease| !stored.leases().contains(LeaseId(lease.id)));
     let missing: Vec<LeaseValue> = missing.copied().collect();
-    for some in missing.chunks(LEASES) {
+    for some in missing.chunks(LEASES_PER_RECORD) {
         target
             .append(some.iter().flat_map(lease_changes).map(Entry::from).collect())
             .await?;
@@ -138,7 +139,7 @@ async fn fill<L: Log, R: Rows>(
     let is_compared = compacted > 0 && target.replica.compacted() >= compacted;
     ensure!(
         begun <= revision,
-        Unfit(format!(
+        UnfitSnapshot(format!(
             "the store is at revision {begun}, the snapshot at {revision}: it is a part of another snapshot"
         ))
     );
@@ -153,7 +154,7 @@ async fn fill<L: Log, R: Rows>(
     if let Some(users) = &users {
         ensure!(
             longest_value(users) <= rows.max_value_len(),
-            Unfit("a user or a role is longer than this storage takes".to_owned())
+            UnfitSnapshot("a user or a role is longer than this storage takes".to_owned())
         );
         target.append(vec![Change::Auth(users.clone()).into()]).await?;
     }
@@ -176,12 +177,12 @@ async fn fill<L: Log, R: Rows>(
     let expected = (revision, if compacted > 0 { compacted } else { -1 });
     ensure!(
         stored == expected,
-        Unfit(format!(
+        UnfitSnapshot(format!(
             "the new store is at revision {} and compacted to {}, expected {expected:?}",
             stored.0, stored.1
         ))
     );
-    Ok(Restored {
+    Ok(RestoreSummary {
         revision,
         compacted: expected.1,
         versions: written.versions,
@@ -192,9 +193,9 @@ async fn fill<L: Log, R: Rows>(
 /// Returns the newest revision, raised by `bump`.
 fn bumped(newest: Revision, bump: u64) -> anyhow::Result<Revision> {
     let raised = Revision::try_from(bump).ok().and_then(|bump| newest.checked_add(bump));
-    let raised = raised.filter(|raised| *raised <= schema::MOST);
+    let raised = raised.filter(|raised| *raised <= schema::MAX_REVISION);
     raised.ok_or_else(|| {
-        Unfit(format!(
+        UnfitSnapshot(format!(
             "revision {newest} cannot be raised by {bump}: that is more than a store can have"
         ))
         .into()
@@ -244,14 +245,14 @@ pub(super) struct RevisionChanges {
 /// Writes all versions that are not there yet. Returns the newest revision, 0 for none, and the checksum of the versions.
 async fn write_versions<L: Log, R: Rows>(
     database: &Reader<'_, File>,
-    target: &mut Target<L, R>,
+    target: &mut RestoreTarget<L, R>,
     compacted: Revision,
-) -> anyhow::Result<(Revision, Checksum)> {
+) -> anyhow::Result<(Revision, VersionChecksum)> {
     let missing = || content("it has no bucket \"key\"");
     let mut pairs = database.bucket(schema::KEY)?.ok_or_else(missing)?;
-    let (total, mut log, mut read, mut rested) = (database.size(), LogBackoff::every(PROGRESS), 0, 0);
-    let (mut checksum, mut newest, begun) = (Checksum::default(), 0, target.replica.revision());
-    let mut batch = Batch::default();
+    let (total, mut log, mut read, mut rested) = (database.size(), LogBackoff::every(PROGRESS_LOG_INTERVAL), 0, 0);
+    let (mut checksum, mut newest, begun) = (VersionChecksum::default(), 0, target.replica.revision());
+    let mut batch = RestoreBatch::default();
     loop {
         let pair = pairs.next()?;
         let decoded = match &pair {
@@ -265,8 +266,8 @@ async fn write_versions<L: Log, R: Rows>(
                 sum(complete, &mut checksum);
                 if complete.revision <= begun {
                     // An earlier attempt wrote this revision and all before it.
-                    batch = Batch::default();
-                    if read >= rested + RECORD.0 as u64 {
+                    batch = RestoreBatch::default();
+                    if read >= rested + RECORD_BYTES as u64 {
                         rested = read;
                         target.take_flushed();
                         // Lets other tasks handle signals and the claim on a key prefix.
@@ -323,7 +324,7 @@ fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvcc
         return Ok((key, deleted));
     }
     let is_whole = kv.mod_revision == revision
-        && (1..=schema::MOST).contains(&kv.version)
+        && (1..=schema::MAX_REVISION).contains(&kv.version)
         && (1..=revision).contains(&kv.create_revision);
     if !is_whole && !kv.key.is_empty() {
         return Err(content(format!(
@@ -336,12 +337,12 @@ fn decode_version(key: &[u8], value: &Bytes) -> anyhow::Result<(VersionKey, mvcc
 }
 
 /// Adds the versions that a revision leaves of its keys.
-fn sum(changes: &RevisionChanges, checksum: &mut Checksum) {
+fn sum(changes: &RevisionChanges, checksum: &mut VersionChecksum) {
     let last: HashMap<&Bytes, usize> = changes.kvs.iter().enumerate().map(|(at, kv)| (&kv.key, at)).collect();
     for (at, kv) in changes.kvs.iter().enumerate() {
         if last.get(&kv.key) == Some(&at) {
             let put = (kv.create_revision, kv.version, kv.lease, kv.value.as_ref());
-            checksum.add(&Summed {
+            checksum.add(&SummedVersion {
                 key: &kv.key,
                 revision: changes.revision,
                 put: (kv.version > 0).then_some(put),
@@ -352,28 +353,28 @@ fn sum(changes: &RevisionChanges, checksum: &mut Checksum) {
 
 /// Revisions that are written together.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct RestoreBatch {
     pub(super) revisions: Vec<RevisionChanges>,
     pub(super) changes: usize,
     pub(super) bytes: usize,
 }
 
-impl Batch {
+impl RestoreBatch {
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= RECORD.0 || self.changes >= RECORD.1
+        self.bytes >= RECORD_BYTES || self.changes >= RECORD_CHANGES
     }
 }
 
 /// The version of a key before a change.
 #[derive(Debug, Clone, Copy, Default)]
-struct Live {
+struct LiveVersion {
     mod_revision: Revision,
     lease: i64,
     size: u32,
 }
 
 /// The new store.
-pub(super) struct Target<L: Log, R: Rows> {
+pub(super) struct RestoreTarget<L: Log, R: Rows> {
     log: L,
     pub(super) replica: Replica<R>,
     writer: Writer,
@@ -386,7 +387,7 @@ pub(super) struct Target<L: Log, R: Rows> {
     spool: Option<Spool>,
 }
 
-impl<L: Log, R: Rows> Target<L, R> {
+impl<L: Log, R: Rows> RestoreTarget<L, R> {
     async fn begin(log: L, rows: R, options: &RestoreOptions) -> anyhow::Result<Self> {
         let this = Self::open(log, rows, options).await?;
         let replica = &this.replica;
@@ -404,8 +405,8 @@ impl<L: Log, R: Rows> Target<L, R> {
             ..Candidate::default()
         };
         let leadership = replica.lead(&log, &rows, (candidate, true)).await?;
-        let (immutable, to_flush) = mpsc::channel(MEMTABLES);
-        let (flushed, from_flush) = mpsc::channel(MEMTABLES);
+        let (immutable, to_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
+        let (flushed, from_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let (longest_key, longest_value) = (
             keys::longest(rows.max_key_len()),
             rows.max_value_len().saturating_sub(OBJECT_HEADER),
@@ -437,7 +438,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         let (key, value) = (kv.key.len(), kv.value.len());
         ensure!(
             key <= self.longest_key && value <= self.longest_value,
-            Unfit(format!(
+            UnfitSnapshot(format!(
                 "a key of {key} bytes with a value of {value}: this storage takes {} and {}",
                 self.longest_key, self.longest_value
             ))
@@ -445,14 +446,14 @@ impl<L: Log, R: Rows> Target<L, R> {
         Ok(())
     }
 
-    pub(super) async fn append_versions(&mut self, batch: Batch) -> anyhow::Result<()> {
+    pub(super) async fn append_versions(&mut self, batch: RestoreBatch) -> anyhow::Result<()> {
         self.take_flushed();
         let mut live = self.live(&batch).await?;
         let mut entries = Vec::with_capacity(batch.revisions.len());
         for RevisionChanges { revision, kvs } in batch.revisions {
             let changes = kvs.into_iter().map(|kv| {
                 let is_put = kv.version > 0;
-                let after = is_put.then(|| Live {
+                let after = is_put.then(|| LiveVersion {
                     mod_revision: revision,
                     lease: kv.lease,
                     size: size_of(&kv.value),
@@ -480,7 +481,7 @@ impl<L: Log, R: Rows> Target<L, R> {
     }
 
     /// Returns the current versions of the keys of a batch, as far as there are any.
-    async fn live(&self, batch: &Batch) -> anyhow::Result<HashMap<Bytes, Live>> {
+    async fn live(&self, batch: &RestoreBatch) -> anyhow::Result<HashMap<Bytes, LiveVersion>> {
         let view = self.replica.state().view();
         let (mut live, mut wanted) = (HashMap::new(), Vec::new());
         let mut keys: Vec<&Bytes> = batch
@@ -495,7 +496,7 @@ impl<L: Log, R: Rows> Target<L, R> {
             match view.memtables.get(key, view.revision) {
                 Some((mod_revision, version)) => {
                     if let Some(value) = &version.value {
-                        let found = Live {
+                        let found = LiveVersion {
                             mod_revision,
                             lease: version.lease.0,
                             size: size_of(value),
@@ -507,7 +508,7 @@ impl<L: Log, R: Rows> Target<L, R> {
             }
         }
         for kv in view.get_many_without_values(&wanted).await?.into_iter().flatten() {
-            let found = Live {
+            let found = LiveVersion {
                 mod_revision: kv.mod_revision,
                 lease: kv.lease.0,
                 size: kv.size,
@@ -538,7 +539,7 @@ impl<L: Log, R: Rows> Target<L, R> {
         tokio::select! {
             appended = append => appended?,
             () = full(&self.writer) => bail!("there is no space left for the log"),
-            () = tokio::time::sleep(STALLED) => bail!("the log has accepted nothing for {STALLED:?}"),
+            () = tokio::time::sleep(STALL_TIMEOUT) => bail!("the log has accepted nothing for {STALL_TIMEOUT:?}"),
         }
         // There are no watchers.
         drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
@@ -604,17 +605,19 @@ impl<L: Log, R: Rows> Target<L, R> {
     ) -> anyhow::Result<bool> {
         let state = replica.state().clone();
         loop {
-            match tokio::time::timeout(STALLED, flushed.recv()).await {
+            match tokio::time::timeout(STALL_TIMEOUT, flushed.recv()).await {
                 Ok(Some(flushed)) => {
                     replica.swap_rows(flushed);
                     return Ok(true);
                 }
                 Ok(None) => return Ok(false),
-                Err(_) if state.writing_rows().is_some_and(|since| since >= STALLED) => {
-                    bail!("the rows have accepted nothing for {STALLED:?}: no space left, or storage is unreachable")
+                Err(_) if state.writing_rows().is_some_and(|since| since >= STALL_TIMEOUT) => {
+                    bail!(
+                        "the rows have accepted nothing for {STALL_TIMEOUT:?}: no space left, or storage is unreachable"
+                    )
                 }
                 Err(_) if state.is_flush_refused() => {
-                    bail!(Unfit("the rows refuse a version of the snapshot".to_owned()))
+                    bail!(UnfitSnapshot("the rows refuse a version of the snapshot".to_owned()))
                 }
                 Err(_) => {}
             }
@@ -678,7 +681,7 @@ mod tests {
             if let Err(error) = restored {
                 assert!(format!("{error:#}").contains("no space"), "{error:#}");
                 // The same command continues once space is free.
-                assert!(!error.is::<Unfit>());
+                assert!(!error.is::<UnfitSnapshot>());
                 let restored = resume(&file(20), (log, rows), &RestoreOptions::default())
                     .await
                     .unwrap();

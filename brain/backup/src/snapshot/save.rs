@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::schema::{self, LeaseValue, VersionKey};
-use super::sort::{Entry, Sorter};
+use super::sort::{SortedVersion, VersionSorter};
 use super::spool::{Spool, SpoolFile, to_save_error};
 use super::{SaveError, users};
 use bbolt::Writer;
@@ -25,16 +25,16 @@ use mvcc::lease::{ENDING, StoredLease};
 use mvcc::view::{KeyVersion, View};
 
 /// Bytes that are written to disk at once.
-const BUFFER: usize = 1 << 20;
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// Pages of versions on their way from rows to the disk.
-const PAGES: usize = 2;
+const PAGE_QUEUE_CAPACITY: usize = 2;
 
 /// Versions between two checks for a cancelled request.
-const CHECK_EVERY: u64 = 1_024;
+const VERSIONS_PER_CANCEL_CHECK: u64 = 1_024;
 
 /// The state to save.
-pub struct Contents<S> {
+pub struct SnapshotContents<S> {
     /// The keys.
     pub view: Arc<View<S>>,
     /// The leases as of the view's revision.
@@ -53,7 +53,7 @@ pub struct Contents<S> {
 
 /// A database in a temporary file, which is gone when this is dropped.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// The file, without a checksum.
     pub file: Arc<File>,
     /// Its length in bytes.
@@ -64,14 +64,14 @@ pub struct Saved {
     pub versions: u64,
 }
 
-enum Reading {
+enum VersionPage {
     Page(Vec<KeyVersion>),
     /// All versions were sent.
     End,
 }
 
 /// The part of the contents that the writing thread needs.
-struct Positions {
+struct SnapshotMeta {
     revision: Revision,
     compacted: Revision,
     leases: Vec<StoredLease>,
@@ -82,11 +82,11 @@ struct Positions {
 }
 
 /// Writes the state to a temporary file. Stops early if the future is dropped. Fails if rows cannot be read, or if there is no space.
-pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<Saved, SaveError> {
+pub async fn save<S: Snapshot>(contents: SnapshotContents<S>, spool: &Spool) -> Result<SavedSnapshot, SaveError> {
     // Sorted runs, and the database.
     spool.check(contents.bytes.saturating_mul(2))?;
     let view = contents.view;
-    let positions = Positions {
+    let positions = SnapshotMeta {
         revision: view.revision,
         compacted: view.compacted,
         leases: contents.leases,
@@ -95,7 +95,7 @@ pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<S
         term: contents.term,
         member: contents.member,
     };
-    let (pages, received) = mpsc::channel(PAGES);
+    let (pages, received) = mpsc::channel(PAGE_QUEUE_CAPACITY);
     let cancelled = CancellationToken::new();
     let _cancels = cancelled.clone().drop_guard();
     let spool = spool.clone();
@@ -108,44 +108,44 @@ pub async fn save<S: Snapshot>(contents: Contents<S>, spool: &Spool) -> Result<S
 }
 
 /// Sends all versions of a view, and the end.
-async fn send<S: Snapshot>(view: Arc<View<S>>, pages: mpsc::Sender<Reading>) -> Result<(), SaveError> {
+async fn send<S: Snapshot>(view: Arc<View<S>>, pages: mpsc::Sender<VersionPage>) -> Result<(), SaveError> {
     let mut versions = view.versions(view.revision);
     while let Some(page) = versions.next().await? {
         // The receiver is gone if it failed.
-        if pages.send(Reading::Page(page)).await.is_err() {
+        if pages.send(VersionPage::Page(page)).await.is_err() {
             break;
         }
     }
-    let _failed = pages.send(Reading::End).await;
+    let _failed = pages.send(VersionPage::End).await;
     Ok(())
 }
 
 fn write(
-    positions: Positions,
-    mut received: mpsc::Receiver<Reading>,
+    positions: SnapshotMeta,
+    mut received: mpsc::Receiver<VersionPage>,
     spool: Spool,
     cancelled: &CancellationToken,
-) -> Result<Saved, SaveError> {
-    let mut sorter = Sorter::new(spool.clone());
+) -> Result<SavedSnapshot, SaveError> {
+    let mut sorter = VersionSorter::new(spool.clone());
     loop {
         match received.blocking_recv() {
-            Some(Reading::Page(page)) => {
+            Some(VersionPage::Page(page)) => {
                 for version in page {
                     push(&mut sorter, version).map_err(to_save_error)?;
                 }
             }
-            Some(Reading::End) => break,
+            Some(VersionPage::End) => break,
             None => return Err(SaveError::Cancelled),
         }
     }
     let mut sorted = sorter.finish().map_err(to_save_error)?;
-    let out = BufWriter::with_capacity(BUFFER, spool.file().map_err(to_save_error)?);
+    let out = BufWriter::with_capacity(WRITE_BUFFER_BYTES, spool.file().map_err(to_save_error)?);
     let mut file = Writer::new(out).map_err(to_save_error)?;
     write_cluster(&mut file, &positions.auth).map_err(to_save_error)?;
     file.begin_bucket(schema::KEY).map_err(to_save_error)?;
     let (mut versions, mut newest, mut sub) = (0_u64, 0, 0);
     while let Some(entry) = sorted.next().map_err(to_save_error)? {
-        if versions.is_multiple_of(CHECK_EVERY) && cancelled.is_cancelled() {
+        if versions.is_multiple_of(VERSIONS_PER_CANCEL_CHECK) && cancelled.is_cancelled() {
             return Err(SaveError::Cancelled);
         }
         sub = if entry.revision == newest { sub + 1 } else { 0 };
@@ -167,7 +167,7 @@ fn write(
     write_positions(&mut file, &positions).map_err(to_save_error)?;
     let (out, len) = file.finish().map_err(to_save_error)?;
     let out: SpoolFile = out.into_inner().map_err(|error| to_save_error(error.into_error()))?;
-    Ok(Saved {
+    Ok(SavedSnapshot {
         file: Arc::new(out.file),
         len,
         revision: positions.revision,
@@ -175,7 +175,7 @@ fn write(
     })
 }
 
-fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
+fn push(sorter: &mut VersionSorter, version: KeyVersion) -> std::io::Result<()> {
     let KeyVersion {
         key,
         revision,
@@ -189,7 +189,7 @@ fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
         ..mvccpb::KeyValue::default()
     };
     if put.is_none() || recreated {
-        sorter.push(Entry {
+        sorter.push(SortedVersion {
             revision,
             key: key.clone(),
             is_put: false,
@@ -205,7 +205,7 @@ fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
         lease: meta.lease.0,
         ..tombstone
     };
-    sorter.push(Entry {
+    sorter.push(SortedVersion {
         revision,
         key,
         is_put: true,
@@ -213,18 +213,18 @@ fn push(sorter: &mut Sorter, version: KeyVersion) -> std::io::Result<()> {
     })
 }
 
-type Out = Writer<BufWriter<SpoolFile>>;
+type SnapshotWriter = Writer<BufWriter<SpoolFile>>;
 
 /// Writes the buckets in front of the keys. Alarms are about members.
-fn write_cluster(file: &mut Out, auth: &AuthChange) -> std::io::Result<()> {
+fn write_cluster(file: &mut SnapshotWriter, auth: &AuthChange) -> std::io::Result<()> {
     file.begin_bucket(schema::ALARM)?;
     users::write(file, auth)?;
     file.begin_bucket(schema::CLUSTER)?;
-    file.put(schema::CLUSTER_VERSION, schema::VERSION.as_bytes())
+    file.put(schema::CLUSTER_VERSION, schema::FORMAT_VERSION.as_bytes())
 }
 
 /// Writes the buckets that follow the keys.
-fn write_positions(file: &mut Out, positions: &Positions) -> std::io::Result<()> {
+fn write_positions(file: &mut SnapshotWriter, positions: &SnapshotMeta) -> std::io::Result<()> {
     file.begin_bucket(schema::LEASE)?;
     let mut leases = positions.leases.clone();
     leases.sort_unstable_by_key(|lease| lease.id.0.to_be_bytes());
@@ -249,6 +249,6 @@ fn write_positions(file: &mut Out, positions: &Positions) -> std::io::Result<()>
         file.put(schema::FINISHED_COMPACTION, &compacted)?;
         file.put(schema::SCHEDULED_COMPACTION, &compacted)?;
     }
-    file.put(schema::STORAGE_VERSION, schema::VERSION.as_bytes())?;
+    file.put(schema::STORAGE_VERSION, schema::FORMAT_VERSION.as_bytes())?;
     file.put(schema::TERM, &positions.term.to_be_bytes())
 }

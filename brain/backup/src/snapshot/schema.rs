@@ -47,11 +47,11 @@ pub(super) const SCHEDULED_COMPACTION: &[u8] = b"scheduledCompactRev";
 pub(super) const FINISHED_COMPACTION: &[u8] = b"finishedCompactRev";
 
 /// The version of this format that is written.
-pub(super) const VERSION: &str = "3.6.0";
+pub(super) const FORMAT_VERSION: &str = "3.6.0";
 
-const REVISION: usize = 17;
-const SEPARATOR: u8 = b'_';
-const TOMBSTONE: u8 = b't';
+const REVISION_KEY_BYTES: usize = 17;
+const REVISION_SEPARATOR: u8 = b'_';
+const TOMBSTONE_MARK: u8 = b't';
 
 /// The key of a version in [`KEY`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,15 +66,15 @@ impl VersionKey {
     pub(super) fn encode(self) -> Vec<u8> {
         let mut key = encode_revision(self.revision, self.sub).to_vec();
         if self.is_tombstone {
-            key.push(TOMBSTONE);
+            key.push(TOMBSTONE_MARK);
         }
         key
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, FileError> {
-        let (revision, is_tombstone) = match bytes.split_at_checked(REVISION) {
+        let (revision, is_tombstone) = match bytes.split_at_checked(REVISION_KEY_BYTES) {
             Some((revision, [])) => (revision, false),
-            Some((revision, [TOMBSTONE])) => (revision, true),
+            Some((revision, [TOMBSTONE_MARK])) => (revision, true),
             _ => return Err(content("a key of the bucket \"key\" is not a revision")),
         };
         let (revision, sub) = decode_revision(revision)?;
@@ -87,8 +87,8 @@ impl VersionKey {
 }
 
 /// Encodes a revision as a value of [`META`].
-pub(super) fn encode_revision(revision: Revision, sub: i64) -> [u8; REVISION] {
-    let mut bytes = [SEPARATOR; REVISION];
+pub(super) fn encode_revision(revision: Revision, sub: i64) -> [u8; REVISION_KEY_BYTES] {
+    let mut bytes = [REVISION_SEPARATOR; REVISION_KEY_BYTES];
     bytes[..8].copy_from_slice(&revision.to_be_bytes());
     bytes[9..].copy_from_slice(&sub.to_be_bytes());
     bytes
@@ -96,10 +96,12 @@ pub(super) fn encode_revision(revision: Revision, sub: i64) -> [u8; REVISION] {
 
 /// Decodes a revision.
 pub(super) fn decode_revision(bytes: &[u8]) -> Result<(Revision, i64), FileError> {
-    let bytes: &[u8; REVISION] = bytes.try_into().map_err(|_| content("a revision of another length"))?;
+    let bytes: &[u8; REVISION_KEY_BYTES] = bytes.try_into().map_err(|_| content("a revision of another length"))?;
     let number = |at: usize| bytes[at..].first_chunk().map(|bytes| i64::from_be_bytes(*bytes));
     match (number(0), number(9)) {
-        (Some(revision), Some(sub)) if bytes[8] == SEPARATOR && (0..=MOST).contains(&revision) && sub >= 0 => {
+        (Some(revision), Some(sub))
+            if bytes[8] == REVISION_SEPARATOR && (0..=MAX_REVISION).contains(&revision) && sub >= 0 =>
+        {
             Ok((revision, sub))
         }
         _ => Err(content("a revision is malformed")),
@@ -130,7 +132,7 @@ impl LeaseValue {
 }
 
 /// The largest revision or version of a snapshot: a store continues from there.
-pub(super) const MOST: Revision = Revision::MAX / 2;
+pub(super) const MAX_REVISION: Revision = Revision::MAX / 2;
 
 pub(super) fn content(what: impl Into<String>) -> FileError {
     FileError::Content(what.into())
@@ -147,7 +149,12 @@ mod tests {
             sub,
             is_tombstone,
         };
-        let keys = [key(1, 0, false), key(1, 1, true), key(2, 0, true), key(MOST, 0, false)];
+        let keys = [
+            key(1, 0, false),
+            key(1, 1, true),
+            key(2, 0, true),
+            key(MAX_REVISION, 0, false),
+        ];
         let encoded = keys.map(VersionKey::encode);
         assert!(encoded.is_sorted());
         for (key, encoded) in keys.iter().zip(&encoded) {
@@ -157,7 +164,7 @@ mod tests {
             &b""[..],
             &[b'_'; 16],
             &[0xff; 17],
-            &encode_revision(MOST + 1, 0),
+            &encode_revision(MAX_REVISION + 1, 0),
             &[0; 17],
             &[b'_'; 19],
         ] {

@@ -11,21 +11,22 @@ use super::spool::{Spool, SpoolFile};
 use etcd_types::types::Revision;
 
 /// Bytes of versions that are sorted in memory, and of buffers when runs are merged.
-const MEMORY: usize = 16 << 20;
+const SORT_MEMORY_BYTES: usize = 16 << 20;
 
 /// Memory that a version takes beside its bytes.
-const OVERHEAD: usize = 128;
+const VERSION_OVERHEAD_BYTES: usize = 128;
 
 /// The smallest and the largest buffer of a run.
-const BUFFER: (usize, usize) = (16 << 10, 256 << 10);
+const MIN_RUN_BUFFER_BYTES: usize = 16 << 10;
+const MAX_RUN_BUFFER_BYTES: usize = 256 << 10;
 
 /// Bytes in front of key and value on disk: revision, kind, two lengths.
-const HEADER: usize = 8 + 1 + 4 + 4;
+const VERSION_HEADER_BYTES: usize = 8 + 1 + 4 + 4;
 
 /// A version. The order of its fields is the order of versions in the file: a deletion and the put that recreates its key have the
 /// same revision.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Entry {
+pub(super) struct SortedVersion {
     pub(super) revision: Revision,
     pub(super) key: Bytes,
     pub(super) is_put: bool,
@@ -35,19 +36,19 @@ pub(super) struct Entry {
 
 /// Collects versions.
 #[derive(Debug)]
-pub(super) struct Sorter {
+pub(super) struct VersionSorter {
     spool: Spool,
     memory: usize,
-    entries: Vec<Entry>,
+    entries: Vec<SortedVersion>,
     bytes: usize,
     runs: Vec<(u64, u64)>,
     file: Option<BufWriter<SpoolFile>>,
     written: u64,
 }
 
-impl Sorter {
+impl VersionSorter {
     pub(super) fn new(spool: Spool) -> Self {
-        Self::within(spool, MEMORY)
+        Self::within(spool, SORT_MEMORY_BYTES)
     }
 
     pub(super) fn within(spool: Spool, memory: usize) -> Self {
@@ -62,8 +63,8 @@ impl Sorter {
         }
     }
 
-    pub(super) fn push(&mut self, entry: Entry) -> io::Result<()> {
-        self.bytes += entry.key.len() + entry.value.len() + OVERHEAD;
+    pub(super) fn push(&mut self, entry: SortedVersion) -> io::Result<()> {
+        self.bytes += entry.key.len() + entry.value.len() + VERSION_OVERHEAD_BYTES;
         self.entries.push(entry);
         if self.bytes >= self.memory {
             self.spill()?;
@@ -76,7 +77,7 @@ impl Sorter {
         self.entries.sort_unstable();
         let out = match &mut self.file {
             Some(file) => file,
-            none => none.insert(BufWriter::with_capacity(BUFFER.1, self.spool.file()?)),
+            none => none.insert(BufWriter::with_capacity(MAX_RUN_BUFFER_BYTES, self.spool.file()?)),
         };
         let from = self.written;
         for entry in self.entries.drain(..) {
@@ -87,7 +88,7 @@ impl Sorter {
             out.write_all(&len(&entry.value)?.to_be_bytes())?;
             out.write_all(&entry.key)?;
             out.write_all(&entry.value)?;
-            self.written += (HEADER + entry.key.len() + entry.value.len()) as u64;
+            self.written += (VERSION_HEADER_BYTES + entry.key.len() + entry.value.len()) as u64;
         }
         self.runs.push((from, self.written));
         self.bytes = 0;
@@ -95,21 +96,21 @@ impl Sorter {
     }
 
     /// Returns all versions in order.
-    pub(super) fn finish(mut self) -> io::Result<Sorted> {
+    pub(super) fn finish(mut self) -> io::Result<SortedVersions> {
         if self.file.is_none() {
             self.entries.sort_unstable();
-            return Ok(Sorted::Memory(self.entries.into()));
+            return Ok(SortedVersions::Memory(self.entries.into()));
         }
         if !self.entries.is_empty() {
             self.spill()?;
         }
         let file = self.file.take().ok_or_else(|| io::Error::other("there is no file"))?;
         let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        let buffer = (self.memory / self.runs.len().max(1)).clamp(BUFFER.0, BUFFER.1);
+        let buffer = (self.memory / self.runs.len().max(1)).clamp(MIN_RUN_BUFFER_BYTES, MAX_RUN_BUFFER_BYTES);
         let mut runs = Vec::with_capacity(self.runs.len());
         let mut heads = BinaryHeap::with_capacity(self.runs.len());
         for (index, (from, to)) in self.runs.into_iter().enumerate() {
-            let mut run = Run {
+            let mut run = SortedRun {
                 buffer: Bytes::new(),
                 most: buffer,
                 from,
@@ -120,49 +121,49 @@ impl Sorter {
             }
             runs.push(run);
         }
-        Ok(Sorted::Disk { file, runs, heads })
+        Ok(SortedVersions::Disk { file, runs, heads })
     }
 }
 
 /// Versions in order.
 #[derive(Debug)]
-pub(super) enum Sorted {
-    Memory(VecDeque<Entry>),
+pub(super) enum SortedVersions {
+    Memory(VecDeque<SortedVersion>),
     Disk {
         file: SpoolFile,
-        runs: Vec<Run>,
-        heads: BinaryHeap<Reverse<(Head, usize)>>,
+        runs: Vec<SortedRun>,
+        heads: BinaryHeap<Reverse<(RunHead, usize)>>,
     },
 }
 
 /// The next version of a run, in the order of versions.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Head {
+pub(super) struct RunHead {
     revision: Revision,
     key: Bytes,
     is_put: bool,
-    value: Value,
+    value: HeadValue,
 }
 
-/// The value of a [`Head`]: there are as many heads as runs, and values may be long.
+/// The value of a [`RunHead`]: there are as many heads as runs, and values may be long.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Value {
+enum HeadValue {
     Read(Bytes),
     /// The position of the value in the file, and its length.
     At(u64, usize),
 }
 
-impl Head {
-    fn into_entry(self, file: &SpoolFile) -> io::Result<Entry> {
+impl RunHead {
+    fn into_entry(self, file: &SpoolFile) -> io::Result<SortedVersion> {
         let value = match self.value {
-            Value::Read(value) => value,
-            Value::At(from, len) => {
+            HeadValue::Read(value) => value,
+            HeadValue::At(from, len) => {
                 let mut value = vec![0; len];
                 file.file.read_exact_at(&mut value, from)?;
                 value.into()
             }
         };
-        Ok(Entry {
+        Ok(SortedVersion {
             revision: self.revision,
             key: self.key,
             is_put: self.is_put,
@@ -171,11 +172,11 @@ impl Head {
     }
 }
 
-impl Sorted {
-    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+impl SortedVersions {
+    pub(super) fn next(&mut self) -> io::Result<Option<SortedVersion>> {
         match self {
-            Sorted::Memory(entries) => Ok(entries.pop_front()),
-            Sorted::Disk { file, runs, heads } => {
+            SortedVersions::Memory(entries) => Ok(entries.pop_front()),
+            SortedVersions::Disk { file, runs, heads } => {
                 let Some(Reverse((head, index))) = heads.pop() else {
                     return Ok(None);
                 };
@@ -192,7 +193,7 @@ impl Sorted {
 
 /// A sorted part of the file.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SortedRun {
     buffer: Bytes,
     most: usize,
     /// Not read yet.
@@ -200,24 +201,24 @@ pub(super) struct Run {
     to: u64,
 }
 
-impl Run {
-    fn next(&mut self, file: &SpoolFile) -> io::Result<Option<Head>> {
+impl SortedRun {
+    fn next(&mut self, file: &SpoolFile) -> io::Result<Option<RunHead>> {
         if self.buffer.is_empty() && self.from == self.to {
             return Ok(None);
         }
-        self.fill(file, HEADER)?;
+        self.fill(file, VERSION_HEADER_BYTES)?;
         let (revision, kind) = (self.buffer.get_i64(), self.buffer.get_u8());
         let (key, value) = (self.buffer.get_u32() as usize, self.buffer.get_u32() as usize);
         let is_short = key + value <= self.most;
         self.fill(file, if is_short { key + value } else { key })?;
         // The buffer is not to be held as long as the head.
         let copied = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
-        Ok(Some(Head {
+        Ok(Some(RunHead {
             revision,
             key: copied(self.buffer.split_to(key)),
             is_put: kind == 1,
             value: if is_short {
-                Value::Read(copied(self.buffer.split_to(value)))
+                HeadValue::Read(copied(self.buffer.split_to(value)))
             } else {
                 self.skip(value)
             },
@@ -225,12 +226,12 @@ impl Run {
     }
 
     /// Continues after a value without reading it.
-    fn skip(&mut self, len: usize) -> Value {
+    fn skip(&mut self, len: usize) -> HeadValue {
         let at = self.from - self.buffer.len() as u64;
         let buffered = len.min(self.buffer.len());
         self.buffer.advance(buffered);
         self.from += (len - buffered) as u64;
-        Value::At(at, len)
+        HeadValue::At(at, len)
     }
 
     /// Makes at least `len` bytes available.
@@ -262,10 +263,10 @@ mod tests {
     fn versions_are_sorted_in_memory_and_on_disk() {
         let dir = tempfile::tempdir().unwrap();
         for memory in [usize::MAX, 4_000, 1] {
-            let mut sorter = Sorter::within(Spool::new(dir.path()), memory);
+            let mut sorter = VersionSorter::within(Spool::new(dir.path()), memory);
             for n in 0..500_i64 {
                 let (revision, is_put) = (n * 7 % 101, n % 3 > 0);
-                let entry = Entry {
+                let entry = SortedVersion {
                     revision,
                     key: format!("key-{n:03}").into(),
                     is_put,
@@ -290,9 +291,9 @@ mod tests {
         const LONG: usize = 100_000;
         const MEMORY: usize = 4 * LONG;
         let dir = tempfile::tempdir().unwrap();
-        let mut sorter = Sorter::within(Spool::new(dir.path()), MEMORY);
+        let mut sorter = VersionSorter::within(Spool::new(dir.path()), MEMORY);
         for n in 0..400_u16 {
-            let entry = Entry {
+            let entry = SortedVersion {
                 revision: i64::from(n * 7 % 401),
                 key: "key".into(),
                 is_put: true,
@@ -303,16 +304,16 @@ mod tests {
         let mut sorted = sorter.finish().unwrap();
         let mut seen = Vec::new();
         loop {
-            let Sorted::Disk { runs, heads, .. } = &sorted else {
+            let SortedVersions::Disk { runs, heads, .. } = &sorted else {
                 panic!("it fits into memory");
             };
-            let value = |head: &Head| match &head.value {
-                Value::Read(value) => value.len(),
-                Value::At(..) => 0,
+            let value = |head: &RunHead| match &head.value {
+                HeadValue::Read(value) => value.len(),
+                HeadValue::At(..) => 0,
             };
             let held: usize = heads.iter().map(|Reverse((head, _))| value(head)).sum();
             let buffered: usize = runs.iter().map(|run| run.buffer.len()).sum();
-            assert!(held + buffered <= 100 * BUFFER.0 * 2, "{held} and {buffered} bytes");
+            assert!(held + buffered <= 100 * MIN_RUN_BUFFER_BYTES * 2, "{held} and {buffered} bytes");
             let Some(entry) = sorted.next().unwrap() else { break };
             let number = u16::from_be_bytes([entry.value[0], entry.value[1]]);
             assert_eq!(entry.value, number.to_be_bytes().repeat(LONG / 2));

@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::SaveError;
 
-/// The bytes of the medium that snapshots leave free for other uses: the minimum, the maximum, and the divisor of the medium's size. It is
-/// more than a store in the same directory needs to continue.
-const RESERVE: (u64, u64, u64) = (96 << 20, 320 << 20, 16);
+/// The bytes of the medium that snapshots leave free for other uses, at least and at most. It is more than a store in the same
+/// directory needs to continue.
+const MIN_RESERVE_BYTES: u64 = 96 << 20;
+const MAX_RESERVE_BYTES: u64 = 320 << 20;
+
+/// The part of the medium that is left free within these limits, as a divisor.
+const RESERVE_DIVISOR: u64 = 16;
 
 /// Bytes after which the free space is looked at again.
-const CHECK_EVERY: u64 = 8 << 20;
+const BYTES_PER_SPACE_CHECK: u64 = 8 << 20;
 
 /// The directory of temporary files.
 #[derive(Debug, Clone)]
@@ -87,7 +91,7 @@ impl Spool {
 
 /// The reserve of a medium of `size` bytes.
 fn reserve_of(size: u64) -> u64 {
-    (size / RESERVE.2).clamp(RESERVE.0, RESERVE.1)
+    (size / RESERVE_DIVISOR).clamp(MIN_RESERVE_BYTES, MAX_RESERVE_BYTES)
 }
 
 /// A temporary file that stops before the medium is full.
@@ -108,9 +112,9 @@ impl SpoolFile {
 
 impl Write for SpoolFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.unchecked >= CHECK_EVERY {
+        if self.unchecked >= BYTES_PER_SPACE_CHECK {
             self.unchecked = 0;
-            let checked = self.spool.check(CHECK_EVERY);
+            let checked = self.spool.check(BYTES_PER_SPACE_CHECK);
             checked.map_err(|error| io::Error::new(io::ErrorKind::StorageFull, error.to_string()))?;
         }
         let written = self.file.write(bytes)?;

@@ -13,7 +13,7 @@ use etcd_types::pb::authpb;
 use mvcc::auth::{AuthChange, Permission, Role, RoleChange, User, UserChange};
 
 /// Bytes of all users, and of all roles: they are read into memory together.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_USERS_BYTES: usize = 64 << 20;
 
 /// The value of a user.
 #[derive(Clone, PartialEq, Message)]
@@ -118,7 +118,7 @@ pub(super) fn read(database: &Reader<'_, File>) -> anyhow::Result<Option<AuthCha
     let malformed = |_| content("the revision of users and roles is malformed");
     // A change is what makes the first revision the second.
     auth.revision = revision.transpose().map_err(malformed)?.unwrap_or(0).max(2);
-    if auth.revision > schema::MOST.unsigned_abs() {
+    if auth.revision > schema::MAX_REVISION.unsigned_abs() {
         return Err(content("the revision of users and roles is too large").into());
     }
     Ok(Some(auth).filter(|auth| auth.enabled || !auth.users.is_empty() || !auth.roles.is_empty()))
@@ -131,8 +131,8 @@ fn pairs(database: &Reader<'_, File>, bucket: &[u8]) -> anyhow::Result<Vec<(Byte
     let (mut all, mut bytes) = (Vec::new(), 0);
     while let Some((key, value)) = pairs.next()? {
         bytes += key.len() + value.len();
-        if bytes > MOST_BYTES {
-            return Err(content(format!("users or roles of more than {MOST_BYTES} bytes")).into());
+        if bytes > MAX_USERS_BYTES {
+            return Err(content(format!("users or roles of more than {MAX_USERS_BYTES} bytes")).into());
         }
         // A slice of it would keep all of its page.
         all.push((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)));

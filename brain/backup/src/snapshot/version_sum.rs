@@ -4,7 +4,7 @@ use etcd_types::types::Revision;
 
 /// A version as the checksum takes it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Summed<'a> {
+pub(crate) struct SummedVersion<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) revision: Revision,
     /// Create revision, version, lease and value; `None` for a deletion.
@@ -13,13 +13,13 @@ pub(crate) struct Summed<'a> {
 
 /// The checksum, and the number of versions in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Checksum {
+pub(crate) struct VersionChecksum {
     pub(crate) versions: u64,
     pub(crate) sum: u128,
 }
 
-impl Checksum {
-    pub(crate) fn add(&mut self, version: &Summed<'_>) {
+impl VersionChecksum {
+    pub(crate) fn add(&mut self, version: &SummedVersion<'_>) {
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
         let mut field = |bytes: &[u8]| {
             hasher.update(&bytes.len().to_be_bytes());

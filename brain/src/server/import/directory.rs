@@ -9,7 +9,7 @@ use crate::data_dir::{self, Identity, Importing, Restoring};
 use crate::flags::Config;
 use crate::server::embedded;
 use crate::server::snapshot::check_space;
-use backup::import::{Collected, Copied, Orders, Source, collecting, copy};
+use backup::import::{Backlog, CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use engine::log::{Log as _, LogId};
 use engine_local::files::FileLog;
@@ -22,7 +22,7 @@ struct Opened {
     importing: Importing,
     engine: (FileLog, FjallRows),
     /// The events of the source from the time when the store was made.
-    collected: Option<Collected>,
+    collected: Option<Backlog>,
 }
 
 /// Copies into the data directory, or continues a copy, and makes it a directory that a server can start on.
@@ -30,8 +30,8 @@ pub(super) async fn copy_into(
     config: &Config,
     source: &mut Source,
     is_new: bool,
-    orders: Orders,
-) -> anyhow::Result<Copied> {
+    orders: FinishCondition,
+) -> anyhow::Result<CopySummary> {
     let resumed = if is_new {
         None
     } else {

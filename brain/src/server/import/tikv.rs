@@ -10,7 +10,7 @@ use crate::server::claim::{Claim, IMPORTER};
 use crate::server::run::Lifecycle;
 use crate::server::tikv::{ONE_ATTEMPT, connection};
 use crate::server::wipe::wipe;
-use backup::import::{Copied, Orders, Source, collecting, copy};
+use backup::import::{CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use cluster::prefix_owner;
 use cluster::prefix_owner::OWNER;
@@ -43,8 +43,8 @@ pub(super) async fn copy_into(
     token: &str,
     source: &mut Source,
     is_new: bool,
-    orders: Orders,
-) -> anyhow::Result<Copied> {
+    orders: FinishCondition,
+) -> anyhow::Result<CopySummary> {
     let claim = Claim::new(tikv.register(IMPORTER));
     let copied = tokio::select! {
         biased;
@@ -60,8 +60,8 @@ async fn copy_alone(
     token: &str,
     source: &mut Source,
     (is_new, claim): (bool, &Claim<TikvRegister>),
-    orders: Orders,
-) -> anyhow::Result<Copied> {
+    orders: FinishCondition,
+) -> anyhow::Result<CopySummary> {
     let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
     let stored = register.get().await.context("read the source of the copy")?;
     let is_empty = tikv.is_empty().await?;
