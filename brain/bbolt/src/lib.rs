@@ -8,7 +8,7 @@
 //! tree. [`Reader`] takes nothing in a file for granted: numbers of pages, lengths and the order of keys are checked, no page is read
 //! twice, and elements of a page share no bytes, so that a damaged or hostile file has no more content than bytes, or ends in an [`Error`].
 
-pub use self::reader::{Entries, ReadAt, Reader, Visited};
+pub use self::reader::{BucketEntries, ReadAt, Reader, VisitedPart};
 pub use self::writer::Writer;
 
 mod page;

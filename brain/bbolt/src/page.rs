@@ -1,23 +1,23 @@
 //! The parts that pages are made of. Numbers are little-endian, as on every machine that etcd supports.
 
 /// Bytes of a page's header.
-pub(super) const HEADER: usize = 16;
+pub(super) const PAGE_HEADER_BYTES: usize = 16;
 /// Bytes of an element of a leaf or branch page, in addition to its key and value.
-pub(super) const ELEMENT: usize = 16;
+pub(super) const ELEMENT_BYTES: usize = 16;
 /// Bytes of a meta page after its header.
-pub(super) const META: usize = 64;
+pub(super) const META_BYTES: usize = 64;
 /// Bytes of a bucket's header, which is the value of its name.
-pub(super) const BUCKET: usize = 16;
+pub(super) const BUCKET_HEADER_BYTES: usize = 16;
 
 /// A branch page.
-pub(super) const BRANCH: u16 = 0x01;
+pub(super) const BRANCH_PAGE_FLAG: u16 = 0x01;
 /// A leaf page.
-pub(super) const LEAF: u16 = 0x02;
+pub(super) const LEAF_PAGE_FLAG: u16 = 0x02;
 /// A meta page.
-pub(super) const META_PAGE: u16 = 0x04;
+pub(super) const META_PAGE_FLAG: u16 = 0x04;
 
 /// The element of a leaf is a bucket.
-pub(super) const IS_BUCKET: u32 = 0x01;
+pub(super) const BUCKET_LEAF_FLAG: u32 = 0x01;
 
 /// The number in place of a page of free pages: readers find these themselves.
 const NO_FREELIST: u64 = u64::MAX;
@@ -27,7 +27,7 @@ const VERSION: u32 = 2;
 
 /// The header of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct PageHeader {
     pub(super) id: u64,
     pub(super) flags: u16,
     pub(super) count: u16,
@@ -35,9 +35,9 @@ pub(super) struct Header {
     pub(super) overflow: u32,
 }
 
-impl Header {
-    pub(super) fn encode(self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
+impl PageHeader {
+    pub(super) fn encode(self) -> [u8; PAGE_HEADER_BYTES] {
+        let mut bytes = [0; PAGE_HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.id.to_le_bytes());
         bytes[8..10].copy_from_slice(&self.flags.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.count.to_le_bytes());
@@ -47,7 +47,7 @@ impl Header {
 
     /// Decodes the header at the front of a page; `None` if that is too short.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; HEADER] = bytes.first_chunk()?;
+        let bytes: &[u8; PAGE_HEADER_BYTES] = bytes.first_chunk()?;
         Some(Self {
             id: u64_at(bytes, 0)?,
             flags: u16::from_le_bytes([bytes[8], bytes[9]]),
@@ -59,7 +59,7 @@ impl Header {
 
 /// The content of a meta page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Meta {
+pub(super) struct MetaPage {
     pub(super) page_size: u32,
     /// The page of the root bucket.
     pub(super) root: u64,
@@ -68,9 +68,9 @@ pub(super) struct Meta {
     pub(super) txid: u64,
 }
 
-impl Meta {
-    pub(super) fn encode(self) -> [u8; META] {
-        let mut bytes = [0; META];
+impl MetaPage {
+    pub(super) fn encode(self) -> [u8; META_BYTES] {
+        let mut bytes = [0; META_BYTES];
         let (sequence, flags) = (0_u64, 0_u32);
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -88,7 +88,7 @@ impl Meta {
 
     /// Decodes the part of a meta page after its header; `None` if it is no meta page, has another version, or does not match its checksum.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; META] = bytes.first_chunk()?;
+        let bytes: &[u8; META_BYTES] = bytes.first_chunk()?;
         let is_ours = u32_at(bytes, 0)? == MAGIC && u32_at(bytes, 4)? == VERSION;
         if !is_ours || u64_at(bytes, 56)? != fnv1a(&bytes[..56]) {
             return None;

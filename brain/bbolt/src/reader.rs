@@ -7,17 +7,20 @@ use std::os::unix::fs::FileExt as _;
 use bytes::Bytes;
 
 use super::Error;
-use super::page::{BRANCH, BUCKET, ELEMENT, HEADER, Header, IS_BUCKET, LEAF, META, Meta, u32_at, u64_at};
+use super::page::{
+    BRANCH_PAGE_FLAG, BUCKET_HEADER_BYTES, BUCKET_LEAF_FLAG, ELEMENT_BYTES, LEAF_PAGE_FLAG, META_BYTES, MetaPage,
+    PAGE_HEADER_BYTES, PageHeader, u32_at, u64_at,
+};
 
 /// Page sizes that are looked for. Bbolt takes that of the machine.
-const PAGE_SIZES: std::ops::RangeInclusive<u32> = 9..=16;
+const PAGE_SIZE_BITS: std::ops::RangeInclusive<u32> = 9..=16;
 
 /// The longest page that is held in memory with its overflow. Of a longer one only the elements are, and keys and values are read one by
 /// one.
-const HELD: u64 = 1 << 20;
+const MAX_HELD_PAGE_BYTES: u64 = 1 << 20;
 
 /// The longest key with its value. No storage takes a longer one.
-const MAX_PAIR: usize = 257 << 20;
+const MAX_PAIR_BYTES: usize = 257 << 20;
 
 /// The most levels of a tree.
 const MAX_DEPTH: usize = 32;
@@ -47,7 +50,7 @@ impl ReadAt for [u8] {
 #[derive(Debug)]
 pub struct Reader<'a, F: ?Sized> {
     file: &'a F,
-    meta: Meta,
+    meta: MetaPage,
 }
 
 /// A page with its overflow.
@@ -66,7 +69,7 @@ struct Page {
 
 /// A part of a database.
 #[derive(Debug)]
-pub enum Visited<'b> {
+pub enum VisitedPart<'b> {
     /// The bucket of this name, whose pairs follow.
     Bucket(&'b Bytes),
     /// A key and its value in a bucket.
@@ -82,7 +85,7 @@ pub enum Visited<'b> {
 
 /// The root of a bucket.
 #[derive(Debug, Clone)]
-enum Root {
+enum BucketRoot {
     Page(u64),
     /// The page of a small bucket, which is stored after the bucket's header.
     Inline(Bytes),
@@ -116,14 +119,14 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
 
     /// Visits all buckets and their pairs, both in ascending order. No page is read twice. Fails if the file cannot be read or is damaged,
     /// and if `visit` fails.
-    pub fn visit<E: From<Error>>(&self, mut visit: impl FnMut(Visited<'_>) -> Result<(), E>) -> Result<(), E> {
-        let mut buckets = Entries::new(self, Root::Page(self.meta.root))?;
+    pub fn visit<E: From<Error>>(&self, mut visit: impl FnMut(VisitedPart<'_>) -> Result<(), E>) -> Result<(), E> {
+        let mut buckets = BucketEntries::new(self, BucketRoot::Page(self.meta.root))?;
         while let Some((name, root)) = buckets.next_bucket()? {
-            visit(Visited::Bucket(&name))?;
-            let mut pairs = Entries::beside(self, root, std::mem::take(&mut buckets.seen))?;
+            visit(VisitedPart::Bucket(&name))?;
+            let mut pairs = BucketEntries::beside(self, root, std::mem::take(&mut buckets.seen))?;
             while let Some((key, value)) = pairs.next()? {
                 let bucket = &name;
-                visit(Visited::Pair { bucket, key, value })?;
+                visit(VisitedPart::Pair { bucket, key, value })?;
             }
             buckets.seen = pairs.seen;
         }
@@ -131,11 +134,11 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
     }
 
     /// Returns the pairs of a bucket; `None` if there is no such bucket. Fails if the file cannot be read or is damaged.
-    pub fn bucket(&self, wanted: &[u8]) -> Result<Option<Entries<'_, F>>, Error> {
-        let mut buckets = Entries::new(self, Root::Page(self.meta.root))?;
+    pub fn bucket(&self, wanted: &[u8]) -> Result<Option<BucketEntries<'_, F>>, Error> {
+        let mut buckets = BucketEntries::new(self, BucketRoot::Page(self.meta.root))?;
         while let Some((name, root)) = buckets.next_bucket()? {
             if name == wanted {
-                return Entries::beside(self, root, buckets.seen).map(Some);
+                return BucketEntries::beside(self, root, buckets.seen).map(Some);
             }
         }
         Ok(None)
@@ -159,9 +162,9 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
         if number < 2 || number >= self.meta.high_water {
             return Err(damaged(format!("page {number} is outside of the file")));
         }
-        let mut header = [0; HEADER];
+        let mut header = [0; PAGE_HEADER_BYTES];
         self.file.read_at(&mut header, number * size)?;
-        let header = Header::decode(&header).ok_or_else(|| damaged("a page without a header"))?;
+        let header = PageHeader::decode(&header).ok_or_else(|| damaged("a page without a header"))?;
         if header.id != number {
             return Err(damaged(format!(
                 "page {number} has the number {} in its header",
@@ -173,8 +176,12 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
             return Err(damaged(format!("page {number} continues after the end of the file")));
         }
         let (at, len) = (number * size, pages * size);
-        let elements = (HEADER + usize::from(header.count) * ELEMENT) as u64;
-        let held = if len <= HELD { len } else { elements.min(len) };
+        let elements = (PAGE_HEADER_BYTES + usize::from(header.count) * ELEMENT_BYTES) as u64;
+        let held = if len <= MAX_HELD_PAGE_BYTES {
+            len
+        } else {
+            elements.min(len)
+        };
         let too_large = |_| damaged("a page is too large");
         let mut bytes = vec![0; usize::try_from(held).map_err(too_large)?];
         self.file.read_at(&mut bytes, at)?;
@@ -194,17 +201,18 @@ impl<'a, F: ReadAt + ?Sized> Reader<'a, F> {
 }
 
 /// Returns the meta page that counts, whatever the page size is.
-fn newest_meta<F: ReadAt + ?Sized>(file: &F, len: u64) -> Result<Option<Meta>, Error> {
-    let read = |offset: u64| -> Result<Option<Meta>, Error> {
-        let mut bytes = [0; HEADER + META];
+fn newest_meta<F: ReadAt + ?Sized>(file: &F, len: u64) -> Result<Option<MetaPage>, Error> {
+    let read = |offset: u64| -> Result<Option<MetaPage>, Error> {
+        let mut bytes = [0; PAGE_HEADER_BYTES + META_BYTES];
         if offset + bytes.len() as u64 > len {
             return Ok(None);
         }
         file.read_at(&mut bytes, offset)?;
-        Ok(Meta::decode(&bytes[HEADER..]).filter(|meta| PAGE_SIZES.clone().any(|bits| meta.page_size == 1 << bits)))
+        Ok(MetaPage::decode(&bytes[PAGE_HEADER_BYTES..])
+            .filter(|meta| PAGE_SIZE_BITS.clone().any(|bits| meta.page_size == 1 << bits)))
     };
     let mut newest = read(0)?;
-    for bits in PAGE_SIZES {
+    for bits in PAGE_SIZE_BITS {
         let second = read(1 << bits)?.filter(|meta| meta.page_size == 1 << bits);
         if let Some(second) = second
             && newest.is_none_or(|first| first.page_size == second.page_size && first.txid < second.txid)
@@ -218,14 +226,14 @@ fn newest_meta<F: ReadAt + ?Sized>(file: &F, len: u64) -> Result<Option<Meta>, E
 impl Page {
     /// Creates a page of `len` bytes at offset `at`; `bytes` are those in memory.
     fn new(number: u64, bytes: Bytes, (at, len): (u64, usize)) -> Result<Self, Error> {
-        let header = Header::decode(&bytes).ok_or_else(|| damaged("a page without a header"))?;
+        let header = PageHeader::decode(&bytes).ok_or_else(|| damaged("a page without a header"))?;
         let is_leaf = match header.flags {
-            LEAF => true,
-            BRANCH => false,
+            LEAF_PAGE_FLAG => true,
+            BRANCH_PAGE_FLAG => false,
             flags => return Err(damaged(format!("page {number} is of an unknown kind, {flags:#x}"))),
         };
         let count = usize::from(header.count);
-        if HEADER + count * ELEMENT > bytes.len() {
+        if PAGE_HEADER_BYTES + count * ELEMENT_BYTES > bytes.len() {
             return Err(damaged(format!("page {number} has more elements than space")));
         }
         let page = Self {
@@ -242,7 +250,7 @@ impl Page {
 
     /// Checks that keys and values are as long together as the page has room for: then a file has no more content than bytes.
     fn check_lengths(&self) -> Result<(), Error> {
-        let mut room = self.len - HEADER - self.count * ELEMENT;
+        let mut room = self.len - PAGE_HEADER_BYTES - self.count * ELEMENT_BYTES;
         for index in 0..self.count {
             let len = match self.is_leaf {
                 true => {
@@ -254,7 +262,7 @@ impl Page {
                     key as usize
                 }
             };
-            if len > MAX_PAIR {
+            if len > MAX_PAIR_BYTES {
                 let what = format!(
                     "page {} has a key and a value of {len} bytes, more than any storage takes",
                     self.number
@@ -270,8 +278,11 @@ impl Page {
 
     /// Returns where `len` bytes at `position` from the element `index` on are.
     fn place(&self, index: usize, position: u32, len: u32) -> Result<(usize, usize), Error> {
-        let (from, len) = (HEADER + index * ELEMENT + position as usize, len as usize);
-        if from + len > self.len || from < HEADER + self.count * ELEMENT {
+        let (from, len) = (
+            PAGE_HEADER_BYTES + index * ELEMENT_BYTES + position as usize,
+            len as usize,
+        );
+        if from + len > self.len || from < PAGE_HEADER_BYTES + self.count * ELEMENT_BYTES {
             return Err(damaged(format!("an element of page {} is outside of it", self.number)));
         }
         Ok((from, len))
@@ -280,7 +291,7 @@ impl Page {
     fn numbers<const N: usize>(&self, index: usize) -> Result<[u32; N], Error> {
         let mut numbers = [0; N];
         for (at, number) in numbers.iter_mut().enumerate() {
-            let found = u32_at(&self.bytes, HEADER + index * ELEMENT + at * 4);
+            let found = u32_at(&self.bytes, PAGE_HEADER_BYTES + index * ELEMENT_BYTES + at * 4);
             *number = found.ok_or_else(|| damaged("a page is truncated"))?;
         }
         Ok(numbers)
@@ -299,7 +310,7 @@ impl Page {
     /// Returns the place of the key of an element, and its page.
     fn branch_element(&self, index: usize) -> Result<((usize, usize), u64), Error> {
         let [position, key_len] = self.numbers(index)?;
-        let child = u64_at(&self.bytes, HEADER + index * ELEMENT + 8);
+        let child = u64_at(&self.bytes, PAGE_HEADER_BYTES + index * ELEMENT_BYTES + 8);
         let child = child.ok_or_else(|| damaged("a page is truncated"))?;
         Ok((self.place(index, position, key_len)?, child))
     }
@@ -314,7 +325,7 @@ struct LeafElement {
 
 /// The pairs of a bucket in ascending order of keys.
 #[derive(Debug)]
-pub struct Entries<'a, F: ?Sized> {
+pub struct BucketEntries<'a, F: ?Sized> {
     reader: &'a Reader<'a, F>,
     /// The way from the root to the current element: pages, and the next element of each.
     way: Vec<(Page, usize)>,
@@ -323,14 +334,14 @@ pub struct Entries<'a, F: ?Sized> {
     seen: Vec<u64>,
 }
 
-impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
-    fn new(reader: &'a Reader<'a, F>, root: Root) -> Result<Self, Error> {
+impl<'a, F: ReadAt + ?Sized> BucketEntries<'a, F> {
+    fn new(reader: &'a Reader<'a, F>, root: BucketRoot) -> Result<Self, Error> {
         let words = usize::try_from(reader.meta.high_water / 64 + 1).map_err(|_| damaged("it has too many pages"))?;
         Self::beside(reader, root, vec![0; words])
     }
 
     /// Entries that reach none of the pages that are seen already.
-    fn beside(reader: &'a Reader<'a, F>, root: Root, seen: Vec<u64>) -> Result<Self, Error> {
+    fn beside(reader: &'a Reader<'a, F>, root: BucketRoot, seen: Vec<u64>) -> Result<Self, Error> {
         let mut entries = Self {
             reader,
             way: Vec::new(),
@@ -338,8 +349,8 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
             seen,
         };
         match root {
-            Root::Page(number) => entries.enter(number)?,
-            Root::Inline(bytes) => {
+            BucketRoot::Page(number) => entries.enter(number)?,
+            BucketRoot::Inline(bytes) => {
                 let len = bytes.len();
                 entries.way.push((Page::new(0, bytes, (0, len))?, 0));
             }
@@ -348,17 +359,17 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
     }
 
     /// Returns the name and the root of the next bucket; `None` at the end.
-    fn next_bucket(&mut self) -> Result<Option<(Bytes, Root)>, Error> {
+    fn next_bucket(&mut self) -> Result<Option<(Bytes, BucketRoot)>, Error> {
         let Some((flags, name, header)) = self.next_element()? else {
             return Ok(None);
         };
-        if flags & IS_BUCKET == 0 {
+        if flags & BUCKET_LEAF_FLAG == 0 {
             return Err(damaged("a pair outside of buckets"));
         }
-        let root = u64_at(&header, 0).filter(|_| header.len() >= BUCKET);
+        let root = u64_at(&header, 0).filter(|_| header.len() >= BUCKET_HEADER_BYTES);
         let root = match root.ok_or_else(|| damaged("a bucket without a header"))? {
-            0 => Root::Inline(header.slice(BUCKET..)),
-            page => Root::Page(page),
+            0 => BucketRoot::Inline(header.slice(BUCKET_HEADER_BYTES..)),
+            page => BucketRoot::Page(page),
         };
         Ok(Some((name, root)))
     }
@@ -367,7 +378,7 @@ impl<'a, F: ReadAt + ?Sized> Entries<'a, F> {
     #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> Result<Option<(Bytes, Bytes)>, Error> {
         match self.next_element()? {
-            Some((flags, ..)) if flags & IS_BUCKET != 0 => {
+            Some((flags, ..)) if flags & BUCKET_LEAF_FLAG != 0 => {
                 Err(damaged("a bucket within a bucket, which etcd does not use"))
             }
             Some((_, key, value)) => Ok(Some((key, value))),

@@ -1,7 +1,7 @@
 use std::io::Cursor;
 
-use super::page::{Header, IS_BUCKET, LEAF, META_PAGE, Meta};
-use super::{Error, ReadAt, Reader, Visited, Writer};
+use super::page::{BUCKET_LEAF_FLAG, LEAF_PAGE_FLAG, META_PAGE_FLAG, MetaPage, PageHeader};
+use super::{Error, ReadAt, Reader, VisitedPart, Writer};
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -24,8 +24,8 @@ fn read(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Pairs)>, Error> {
     let mut buckets: Vec<(Vec<u8>, Pairs)> = Vec::new();
     reader.visit(|visited| {
         match visited {
-            Visited::Bucket(name) => buckets.push((name.to_vec(), Vec::new())),
-            Visited::Pair { key, value, .. } => buckets.last_mut().unwrap().1.push((key.to_vec(), value.to_vec())),
+            VisitedPart::Bucket(name) => buckets.push((name.to_vec(), Vec::new())),
+            VisitedPart::Pair { key, value, .. } => buckets.last_mut().unwrap().1.push((key.to_vec(), value.to_vec())),
         }
         Ok::<(), Error>(())
     })?;
@@ -219,7 +219,7 @@ fn visit_of_many_buckets_reads_each_page_once() {
     let reader = Reader::open(&file, len as u64).unwrap();
     let mut found = 0;
     let counted: Result<(), Error> = reader.visit(|visited| {
-        found += usize::from(matches!(visited, Visited::Bucket(_)));
+        found += usize::from(matches!(visited, VisitedPart::Bucket(_)));
         Ok(())
     });
     counted.unwrap();
@@ -243,9 +243,9 @@ fn leaf(id: u64, flags: u32, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
         content.extend_from_slice(value);
     }
     let len = (16 + elements.len() + content.len()).next_multiple_of(4096);
-    let header = Header {
+    let header = PageHeader {
         id,
-        flags: LEAF,
+        flags: LEAF_PAGE_FLAG,
         count: u16::try_from(pairs.len()).unwrap(),
         overflow: u32::try_from(len / 4096 - 1).unwrap(),
     };
@@ -259,17 +259,17 @@ fn of_a_long_page_one_value_is_held_at_a_time() {
     const LONG: usize = 8 << 20;
     let value = vec![7; LONG];
     let bucket = [3_u64.to_le_bytes(), [0; 8]].concat();
-    let root = leaf(2, IS_BUCKET, &[(b"key", &bucket)]);
+    let root = leaf(2, BUCKET_LEAF_FLAG, &[(b"key", &bucket)]);
     let long = leaf(3, 0, &[(b"a", &value), (b"b", &value), (b"c", &value)]);
-    let meta = Meta {
+    let meta = MetaPage {
         page_size: 4096,
         root: 2,
         high_water: (long.len() / 4096 + 3) as u64,
         txid: 1,
     };
-    let header = Header {
+    let header = PageHeader {
         id: 0,
-        flags: META_PAGE,
+        flags: META_PAGE_FLAG,
         count: 0,
         overflow: 0,
     };

@@ -2,16 +2,19 @@
 
 use std::io::{self, Seek, SeekFrom, Write};
 
-use super::page::{BRANCH, BUCKET, ELEMENT, HEADER, Header, IS_BUCKET, LEAF, META_PAGE, Meta};
+use super::page::{
+    BRANCH_PAGE_FLAG, BUCKET_HEADER_BYTES, BUCKET_LEAF_FLAG, ELEMENT_BYTES, LEAF_PAGE_FLAG, META_PAGE_FLAG, MetaPage,
+    PAGE_HEADER_BYTES, PageHeader,
+};
 
 /// The size of pages in written files.
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 
 /// Pages 0 and 1 are meta pages.
-const FIRST: u64 = 2;
+const FIRST_DATA_PAGE: u64 = 2;
 
 /// The longest key that bbolt accepts.
-const MAX_KEY: usize = 32_768;
+const MAX_KEY_SIZE: usize = 32_768;
 
 /// Writes a file. It is complete only when [`Writer::finish`] returns.
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub struct Writer<W> {
     /// Buckets that are complete: name and header, in ascending order.
     buckets: Vec<(Vec<u8>, Vec<u8>)>,
     /// The bucket that is being written.
-    current: Option<(Vec<u8>, Tree)>,
+    current: Option<(Vec<u8>, TreeWriter)>,
 }
 
 impl<W: Write + Seek> Writer<W> {
@@ -30,10 +33,10 @@ impl<W: Write + Seek> Writer<W> {
     pub fn new(mut out: W) -> io::Result<Self> {
         out.seek(SeekFrom::Start(0))?;
         // Meta pages are written last.
-        out.write_all(&[0; PAGE * FIRST as usize])?;
+        out.write_all(&[0; PAGE_SIZE * FIRST_DATA_PAGE as usize])?;
         Ok(Self {
             out,
-            next: FIRST,
+            next: FIRST_DATA_PAGE,
             buckets: Vec::new(),
             current: None,
         })
@@ -45,7 +48,7 @@ impl<W: Write + Seek> Writer<W> {
         if self.buckets.last().is_some_and(|(last, _)| last.as_slice() >= name) {
             return Err(io::Error::other("buckets are written in the order of their names"));
         }
-        self.current = Some((name.to_vec(), Tree::default()));
+        self.current = Some((name.to_vec(), TreeWriter::default()));
         Ok(())
     }
 
@@ -55,7 +58,7 @@ impl<W: Write + Seek> Writer<W> {
         let Some((_, tree)) = &mut self.current else {
             return Err(io::Error::other("a pair belongs to a bucket"));
         };
-        let mut pages = Pages {
+        let mut pages = PageWriter {
             out: &mut self.out,
             next: &mut self.next,
         };
@@ -64,40 +67,40 @@ impl<W: Write + Seek> Writer<W> {
 
     /// Returns the bytes that are written so far.
     pub fn written(&self) -> u64 {
-        self.next * PAGE as u64
+        self.next * PAGE_SIZE as u64
     }
 
     /// Writes the root bucket and the meta pages. Returns `out`, and the length of the file. Fails if `out` fails.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         self.end_bucket()?;
-        let mut pages = Pages {
+        let mut pages = PageWriter {
             out: &mut self.out,
             next: &mut self.next,
         };
-        let mut root = Tree::default();
+        let mut root = TreeWriter::default();
         for (name, header) in &self.buckets {
-            root.push(&mut pages, IS_BUCKET, name, header)?;
+            root.push(&mut pages, BUCKET_LEAF_FLAG, name, header)?;
         }
         let root = match root.finish(&mut pages)? {
             Some(root) => root,
-            None => pages.write(LEAF, &[])?,
+            None => pages.write(LEAF_PAGE_FLAG, &[])?,
         };
         self.out.seek(SeekFrom::Start(0))?;
-        for txid in 0..FIRST {
-            let meta = Meta {
-                page_size: PAGE as u32,
+        for txid in 0..FIRST_DATA_PAGE {
+            let meta = MetaPage {
+                page_size: PAGE_SIZE as u32,
                 root,
                 high_water: self.next,
                 txid,
             };
-            let header = Header {
+            let header = PageHeader {
                 id: txid,
-                flags: META_PAGE,
+                flags: META_PAGE_FLAG,
                 count: 0,
                 overflow: 0,
             };
             let mut page = [&header.encode()[..], &meta.encode()].concat();
-            page.resize(PAGE, 0);
+            page.resize(PAGE_SIZE, 0);
             self.out.write_all(&page)?;
         }
         self.out.flush()?;
@@ -109,19 +112,19 @@ impl<W: Write + Seek> Writer<W> {
         let Some((name, tree)) = self.current.take() else {
             return Ok(());
         };
-        let mut pages = Pages {
+        let mut pages = PageWriter {
             out: &mut self.out,
             next: &mut self.next,
         };
         let root = tree.finish(&mut pages)?;
-        let mut header = vec![0; BUCKET];
+        let mut header = vec![0; BUCKET_HEADER_BYTES];
         match root {
             Some(root) => header[..8].copy_from_slice(&root.to_le_bytes()),
             // An empty bucket is inline: its only page is stored after its header.
             None => header.extend_from_slice(
-                &Header {
+                &PageHeader {
                     id: 0,
-                    flags: LEAF,
+                    flags: LEAF_PAGE_FLAG,
                     count: 0,
                     overflow: 0,
                 }
@@ -135,7 +138,7 @@ impl<W: Write + Seek> Writer<W> {
 
 /// An element of a page that is not written yet.
 #[derive(Debug)]
-struct Element {
+struct PendingElement {
     /// Of a leaf.
     flags: u32,
     key: Vec<u8>,
@@ -145,16 +148,16 @@ struct Element {
     child: u64,
 }
 
-impl Element {
+impl PendingElement {
     fn len(&self) -> usize {
-        ELEMENT + self.key.len() + self.value.len()
+        ELEMENT_BYTES + self.key.len() + self.value.len()
     }
 }
 
 /// The open page of one level.
 #[derive(Debug, Default)]
-struct Level {
-    elements: Vec<Element>,
+struct TreeLevel {
+    elements: Vec<PendingElement>,
     bytes: usize,
     /// A page of this level is written.
     has_pages: bool,
@@ -162,18 +165,24 @@ struct Level {
 
 /// A tree that grows from its smallest key on: one open page on each level, the leaf first.
 #[derive(Debug, Default)]
-struct Tree {
-    levels: Vec<Level>,
+struct TreeWriter {
+    levels: Vec<TreeLevel>,
     last: Option<Vec<u8>>,
 }
 
-impl Tree {
-    fn push<W: Write>(&mut self, pages: &mut Pages<'_, W>, flags: u32, key: &[u8], value: &[u8]) -> io::Result<()> {
-        if key.is_empty() || key.len() > MAX_KEY || self.last.as_deref().is_some_and(|last| last >= key) {
+impl TreeWriter {
+    fn push<W: Write>(
+        &mut self,
+        pages: &mut PageWriter<'_, W>,
+        flags: u32,
+        key: &[u8],
+        value: &[u8],
+    ) -> io::Result<()> {
+        if key.is_empty() || key.len() > MAX_KEY_SIZE || self.last.as_deref().is_some_and(|last| last >= key) {
             return Err(io::Error::other("keys of a bucket are written in ascending order"));
         }
         self.last = Some(key.to_vec());
-        let element = Element {
+        let element = PendingElement {
             flags,
             key: key.to_vec(),
             value: value.to_vec(),
@@ -183,14 +192,19 @@ impl Tree {
     }
 
     /// Adds an element to the open page of a level, which is written first if it is full.
-    fn add<W: Write>(&mut self, pages: &mut Pages<'_, W>, level: usize, element: Element) -> io::Result<()> {
+    fn add<W: Write>(
+        &mut self,
+        pages: &mut PageWriter<'_, W>,
+        level: usize,
+        element: PendingElement,
+    ) -> io::Result<()> {
         if self.levels.len() == level {
-            self.levels.push(Level::default());
+            self.levels.push(TreeLevel::default());
         }
         let open = &self.levels[level];
         // Two long keys may take more than a page. Branches of one element would never become fewer.
         let fewest = if level == 0 { 1 } else { 2 };
-        if open.elements.len() >= fewest && HEADER + open.bytes + element.len() > PAGE {
+        if open.elements.len() >= fewest && PAGE_HEADER_BYTES + open.bytes + element.len() > PAGE_SIZE {
             self.write(pages, level)?;
         }
         let open = &mut self.levels[level];
@@ -200,14 +214,14 @@ impl Tree {
     }
 
     /// Writes the open page of a level, and adds it to the level above.
-    fn write<W: Write>(&mut self, pages: &mut Pages<'_, W>, level: usize) -> io::Result<()> {
+    fn write<W: Write>(&mut self, pages: &mut PageWriter<'_, W>, level: usize) -> io::Result<()> {
         let open = &mut self.levels[level];
-        let flags = if level == 0 { LEAF } else { BRANCH };
+        let flags = if level == 0 { LEAF_PAGE_FLAG } else { BRANCH_PAGE_FLAG };
         let elements = std::mem::take(&mut open.elements);
         (open.bytes, open.has_pages) = (0, true);
         let child = pages.write(flags, &elements)?;
         let key = elements.into_iter().next().map(|first| first.key).unwrap_or_default();
-        let element = Element {
+        let element = PendingElement {
             flags: 0,
             key,
             value: Vec::new(),
@@ -217,7 +231,7 @@ impl Tree {
     }
 
     /// Writes what is open. Returns the topmost page; `None` if there is no element.
-    fn finish<W: Write>(mut self, pages: &mut Pages<'_, W>) -> io::Result<Option<u64>> {
+    fn finish<W: Write>(mut self, pages: &mut PageWriter<'_, W>) -> io::Result<Option<u64>> {
         let mut level = 0;
         while let Some(open) = self.levels.get(level) {
             let is_top = level + 1 == self.levels.len();
@@ -235,32 +249,32 @@ impl Tree {
 }
 
 /// The file's pages, in their order.
-struct Pages<'a, W> {
+struct PageWriter<'a, W> {
     out: &'a mut W,
     next: &'a mut u64,
 }
 
-impl<W: Write> Pages<'_, W> {
+impl<W: Write> PageWriter<'_, W> {
     /// Writes a page of elements. Returns its number.
-    fn write(&mut self, flags: u16, elements: &[Element]) -> io::Result<u64> {
+    fn write(&mut self, flags: u16, elements: &[PendingElement]) -> io::Result<u64> {
         let too_large = |_| io::Error::other("a page is too large");
-        let len = HEADER + elements.iter().map(Element::len).sum::<usize>();
-        let pages = len.div_ceil(PAGE);
+        let len = PAGE_HEADER_BYTES + elements.iter().map(PendingElement::len).sum::<usize>();
+        let pages = len.div_ceil(PAGE_SIZE);
         let id = *self.next;
-        let header = Header {
+        let header = PageHeader {
             id,
             flags,
             count: u16::try_from(elements.len()).map_err(too_large)?,
             overflow: u32::try_from(pages - 1).map_err(too_large)?,
         };
-        let mut page = Vec::with_capacity(pages * PAGE);
+        let mut page = Vec::with_capacity(pages * PAGE_SIZE);
         page.extend_from_slice(&header.encode());
         // Positions count from the element.
-        let mut position = elements.len() * ELEMENT;
+        let mut position = elements.len() * ELEMENT_BYTES;
         for element in elements {
             let (at, key) = (u32::try_from(position), u32::try_from(element.key.len()));
             let (at, key) = (at.map_err(too_large)?, key.map_err(too_large)?);
-            if flags == LEAF {
+            if flags == LEAF_PAGE_FLAG {
                 let value = u32::try_from(element.value.len()).map_err(too_large)?;
                 for number in [element.flags, at, key, value] {
                     page.extend_from_slice(&number.to_le_bytes());
@@ -271,13 +285,13 @@ impl<W: Write> Pages<'_, W> {
                 }
                 page.extend_from_slice(&element.child.to_le_bytes());
             }
-            position = position + element.key.len() + element.value.len() - ELEMENT;
+            position = position + element.key.len() + element.value.len() - ELEMENT_BYTES;
         }
         for element in elements {
             page.extend_from_slice(&element.key);
             page.extend_from_slice(&element.value);
         }
-        page.resize(pages * PAGE, 0);
+        page.resize(pages * PAGE_SIZE, 0);
         self.out.write_all(&page)?;
         *self.next += pages as u64;
         Ok(id)

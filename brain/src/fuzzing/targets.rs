@@ -233,7 +233,7 @@ fn databases_never_panic() {
         };
         let mut content = 0;
         let visited: Result<(), bbolt::Error> = reader.visit(|visited| {
-            if let bbolt::Visited::Pair { key, value, .. } = visited {
+            if let bbolt::VisitedPart::Pair { key, value, .. } = visited {
                 content += key.len() + value.len();
             }
             Ok(())

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::FileError;
 use super::schema::{self, VersionKey};
-use bbolt::{Reader, Visited};
+use bbolt::{Reader, VisitedPart};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 
@@ -103,11 +103,11 @@ impl SnapshotFile {
         let mut live = HashSet::new();
         database.visit(|visited| {
             let (bucket, key, value) = match visited {
-                Visited::Bucket(name) => {
+                VisitedPart::Bucket(name) => {
                     hash = crc32c::crc32c_append(hash, name);
                     return Ok(());
                 }
-                Visited::Pair { bucket, key, value } => (bucket, key, value),
+                VisitedPart::Pair { bucket, key, value } => (bucket, key, value),
             };
             hash = crc32c::crc32c_append(hash, &key);
             hash = crc32c::crc32c_append(hash, &value);
