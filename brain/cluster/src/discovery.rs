@@ -27,14 +27,17 @@ pub struct SrvDiscovery {
 }
 
 /// The time for which an answer of DNS is cached: a leader that cannot be reached is dialled more often.
-const FRESH: Duration = Duration::from_secs(1);
+const DNS_CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// The timeout of one DNS query, and the number of retries after a failure.
-const DNS_TIMEOUT: (Duration, usize) = (Duration::from_secs(1), 2);
+/// The timeout of one DNS query.
+const DNS_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The number of retries after a query that failed.
+const DNS_QUERY_RETRIES: usize = 2;
 
 /// The DNS address of a member.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct DnsAddress {
     /// True if the port speaks TLS.
     pub tls: bool,
     /// The host name, without the trailing dot.
@@ -43,7 +46,7 @@ pub struct Place {
     pub port: u16,
 }
 
-impl Place {
+impl DnsAddress {
     /// Returns the URL scheme for this place.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
@@ -57,12 +60,12 @@ pub struct Discovery {
     resolver: TokioResolver,
     /// The names of the SRV records, and whether their ports speak TLS.
     records: Arc<[(String, bool)]>,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<CachedAnswer>>,
 }
 
 #[derive(Debug, Default)]
-struct Found {
-    members: BTreeMap<String, BTreeSet<Place>>,
+struct CachedAnswer {
+    members: BTreeMap<String, BTreeSet<DnsAddress>>,
     at: Option<Instant>,
     failing: bool,
 }
@@ -79,7 +82,7 @@ impl Discovery {
         options: &SrvDiscovery,
     ) -> anyhow::Result<Self> {
         let asked = builder.options_mut();
-        (asked.timeout, asked.attempts) = DNS_TIMEOUT;
+        (asked.timeout, asked.attempts) = (DNS_QUERY_TIMEOUT, DNS_QUERY_RETRIES);
         // Caching is off: a replaced member has another address.
         asked.cache_size = 0;
         asked.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
@@ -96,7 +99,7 @@ impl Discovery {
     }
 
     /// Returns the current places of a member. Fails if DNS does not answer, or does not list the member.
-    pub async fn find(&self, name: &str) -> anyhow::Result<BTreeSet<Place>> {
+    pub async fn find(&self, name: &str) -> anyhow::Result<BTreeSet<DnsAddress>> {
         let name = name.to_ascii_lowercase();
         let members = self.members().await?;
         let known = || members.keys().cloned().collect::<Vec<_>>().join(", ");
@@ -107,10 +110,10 @@ impl Discovery {
     }
 
     /// Returns all members. Fails if DNS does not answer.
-    pub async fn members(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<Place>>> {
+    pub async fn members(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<DnsAddress>>> {
         {
             let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            if found.at.is_some_and(|at| at.elapsed() < FRESH) {
+            if found.at.is_some_and(|at| at.elapsed() < DNS_CACHE_TTL) {
                 return Ok(found.members.clone());
             }
         }
@@ -138,7 +141,7 @@ impl Discovery {
     /// Returns all members as `--initial-cluster` would list them, with `name` at its `urls`. Fails if DNS does not answer.
     pub async fn cluster(&self, name: &str, urls: &[Url]) -> anyhow::Result<BTreeMap<String, Vec<Url>>> {
         let members = self.members().await?;
-        let url = |place: &Place| Url::parse(&format!("{}://{}:{}", place.scheme(), place.host, place.port)).ok();
+        let url = |place: &DnsAddress| Url::parse(&format!("{}://{}:{}", place.scheme(), place.host, place.port)).ok();
         let found = members
             .iter()
             .map(|(name, places)| (name.clone(), places.iter().filter_map(url).collect()));
@@ -148,8 +151,8 @@ impl Discovery {
     }
 
     /// Queries both services, as etcd: one that fails does not matter if the other one answers.
-    async fn ask(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<Place>>> {
-        let mut members: BTreeMap<String, BTreeSet<Place>> = BTreeMap::new();
+    async fn ask(&self) -> anyhow::Result<BTreeMap<String, BTreeSet<DnsAddress>>> {
+        let mut members: BTreeMap<String, BTreeSet<DnsAddress>> = BTreeMap::new();
         let mut failed = None;
         let mut answered = false;
         let asked = self.records.iter().map(|(record, tls)| async move {
@@ -171,7 +174,7 @@ impl Discovery {
                 let Some(name) = host.split('.').next().filter(|label| !label.is_empty()) else {
                     continue;
                 };
-                let place = Place {
+                let place = DnsAddress {
                     tls: *tls,
                     host: host.clone(),
                     port: srv.port,
@@ -186,7 +189,7 @@ impl Discovery {
     }
 
     /// Resolves the addresses of a place. Fails if DNS does not know its host.
-    pub async fn addresses(&self, place: &Place) -> anyhow::Result<Vec<SocketAddr>> {
+    pub async fn addresses(&self, place: &DnsAddress) -> anyhow::Result<Vec<SocketAddr>> {
         let host = format!("{}.", place.host);
         let found = self.resolver.lookup_ip(host.as_str()).await;
         let found = found.with_context(|| format!("look up {host}"))?;

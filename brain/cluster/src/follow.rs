@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use super::engine::Engine;
 use super::liveness::Liveness;
-use super::peer::{MAX_MESSAGE, superseded_of};
+use super::peer::{MAX_MESSAGE_BYTES, superseded_of};
 use super::probe;
 use crate::forward::{LeaderClient, ReadIndexBatcher, Role, is_transport};
 use crate::members::Members;
@@ -29,25 +29,25 @@ use store::replica::{OpenError, RefreshedRows, RowsRefresher};
 use telemetry::metrics::PeerMetrics;
 
 /// The interval at which a member without a leader reads the log.
-const LOOK: Duration = Duration::from_millis(200);
+const LOG_READ_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The interval at which a follower checks whether to rotate its memtable and to read newer rows.
-const ROWS: Duration = Duration::from_secs(2);
+const ROWS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The time limit for a leader to open the stream.
-const CONNECT: Duration = Duration::from_secs(2);
+const STREAM_OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The number of chunks of the log that are read before other events are handled.
-const STEP: usize = 4;
+const CHUNKS_PER_CATCH_UP: usize = 4;
 
 /// The most that a follower may hold in memory and not in rows that it can read, as a multiple of the leader's bound: above it, the
 /// follower applies nothing more. Its leader holds as much, and the follower can read the rows that the leader writes a moment
 /// later.
-const MOST_RECENT: usize = 2;
+const MAX_MEMTABLE_FACTOR: usize = 2;
 
 /// The data that this member sends to its leader about itself.
 #[derive(Debug, Clone)]
-pub struct Follower {
+pub struct FollowerIdentity {
     /// This member.
     pub member: Member,
     /// All members.
@@ -73,14 +73,14 @@ impl<E: Engine> Node<E> {
             let step = self.step(None).await;
             let next = match &step {
                 Ok(false) => Instant::now(),
-                _ => Instant::now() + LOOK,
+                _ => Instant::now() + LOG_READ_INTERVAL,
             };
             match step {
                 Ok(_) => liveness.note(),
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => tracing::debug!(error = format!("{error:#}"), "cannot read the log"),
             }
-            refresher.want_after(ROWS);
+            refresher.want_after(ROWS_CHECK_INTERVAL);
             let is_last = end.is_some_and(|end| end <= next);
             let rest = tokio::time::sleep_until(end.filter(|_| is_last).unwrap_or(next));
             tokio::pin!(rest);
@@ -101,7 +101,7 @@ impl<E: Engine> Node<E> {
     pub async fn follow(
         &mut self,
         channel: Channel,
-        follower: &Follower,
+        follower: &FollowerIdentity,
         (leader, metrics): (u64, &PeerMetrics),
         (roles, election, refresher): (
             &tokio::sync::watch::Sender<Role>,
@@ -109,7 +109,7 @@ impl<E: Engine> Node<E> {
             &mut RowsRefresher<E::Rows>,
         ),
     ) -> anyhow::Result<()> {
-        let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let member = Some(follower.member.clone());
         let asked = client.follow(FollowRequest {
             member,
@@ -117,12 +117,12 @@ impl<E: Engine> Node<E> {
             cluster_id: follower.cluster_id,
             cannot_lead: self.replica.state().cannot_lead().is_some(),
         });
-        let mut stream = tokio::time::timeout(CONNECT, asked).await??.into_inner();
-        let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE, follower.lease_duration);
+        let mut stream = tokio::time::timeout(STREAM_OPEN_TIMEOUT, asked).await??.into_inner();
+        let (reads, asking) = ReadIndexBatcher::new(channel.clone(), MAX_MESSAGE_BYTES, follower.lease_duration);
         let mut asking = Owned::start(asking);
         let _probes = Owned::start(probe::run(channel.clone(), leader, metrics.clone()));
         let mut active = None;
-        let mut seals = interval(ROWS);
+        let mut seals = interval(ROWS_CHECK_INTERVAL);
         seals.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let response = tokio::select! {
@@ -145,7 +145,7 @@ impl<E: Engine> Node<E> {
                 _ = seals.tick() => {
                     self.rotate_when_full();
                     if self.is_overfull() {
-                        refresher.want_after(ROWS);
+                        refresher.want_after(ROWS_CHECK_INTERVAL);
                     }
                     // A leader that cannot write rows announces none, and a snapshot of the rows is valid only for a while.
                     if let Some(age) = self.rows.renew_after() {
@@ -174,7 +174,7 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    async fn hear(&mut self, response: FollowResponse, follower: &Follower) -> anyhow::Result<()> {
+    async fn hear(&mut self, response: FollowResponse, follower: &FollowerIdentity) -> anyhow::Result<()> {
         let ends = response.batch.as_ref().map_or(0, |batch| batch.next);
         self.replica.state().observe_commit(Slot(response.committed.max(ends)));
         if let Some(members) = response.members {
@@ -195,7 +195,7 @@ impl<E: Engine> Node<E> {
 
     /// Returns true if memory holds more than it may. In that case the rows cannot be read, or the data would be in them.
     fn is_overfull(&self) -> bool {
-        self.replica.memtable_bytes() >= MOST_RECENT * self.options.memtable_bytes
+        self.replica.memtable_bytes() >= MAX_MEMTABLE_FACTOR * self.options.memtable_bytes
     }
 
     /// Reads the batches that were skipped while memory was overfull.
@@ -246,7 +246,7 @@ impl<E: Engine> Node<E> {
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
         self.trim_memory().await?;
         let mut tail = store::replica::Tail::new(self.log.clone(), &self.replica);
-        let is_all = match tail.catch_up(&mut self.replica, committed, STEP).await {
+        let is_all = match tail.catch_up(&mut self.replica, committed, CHUNKS_PER_CATCH_UP).await {
             Err(OpenError::Destroyed) => {
                 self.reset_from_snapshot().await?;
                 false

@@ -38,20 +38,20 @@ impl Followers {
     }
 
     /// Registers a follower until the returned guard is dropped; without an identity if it cannot lead.
-    pub(super) fn enter(&self, id: u64, identity: Option<String>) -> Entered {
+    pub(super) fn enter(&self, id: u64, identity: Option<String>) -> FollowerGuard {
         self.0.send_modify(|followers| {
             let follower = followers.entry(id).or_default();
             follower.identity = identity;
             follower.streams += 1;
         });
-        Entered(self.clone(), id)
+        FollowerGuard(self.clone(), id)
     }
 }
 
 /// The registration of a follower, until its stream ends.
-pub(super) struct Entered(Followers, u64);
+pub(super) struct FollowerGuard(Followers, u64);
 
-impl Drop for Entered {
+impl Drop for FollowerGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|followers| {
             if let Some(follower) = followers.get_mut(&self.1) {

@@ -27,7 +27,7 @@ mod strict;
 mod unsent;
 
 /// The additional time that the answer to a patient request may take. A leader that is gone is noticed by pings.
-const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+const PATIENT_ANSWER_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Routes requests to the leader: this member, or another one.
 #[derive(Debug, Clone)]
@@ -46,10 +46,10 @@ pub struct LeaderRouter {
 }
 
 /// The bytes of requests that may wait for a leader or its answer.
-const ROOM: u32 = 128 << 20;
+const MAX_WAITING_BYTES: u32 = 128 << 20;
 
 /// The memory of a request in addition to its own bytes.
-const OVERHEAD: usize = 1 << 10;
+const REQUEST_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl LeaderRouter {
     /// Creates a router that follows the role published by the sender.
@@ -59,7 +59,7 @@ impl LeaderRouter {
             role,
             timeout: REQUEST_TIMEOUT,
             forwards: true,
-            room: Arc::new(Semaphore::new(ROOM as usize)),
+            room: Arc::new(Semaphore::new(MAX_WAITING_BYTES as usize)),
             strict: None,
             tracing: Tracing::default(),
             peers: PeerMetrics::default(),
@@ -225,20 +225,24 @@ impl LeaderRouter {
 
     /// Begins to forward a request. `is_patient` if its answer may take longer than [`Self::request_timeout`]: the leader ends the wait
     /// when it makes no progress. Fails with `too many requests`.
-    pub fn attempts<Q: Message>(&self, request: &Q, is_patient: bool) -> Result<Attempts<'_>, Status> {
+    pub fn attempts<Q: Message>(&self, request: &Q, is_patient: bool) -> Result<ForwardAttempts<'_>, Status> {
         let is_alone = self.is_single_member();
         let take_room = || {
-            let bytes = request.encoded_len().saturating_add(OVERHEAD);
-            let bytes = u32::try_from(bytes).unwrap_or(ROOM).min(ROOM);
+            let bytes = request.encoded_len().saturating_add(REQUEST_OVERHEAD_BYTES);
+            let bytes = u32::try_from(bytes).unwrap_or(MAX_WAITING_BYTES).min(MAX_WAITING_BYTES);
             self.room.try_acquire_many(bytes).map_err(|_| Error::TooManyRequests)
         };
         let room = (!is_alone).then(take_room).transpose()?;
         let deadline = Instant::now() + self.timeout;
-        Ok(Attempts {
+        Ok(ForwardAttempts {
             router: self,
             is_alone,
             deadline,
-            answered_by: if is_patient { deadline + PATIENCE } else { deadline },
+            answered_by: if is_patient {
+                deadline + PATIENT_ANSWER_TIMEOUT
+            } else {
+                deadline
+            },
             asked: None,
             _room: room,
         })
@@ -320,7 +324,7 @@ impl LeaderRouter {
             Role::Leading(_) => member.is_some(),
             Role::Nobody | Role::Transferring | Role::Stopped => false,
         });
-        let until = deadline.min(Instant::now() + RETRY);
+        let until = deadline.min(Instant::now() + NOT_LEADER_RETRY_DELAY);
         match tokio::time::timeout_at(until, other).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(Error::Stopped.into()),
@@ -332,7 +336,7 @@ impl LeaderRouter {
 
 /// The attempts to have the leader answer a request. It is tried again only if it certainly had no effect.
 #[derive(Debug)]
-pub struct Attempts<'a> {
+pub struct ForwardAttempts<'a> {
     router: &'a LeaderRouter,
     /// True if no other member can lead.
     is_alone: bool,
@@ -345,7 +349,7 @@ pub struct Attempts<'a> {
     _room: Option<SemaphorePermit<'a>>,
 }
 
-impl Attempts<'_> {
+impl ForwardAttempts<'_> {
     /// Begins an attempt: waits for a leader and returns a client for it; `None` means this member. Fails as [`LeaderRouter::leader`].
     pub async fn leader(&mut self) -> Result<Option<LeaderClient>, Status> {
         if self.is_alone {
@@ -413,7 +417,7 @@ impl Attempts<'_> {
 const LEASE_POLL: Duration = Duration::from_millis(50);
 
 /// The pause before a request is sent again to a leader that reports not to lead.
-const RETRY: Duration = Duration::from_millis(100);
+const NOT_LEADER_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 fn is_not_leader(status: &Status) -> bool {
     status.message() == Error::NotLeader.to_string()

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::forward::{LeaderLease, Role};
 
 /// The last known leader.
-enum Known {
+enum LastLeader {
     Nobody,
     /// This member led, by the lease of a term.
     Here(LeaderLease),
@@ -22,7 +22,7 @@ pub async fn count(
     changes: IntCounter,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut known = Known::Nobody;
+    let mut known = LastLeader::Nobody;
     loop {
         if let Some(now) = other(&known, &roles.borrow_and_update()) {
             changes.inc();
@@ -40,12 +40,12 @@ pub async fn count(
 }
 
 /// Returns the leader, if it is not the same as before.
-fn other(known: &Known, role: &Role) -> Option<Known> {
+fn other(known: &LastLeader, role: &Role) -> Option<LastLeader> {
     match (role, known) {
-        (Role::Leading(lease), Known::Here(before)) if lease.is(before) => None,
-        (Role::Leading(lease), _) => Some(Known::Here(lease.clone())),
-        (Role::Following(leader), Known::There(before)) if leader.member == *before => None,
-        (Role::Following(leader), _) => Some(Known::There(leader.member)),
+        (Role::Leading(lease), LastLeader::Here(before)) if lease.is(before) => None,
+        (Role::Leading(lease), _) => Some(LastLeader::Here(lease.clone())),
+        (Role::Following(leader), LastLeader::There(before)) if leader.member == *before => None,
+        (Role::Following(leader), _) => Some(LastLeader::There(leader.member)),
         (Role::Nobody | Role::Transferring | Role::Stopped, _) => None,
     }
 }
@@ -64,11 +64,11 @@ mod tests {
 
     #[tokio::test]
     async fn each_other_leader_is_a_change() {
-        let mut known = Known::Nobody;
+        let mut known = LastLeader::Nobody;
         let mut changes = |role: Role| {
             let now = other(&known, &role);
             let changed = now.is_some();
-            known = now.unwrap_or(std::mem::replace(&mut known, Known::Nobody));
+            known = now.unwrap_or(std::mem::replace(&mut known, LastLeader::Nobody));
             changed
         };
         assert!(!changes(Role::Nobody));

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::engine::Engine;
-use super::follow::{Follower, is_damage};
+use super::follow::{FollowerIdentity, is_damage};
 use super::followers::Followers;
 use super::liveness::Liveness;
 use super::peers::{Peers, is_of_another_cluster, is_refusal, name_of};
@@ -32,32 +32,32 @@ mod lease_guard;
 mod storage;
 
 /// Time spent tailing the log before a leader that could not be followed is dialled again.
-const REDIAL: Duration = Duration::from_millis(100);
+const REDIAL_DELAY: Duration = Duration::from_millis(100);
 
 /// Longer than any election: a leader that cannot be followed for this long needs a human.
-const STUCK: Duration = Duration::from_secs(60);
+const CANNOT_FOLLOW_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout for the writer to finish queued requests in an orderly shutdown.
-const DRAIN: Duration = Duration::from_millis(2_500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// The same if no other member can lead: then rows are flushed, too.
-const FLUSH: Duration = Duration::from_secs(4);
+const DRAIN_AND_FLUSH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The shortest timeout of a transfer of the lock, and of its release; it is the renew deadline if that is longer.
-const TRANSFER_TIMEOUT: Duration = Duration::from_millis(1_500);
+const MIN_TRANSFER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// A term of at least this length resets the count of storage failures.
-const GOOD_TERM: Duration = Duration::from_secs(60);
+const HEALTHY_TERM: Duration = Duration::from_secs(60);
 
 /// The pause after a storage failure grows up to this many times the first one.
-const LONGEST_REST: u32 = 16;
+const MAX_REST_FACTOR: u32 = 16;
 
 /// Time for a transfer's target to become a follower: right after a change of leader there are none yet.
-const ARRIVAL: Duration = Duration::from_secs(2);
+const TRANSFER_TARGET_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A transfer of leadership that has begun.
 #[derive(Debug, Default)]
-struct Transfer {
+struct PendingTransfer {
     /// The request for it; none if this member stops.
     asked: Option<TransferLeader>,
     /// The election identity of a follower that could lead when it began.
@@ -75,11 +75,11 @@ pub struct TransferLeader {
 
 /// The other members, and the followers among them.
 #[derive(Debug, Clone)]
-pub struct Cluster {
+pub struct OtherMembers {
     /// The connections to them.
     pub peers: Peers,
     /// This member, as a follower.
-    pub follower: Follower,
+    pub follower: FollowerIdentity,
     /// The members that follow this one.
     pub followers: Followers,
     /// Limits log lines about leaders that cannot be followed.
@@ -95,7 +95,7 @@ pub struct LeadershipLoop {
     /// Publishes the role of this member.
     pub roles: watch::Sender<Role>,
     /// The other members; `None` if there are none, and no other member can lead.
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<OtherMembers>,
     /// Requests to transfer leadership.
     pub transfers: mpsc::Receiver<TransferLeader>,
     /// The id of the lock: see [`LockClaim`].
@@ -107,27 +107,27 @@ pub struct LeadershipLoop {
     /// Updated whenever the log was read.
     pub liveness: Liveness,
     /// The pause before this member competes again after its storage failed.
-    pub rest: Rest,
+    pub rest: CampaignPause,
 }
 
 /// The pause of a member whose storage failed while it led: it does not compete before the pause is over and storage answers,
 /// because other members may have a better path to storage.
 #[derive(Debug, Default)]
-pub struct Rest {
+pub struct CampaignPause {
     /// It competes again at this time, if storage answers.
     until: Option<Instant>,
     /// The number of consecutive terms that ended with a storage failure.
     failures: u32,
 }
 
-impl Rest {
+impl CampaignPause {
     /// Records that storage failed in a term that began at `term`.
     fn begin(&mut self, term: Instant, lease: Duration) {
-        if term.elapsed() >= GOOD_TERM {
+        if term.elapsed() >= HEALTHY_TERM {
             self.failures = 0;
         }
         let first = storage::limit(lease);
-        let rest = Backoff::new(first, first * LONGEST_REST).after(self.failures);
+        let rest = Backoff::new(first, first * MAX_REST_FACTOR).after(self.failures);
         let rest = rest.mul_f64(rand::rng().random_range(1.0..1.5));
         self.failures += 1;
         self.until = Some(Instant::now() + rest);
@@ -239,7 +239,11 @@ impl LeadershipLoop {
         let (leads, mut overtaken) = (AtomicBool::new(false), false);
         let failing = storage::failed(&state, &rows, &leads, &unanswered, followers.as_ref(), lease);
         tokio::pin!(failing);
-        let drain_limit = if self.cluster.is_some() { DRAIN } else { FLUSH };
+        let drain_limit = if self.cluster.is_some() {
+            DRAIN_TIMEOUT
+        } else {
+            DRAIN_AND_FLUSH_TIMEOUT
+        };
         let slow = over_limit(&drain, drain_limit);
         tokio::pin!(slow);
         // The reason why this member gives up the lock.
@@ -247,7 +251,7 @@ impl LeadershipLoop {
         let (begun, mut begins) = oneshot::channel();
         let (placed, placing) = oneshot::channel();
         let mut election_state = self.election.watch();
-        let mut transfer = Transfer::default();
+        let mut transfer = PendingTransfer::default();
         // A leader that saw no predecessor end may not hand over within its first lease: requests to transfer wait.
         let transferable = tokio::time::sleep(node.lease * u32::from(!term.predecessor.ended()));
         tokio::pin!(transferable);
@@ -302,7 +306,7 @@ impl LeadershipLoop {
                 found = &mut circular => return Err(found.into()),
                 () = &mut transferable, if !may_transfer => may_transfer = true,
                 Some(asked) = self.transfers.recv(), if may_transfer && awaited.is_none() && !drain.is_cancelled() => {
-                    awaited = Some((asked, Instant::now() + ARRIVAL));
+                    awaited = Some((asked, Instant::now() + TRANSFER_TARGET_TIMEOUT));
                 }
                 follows = arrival(self.cluster.as_ref(), awaited.as_ref()), if !drain.is_cancelled() => {
                     // If the reply channel is closed, the client has already been answered with an error.
@@ -342,7 +346,7 @@ impl LeadershipLoop {
 
     /// The time that the lock may take to be transferred or released: storage that is slow needs more.
     fn transfer_timeout(&self) -> Duration {
-        self.renew_deadline.max(TRANSFER_TIMEOUT)
+        self.renew_deadline.max(MIN_TRANSFER_TIMEOUT)
     }
 
     /// Returns true if another member could lead.
@@ -367,11 +371,11 @@ impl LeadershipLoop {
     }
 
     /// Begins a transfer to the requested member, or to any: what is under way is ended, and then the term.
-    fn begin_transfer(&self, asked: Option<TransferLeader>, drain: &CancellationToken) -> Transfer {
+    fn begin_transfer(&self, asked: Option<TransferLeader>, drain: &CancellationToken) -> PendingTransfer {
         let identity = self.identity(asked.as_ref().map(|asked| asked.target));
         self.roles.send_replace(Role::Transferring);
         drain.cancel();
-        Transfer { asked, identity }
+        PendingTransfer { asked, identity }
     }
 
     /// Returns the election identity of a follower that can lead.
@@ -380,7 +384,7 @@ impl LeadershipLoop {
     }
 
     /// Transfers leadership to the requested member or to any, and replies with the outcome.
-    async fn transfer_leadership_to(&self, transfer: &mut Transfer) {
+    async fn transfer_leadership_to(&self, transfer: &mut PendingTransfer) {
         let target = transfer.asked.as_ref().map(|asked| asked.target);
         // The streams of followers end with the term, and then it is known no more who followed.
         let before = transfer.identity.take().filter(|_| target.is_some());
@@ -388,7 +392,7 @@ impl LeadershipLoop {
         let limit = match target {
             Some(_) => self.transfer_timeout(),
             // A process that stops has no more time.
-            None => TRANSFER_TIMEOUT,
+            None => MIN_TRANSFER_TIMEOUT,
         };
         let outcome = self.transfer_leadership(identity, limit).await;
         if let Some(asked) = transfer.asked.take() {
@@ -443,7 +447,7 @@ pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: U
 }
 
 /// Waits until the target of a transfer follows; returns false if it does not in time. A target that is not a member never does.
-async fn arrival(cluster: Option<&Cluster>, awaited: Option<&(TransferLeader, Instant)>) -> bool {
+async fn arrival(cluster: Option<&OtherMembers>, awaited: Option<&(TransferLeader, Instant)>) -> bool {
     let Some((asked, until)) = awaited else {
         return std::future::pending().await;
     };
@@ -474,7 +478,7 @@ async fn circular<R: Rows>(
 async fn follow<E: Engine>(
     election: &Election,
     (roles, liveness): (&watch::Sender<Role>, &Liveness),
-    cluster: Option<&Cluster>,
+    cluster: Option<&OtherMembers>,
     node: &mut Node<E>,
     election_state: &ElectionState,
 ) -> anyhow::Result<()> {
@@ -503,7 +507,7 @@ async fn follow<E: Engine>(
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => {
                     debug!(leader = name, error = format!("{error:#}"), "cannot follow the leader");
-                    let stuck = began.elapsed() > STUCK;
+                    let stuck = began.elapsed() > CANNOT_FOLLOW_TIMEOUT;
                     let reason = refusal(&error).or(stuck.then_some("cannot follow the holder of the lock"));
                     if let Some(reason) = reason
                         && cluster.log_once.due_for(format!("{name}: {reason}")).is_some()
@@ -513,7 +517,7 @@ async fn follow<E: Engine>(
                 }
             }
         }
-        let redial = known.is_some().then(|| Instant::now() + REDIAL);
+        let redial = known.is_some().then(|| Instant::now() + REDIAL_DELAY);
         node.tail(liveness, &mut refresher, redial).await?;
     }
 }

@@ -14,7 +14,7 @@ use crate::forward::Role;
 use runtime::clock::since_boot;
 
 /// Election timeouts of silence after which liveness ends, as in etcd.
-const TIMEOUTS: u32 = 3;
+const SILENT_ELECTION_TIMEOUTS: u32 = 3;
 
 /// The time at which this member last read the log to its end. Clones share it.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ pub async fn run(
             led = now;
         }
         let silence = liveness.age(now).min(now.saturating_sub(led));
-        let has = silence < TIMEOUTS * election_timeout;
+        let has = silence < SILENT_ELECTION_TIMEOUTS * election_timeout;
         shown.send_if_modified(|shown| std::mem::replace(shown, has) != has);
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use engine::cas_register::{Cas, CasRegister};
 use engine::log::LogError;
 
-pub use election_lock::{ElectionLock, Version};
+pub use election_lock::{ElectionLock, LockVersion};
 
 mod election_lock;
 
@@ -30,7 +30,7 @@ pub struct StorageLock<C> {
 
 /// The value stored in the register.
 #[derive(Debug, Serialize, Deserialize)]
-struct Stored {
+struct StoredLock {
     #[serde(flatten)]
     record: Record,
     /// A random number that makes every write unique, so that the bytes identify one write for ever.
@@ -77,11 +77,11 @@ impl<C: CasRegister> StorageLock<C> {
     }
 
     /// Reads the stored value and its bytes; `None` if the register is empty.
-    async fn read(&self) -> anyhow::Result<Option<(Stored, Bytes)>> {
+    async fn read(&self) -> anyhow::Result<Option<(StoredLock, Bytes)>> {
         let Some(bytes) = self.register.get().await? else {
             return Ok(None);
         };
-        let stored: Stored = serde_json::from_slice(&bytes)
+        let stored: StoredLock = serde_json::from_slice(&bytes)
             .with_context(|| format!("the election record of {} does not decode", self.name))?;
         self.announced_epoch
             .fetch_max(stored.announced_epoch.unwrap_or(0), Ordering::AcqRel);
@@ -89,7 +89,7 @@ impl<C: CasRegister> StorageLock<C> {
     }
 
     async fn write(&self, record: &Record, expected: Option<Bytes>) -> Result<Bytes, LockError> {
-        let stored = Stored {
+        let stored = StoredLock {
             record: record.clone(),
             nonce: rand::random(),
             announced_epoch: Some(self.announced_epoch()).filter(|epoch| *epoch > 0),

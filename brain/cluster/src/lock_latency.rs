@@ -11,10 +11,11 @@ use runtime::log_once::LogBackoff;
 use telemetry::metrics::ServerMetrics;
 
 /// Pause between two log lines while the lock is slow, at first and at most.
-const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+const FIRST_LOG_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_LOG_INTERVAL: Duration = Duration::from_secs(600);
 
 /// A renewal that takes longer than this part of the renew deadline is slow: two of them that follow each other hardly fit.
-const PART: u32 = 3;
+const SLOW_RENEWAL_DIVISOR: u32 = 3;
 
 /// Measures the calls of an elector.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl LockLatency {
             reads: op("read"),
             writes: op("write"),
             timing,
-            log: Mutex::new(LogBackoff::new(SILENCE.0, SILENCE.1)),
+            log: Mutex::new(LogBackoff::new(FIRST_LOG_INTERVAL, MAX_LOG_INTERVAL)),
         }
     }
 
@@ -60,7 +61,7 @@ impl LockLatency {
     /// Returns true if the lead is at risk, or cannot be won, because of calls like this one.
     fn is_slow(&self, call: &Call) -> bool {
         let matters = call.kind == CallKind::Write || !call.is_answered;
-        matters && call.took > self.timing.renew_deadline / PART
+        matters && call.took > self.timing.renew_deadline / SLOW_RENEWAL_DIVISOR
     }
 }
 

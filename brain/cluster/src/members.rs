@@ -10,10 +10,10 @@ use etcd_types::pb::etcdserverpb as pb;
 
 /// The members of the cluster, as far as they are known.
 #[derive(Debug, Clone)]
-pub struct Members(Arc<Known>);
+pub struct Members(Arc<MemberList>);
 
 #[derive(Debug)]
-struct Known {
+struct MemberList {
     members: watch::Sender<BTreeMap<u64, pb::Member>>,
     /// Notified when an unknown member is looked up.
     missed: Notify,
@@ -24,7 +24,7 @@ impl Members {
     #[must_use]
     pub fn new(members: impl IntoIterator<Item = pb::Member>) -> Self {
         let members = members.into_iter().map(|member| (member.id, member)).collect();
-        Self(Arc::new(Known {
+        Self(Arc::new(MemberList {
             members: watch::Sender::new(members),
             missed: Notify::new(),
         }))

@@ -13,17 +13,17 @@ use crate::members::Members;
 use engine::cas_register::{Cas, CasRegister};
 use etcd_types::pb::etcdserverpb as pb;
 
-pub use removal::{Removal, RemoveError, RemoveMember};
+pub use removal::{MemberRemoval, RemoveError, RemoveMember};
 pub use table::{ConfiguredMember, JoinError, JoinRequest, MemberTable};
 
 mod removal;
 mod table;
 
 /// The interval at which the rows are read.
-const LOOK: Duration = Duration::from_secs(30);
+const MEMBERSHIP_READ_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The least pause between two reads for unknown members.
-const PAUSE: Duration = Duration::from_millis(100);
+const MIN_READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// The reason why a member did not get its row.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,10 @@ pub async fn follow<C: CasRegister>(
     members: Members,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut look = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
+    let mut look = tokio::time::interval_at(
+        tokio::time::Instant::now() + MEMBERSHIP_READ_INTERVAL,
+        MEMBERSHIP_READ_INTERVAL,
+    );
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -82,7 +85,7 @@ pub async fn follow<C: CasRegister>(
             // The pause limits the rate of reads if nothing else triggers them.
             () = members.asked_for() => {
                 look.reset();
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(MIN_READ_PAUSE).await;
             }
         }
         match register.get().await {

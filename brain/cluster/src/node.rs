@@ -16,10 +16,10 @@ use store::sequencer::command::QueueOwner;
 use telemetry::metrics::Metrics;
 
 /// The bytes of history that are read for all watchers together when a term begins. Older history is read by each watcher.
-const CHUNK: usize = 1 << 20;
+const WATCH_CATCH_UP_BYTES: usize = 1 << 20;
 
 /// The time limit of that read: the member does not serve in the meantime.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const WATCH_CATCH_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Announces a new epoch to leaders that hold other locks.
 pub type EpochAnnouncer = Arc<dyn Fn(u64) -> BoxFuture<'static, Result<(), LogError>> + Send + Sync>;
@@ -61,8 +61,8 @@ impl<E: Engine> Node<E> {
             return;
         }
         let history = LogHistory::new(self.log.clone(), self.replica.state().clone());
-        let read = history.read(self.hub.revision() + 1, CHUNK, PrevKv::Included);
-        match tokio::time::timeout(AT_ONCE, read).await {
+        let read = history.read(self.hub.revision() + 1, WATCH_CATCH_UP_BYTES, PrevKv::Included);
+        match tokio::time::timeout(WATCH_CATCH_UP_TIMEOUT, read).await {
             Ok(Ok(missed)) if missed.last().is_some_and(|last| last.revision == newest) => {
                 return self.hub.publish(missed);
             }
@@ -73,7 +73,9 @@ impl<E: Engine> Node<E> {
                     "cannot read the history that watchers missed"
                 );
             }
-            Err(_) => tracing::debug!(limit = ?AT_ONCE, "timed out reading the history that watchers missed"),
+            Err(_) => {
+                tracing::debug!(limit = ?WATCH_CATCH_UP_TIMEOUT, "timed out reading the history that watchers missed")
+            }
         }
         self.hub.skip_to(newest);
     }

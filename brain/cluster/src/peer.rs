@@ -27,10 +27,10 @@ use store::state::State;
 use telemetry::metrics::PeerMetrics;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
-pub const MAX_MESSAGE: usize = 64 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// The bytes of a message that are reserved for the encoding around a batch and each of its parts.
-const MARGIN: usize = 1 << 20;
+const MESSAGE_MARGIN_BYTES: usize = 1 << 20;
 
 /// The service of a member. Only members connect to it: see [`proof`](super::peer_auth).
 pub struct PeerService<R: Rows> {
@@ -101,19 +101,19 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                     // Only a leader commits.
                     over = roles.wait_for(|role| !matches!(role, Role::Leading(_) | Role::Transferring)) => { drop(over); break }
                     Ok(()) = renewals.changed() => match &*renewals.borrow_and_update() {
-                        Some(record) => Next::Renewal(record.encode().into()),
+                        Some(record) => FollowEvent::Renewal(record.encode().into()),
                         None => continue,
                     },
-                    Ok(()) = members.changed() => Next::Members(members.borrow_and_update().values().cloned().collect()),
-                    event = commits.recv() => Next::Commit(event),
+                    Ok(()) = members.changed() => FollowEvent::Members(members.borrow_and_update().values().cloned().collect()),
+                    event = commits.recv() => FollowEvent::Commit(event),
                 };
                 yield match next {
-                    Next::Renewal(renewal) => pb::FollowResponse { renewal, ..Default::default() },
-                    Next::Members(members) => pb::FollowResponse {
+                    FollowEvent::Renewal(renewal) => pb::FollowResponse { renewal, ..Default::default() },
+                    FollowEvent::Members(members) => pb::FollowResponse {
                         members: Some(pb::Members { members }),
                         ..Default::default()
                     },
-                    Next::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events }))) if fits(&payload, &events) => pb::FollowResponse {
+                    FollowEvent::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events }))) if fits(&payload, &events) => pb::FollowResponse {
                         batch: Some(pb::Batch {
                             first: first.0,
                             next: next.0,
@@ -122,9 +122,9 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                         }),
                         ..Default::default()
                     },
-                    Next::Commit(Ok(CommitEvent::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
-                    Next::Commit(Ok(CommitEvent::Rows)) => pb::FollowResponse { rows: true, ..Default::default() },
-                    Next::Commit(Err(RecvError::Closed)) => break,
+                    FollowEvent::Commit(Ok(CommitEvent::Batch(_)) | Err(RecvError::Lagged(_))) => committed(&state),
+                    FollowEvent::Commit(Ok(CommitEvent::Rows)) => pb::FollowResponse { rows: true, ..Default::default() },
+                    FollowEvent::Commit(Err(RecvError::Closed)) => break,
                 };
             }
         };
@@ -144,7 +144,7 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
     }
 }
 
-enum Next {
+enum FollowEvent {
     Renewal(bytes::Bytes),
     Commit(Result<CommitEvent, RecvError>),
     Members(Vec<Member>),
@@ -168,24 +168,24 @@ fn committed<R: Rows>(state: &State<R>) -> pb::FollowResponse {
 }
 
 /// Marks a version whose value the leader has not read.
-const UNREAD: i64 = -1;
+const UNREAD_MOD_REVISION: i64 = -1;
 /// Returns true if a batch and its superseded versions fit into one message.
 fn fits(payload: &bytes::Bytes, events: &[Arc<etcd_types::types::Committed>]) -> bool {
     /// The size of an empty version, with a margin above the numbers of any.
-    const VERSION: usize = 64;
+    const VERSION_BYTES: usize = 64;
     let events = events.iter().flat_map(|committed| &committed.events);
     let superseded = events.map(|event| {
         let version = event.prev_kv.as_ref();
-        VERSION + version.map_or(0, |kv| kv.key.len() + kv.value.len())
+        VERSION_BYTES + version.map_or(0, |kv| kv.key.len() + kv.value.len())
     });
-    superseded.sum::<usize>() + payload.len() <= MAX_MESSAGE - MARGIN
+    superseded.sum::<usize>() + payload.len() <= MAX_MESSAGE_BYTES - MESSAGE_MARGIN_BYTES
 }
 
 /// Returns the version that each change superseded, in order; a default if there was none.
 fn superseded(events: &[Arc<etcd_types::types::Committed>]) -> Vec<etcd_types::pb::mvccpb::KeyValue> {
     let events = events.iter().flat_map(|committed| &committed.events);
     let unread = || etcd_types::pb::mvccpb::KeyValue {
-        mod_revision: UNREAD,
+        mod_revision: UNREAD_MOD_REVISION,
         ..Default::default()
     };
     events
@@ -204,7 +204,7 @@ pub fn superseded_of(batch: &mut pb::Batch) -> Vec<Prev> {
     kvs.into_iter()
         .map(|kv| match kv.mod_revision {
             0 => Prev::Nothing,
-            UNREAD => Prev::Unread,
+            UNREAD_MOD_REVISION => Prev::Unread,
             _ => Prev::Version(from_wire(kv)),
         })
         .collect()

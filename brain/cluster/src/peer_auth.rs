@@ -30,26 +30,26 @@ use net::serve::{Admission, Admitted, PeerId};
 use tls::Io;
 
 /// The length of the secret in bytes.
-pub const SECRET: usize = 32;
+pub const SECRET_BYTES: usize = 32;
 
 /// The length of a nonce, and of a proof, in bytes.
-const NONCE: usize = 32;
+const NONCE_BYTES: usize = 32;
 
 /// The first bytes on a connection of a member: the name of the protocol and its version.
-const MAGIC: [u8; 8] = *b"kbpeer\0\x01";
+const PROTOCOL_MAGIC: [u8; 8] = *b"kbpeer\0\x01";
 
 /// The reason for which a proof is refused.
-pub(super) const UNPROVED: &str = "it does not know the secret of this cluster";
+pub(super) const UNPROVED_REASON: &str = "it does not know the secret of this cluster";
 
 /// The last message of the accepting side.
 const WELCOME: u8 = 1;
 
 /// The time for which the rows are searched for a member that proves itself but is not known yet.
-const LOOK: Duration = Duration::from_millis(700);
+const UNKNOWN_MEMBER_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// The secret by which a member proves itself.
 #[derive(Clone)]
-pub struct Proof {
+pub struct PeerSecret {
     key: hmac::Key,
     cluster: u64,
     member: u64,
@@ -57,28 +57,28 @@ pub struct Proof {
 
 /// The side that a proof belongs to.
 #[derive(Debug, Clone, Copy)]
-enum Side {
+enum HandshakeSide {
     Accepts,
     Dials,
 }
 
 /// One connection, identified by the ids and nonces of both sides.
-struct Connection {
+struct Handshake {
     dials: u64,
     accepts: u64,
-    nonces: [[u8; NONCE]; 2],
+    nonces: [[u8; NONCE_BYTES]; 2],
 }
 
-impl std::fmt::Debug for Proof {
+impl std::fmt::Debug for PeerSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Proof(..)") // the secret must not get into logs
+        f.write_str("PeerSecret(..)") // the secret must not get into logs
     }
 }
 
-impl Proof {
+impl PeerSecret {
     /// Creates the proof of this member, with the secret of its cluster.
     #[must_use]
-    pub fn new(secret: &[u8; SECRET], cluster: u64, member: u64) -> Self {
+    pub fn new(secret: &[u8; SECRET_BYTES], cluster: u64, member: u64) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
         Self { key, cluster, member }
     }
@@ -86,27 +86,28 @@ impl Proof {
     /// Proves this member on a connection that it dialled to reach the member `peer`, and verifies the proof of that member. Fails
     /// if the connection broke, another member answered, or one side refused the other.
     pub async fn dial<T: Io>(&self, io: &mut T, peer: u64) -> io::Result<()> {
-        let mine: [u8; NONCE] = rand::random();
-        let mut hello = Vec::with_capacity(MAGIC.len() + 8 + NONCE);
-        hello.extend_from_slice(&MAGIC);
+        let mine: [u8; NONCE_BYTES] = rand::random();
+        let mut hello = Vec::with_capacity(PROTOCOL_MAGIC.len() + 8 + NONCE_BYTES);
+        hello.extend_from_slice(&PROTOCOL_MAGIC);
         hello.extend_from_slice(&self.member.to_be_bytes());
         hello.extend_from_slice(&mine);
         io.write_all(&hello).await?;
         io.flush().await?;
-        let (accepts, theirs): (u64, [u8; NONCE]) = (io.read_u64().await?, read(io).await?);
-        let proof: [u8; NONCE] = read(io).await?;
+        let (accepts, theirs): (u64, [u8; NONCE_BYTES]) = (io.read_u64().await?, read(io).await?);
+        let proof: [u8; NONCE_BYTES] = read(io).await?;
         if accepts != peer {
             return Err(refused(format!(
                 "member {accepts:x} answered at the address of {peer:x}"
             )));
         }
-        let connection = Connection {
+        let connection = Handshake {
             dials: self.member,
             accepts,
             nonces: [mine, theirs],
         };
-        self.verify(Side::Accepts, &connection, &proof)?;
-        io.write_all(self.sign(Side::Dials, &connection).as_ref()).await?;
+        self.verify(HandshakeSide::Accepts, &connection, &proof)?;
+        io.write_all(self.sign(HandshakeSide::Dials, &connection).as_ref())
+            .await?;
         io.flush().await?;
         let welcome = io
             .read_u8()
@@ -120,25 +121,25 @@ impl Proof {
 
     /// Verifies which member dialled, and that it is among `members`, and proves this member.
     async fn accept(&self, io: &mut dyn Io, members: &Members) -> io::Result<PeerId> {
-        if read::<{ MAGIC.len() }>(io).await? != MAGIC {
+        if read::<{ PROTOCOL_MAGIC.len() }>(io).await? != PROTOCOL_MAGIC {
             return Err(refused("it does not start as a member does".to_owned()));
         }
-        let (dials, theirs): (u64, [u8; NONCE]) = (io.read_u64().await?, read(io).await?);
-        let mine: [u8; NONCE] = rand::random();
-        let connection = Connection {
+        let (dials, theirs): (u64, [u8; NONCE_BYTES]) = (io.read_u64().await?, read(io).await?);
+        let mine: [u8; NONCE_BYTES] = rand::random();
+        let connection = Handshake {
             dials,
             accepts: self.member,
             nonces: [theirs, mine],
         };
-        let mut answer = Vec::with_capacity(8 + 2 * NONCE);
+        let mut answer = Vec::with_capacity(8 + 2 * NONCE_BYTES);
         answer.extend_from_slice(&self.member.to_be_bytes());
         answer.extend_from_slice(&mine);
-        answer.extend_from_slice(self.sign(Side::Accepts, &connection).as_ref());
+        answer.extend_from_slice(self.sign(HandshakeSide::Accepts, &connection).as_ref());
         io.write_all(&answer).await?;
         io.flush().await?;
-        let proof: [u8; NONCE] = read(io).await?;
-        self.verify(Side::Dials, &connection, &proof)?;
-        if !members.has(dials, LOOK).await {
+        let proof: [u8; NONCE_BYTES] = read(io).await?;
+        self.verify(HandshakeSide::Dials, &connection, &proof)?;
+        if !members.has(dials, UNKNOWN_MEMBER_TIMEOUT).await {
             return Err(refused(format!("member {dials:x} has no row")));
         }
         io.write_u8(WELCOME).await?;
@@ -146,22 +147,22 @@ impl Proof {
         Ok(PeerId(dials))
     }
 
-    fn sign(&self, side: Side, connection: &Connection) -> hmac::Tag {
+    fn sign(&self, side: HandshakeSide, connection: &Handshake) -> hmac::Tag {
         hmac::sign(&self.key, &self.message(side, connection))
     }
 
-    fn verify(&self, side: Side, connection: &Connection, proof: &[u8]) -> io::Result<()> {
+    fn verify(&self, side: HandshakeSide, connection: &Handshake, proof: &[u8]) -> io::Result<()> {
         let verified = hmac::verify(&self.key, &self.message(side, connection), proof);
-        verified.map_err(|_| refused(UNPROVED.to_owned()))
+        verified.map_err(|_| refused(UNPROVED_REASON.to_owned()))
     }
 
     /// Returns the bytes to sign; every part has a fixed length.
-    fn message(&self, side: Side, connection: &Connection) -> Vec<u8> {
+    fn message(&self, side: HandshakeSide, connection: &Handshake) -> Vec<u8> {
         let label: &[u8; 8] = match side {
-            Side::Accepts => b"accepts:",
-            Side::Dials => b"dials:::",
+            HandshakeSide::Accepts => b"accepts:",
+            HandshakeSide::Dials => b"dials:::",
         };
-        let mut message = [MAGIC, *label].concat();
+        let mut message = [PROTOCOL_MAGIC, *label].concat();
         for id in [self.cluster, connection.dials, connection.accepts] {
             message.extend_from_slice(&id.to_be_bytes());
         }
@@ -174,7 +175,7 @@ impl Proof {
 #[derive(Debug)]
 pub struct MembersOnly {
     /// The proof of the member that accepts.
-    pub proof: Proof,
+    pub proof: PeerSecret,
     /// The members that are admitted.
     pub members: Members,
 }

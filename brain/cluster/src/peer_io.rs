@@ -26,7 +26,7 @@ pub(super) struct CertificateEnd {
 }
 
 /// The longest time until the clock, which may have been set, is looked at again.
-const LOOK: Duration = Duration::from_secs(60);
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 impl CertificateEnd {
     pub(super) fn new(at: i64) -> Self {
@@ -41,7 +41,7 @@ impl CertificateEnd {
             let Ok(left) = u64::try_from(self.at - tls::now()) else {
                 return Poll::Ready(());
             };
-            let next = LOOK.min(Duration::from_secs(left + 1));
+            let next = CLOCK_CHECK_INTERVAL.min(Duration::from_secs(left + 1));
             self.look.as_mut().reset(Instant::now() + next);
         }
     }

@@ -15,8 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
-use super::discovery::{Discovery, Place};
-use super::peer_auth::{Proof, UNPROVED};
+use super::discovery::{Discovery, DnsAddress};
+use super::peer_auth::{PeerSecret, UNPROVED_REASON};
 use super::peer_io::{CertificateEnd, PeerIo};
 use crate::members::Members;
 use etcd_types::url::Url;
@@ -24,10 +24,10 @@ use telemetry::metrics::{PeerBytes, PeerMetrics};
 use tls::{Io, TlsOptions, TlsPolicy};
 
 /// The timeout of a connection attempt.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The upper bound of the ping timeout, whatever the lease: forwarded requests wait for no longer than a few seconds.
-const LONGEST_PING_TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The interval between pings to a peer on a connection in use.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ pub struct Peers {
     tls: (TlsOptions, TlsPolicy),
     token: String,
     /// The proof of this member, once the storage was reached.
-    proof: Option<Proof>,
+    proof: Option<PeerSecret>,
     is_tls_only: bool,
     ping_timeout: Duration,
     metrics: PeerMetrics,
@@ -89,14 +89,14 @@ impl Peers {
     #[must_use]
     pub fn with_lease(self, lease: Duration) -> Self {
         Self {
-            ping_timeout: (lease / 2).clamp(PING_TIMEOUT, LONGEST_PING_TIMEOUT),
+            ping_timeout: (lease / 2).clamp(PING_TIMEOUT, MAX_PING_TIMEOUT),
             ..self
         }
     }
 
     /// Returns the same peers, dialled with this proof.
     #[must_use]
-    pub fn proving(self, proof: Proof) -> Self {
+    pub fn proving(self, proof: PeerSecret) -> Self {
         Self {
             proof: Some(proof),
             ..self
@@ -143,7 +143,7 @@ impl Peers {
     pub async fn answers(&self, name: &str, known: &Members) -> bool {
         let (endpoints, _) = self.endpoints(name, known).await;
         let addresses = endpoints.iter().filter_map(|(url, _)| url.host_port());
-        let attempts = addresses.map(|address| tokio::time::timeout(CONNECT, TcpStream::connect(address)));
+        let attempts = addresses.map(|address| tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)));
         let answers = futures::future::join_all(attempts).await;
         answers.iter().any(|answer| matches!(answer, Ok(Ok(_))))
     }
@@ -178,7 +178,7 @@ impl Peers {
         );
         // The scheme is that of the inner protocol: the connector adds TLS.
         let endpoint = Endpoint::from_shared(format!("http://{}", url.address()))?
-            .connect_timeout(CONNECT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(self.ping_timeout)
@@ -186,7 +186,7 @@ impl Peers {
             .initial_stream_window_size(8 << 20);
         let (host, port) = url.host_port().context("peers are dialled by host and port")?;
         let (host, name) = (host.to_owned(), name.unwrap_or_else(|| host.to_owned()));
-        let connector = Arc::new(Connector {
+        let connector = Arc::new(PeerConnector {
             address: (host, port),
             tls: url.scheme().is_tls().then(|| (name, self.tls.clone())),
             proof: self.proof.clone(),
@@ -202,16 +202,16 @@ impl Peers {
 }
 
 /// Opens the connections of a channel to a member.
-struct Connector {
+struct PeerConnector {
     address: (String, u16),
     /// With TLS, and the name that the certificate must have.
     tls: Option<(String, (TlsOptions, TlsPolicy))>,
-    proof: Option<Proof>,
+    proof: Option<PeerSecret>,
     member: u64,
     bytes: PeerBytes,
 }
 
-impl Connector {
+impl PeerConnector {
     async fn connect(&self) -> io::Result<PeerIo> {
         let address = (self.address.0.as_str(), self.address.1);
         let (mut io, end): (Box<dyn Io>, _) = match &self.tls {
@@ -251,7 +251,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
 #[must_use]
 pub fn is_of_another_cluster(error: &anyhow::Error) -> bool {
     // The error of a connector arrives through layers that keep only its text.
-    error.chain().any(|cause| cause.to_string().contains(UNPROVED))
+    error.chain().any(|cause| cause.to_string().contains(UNPROVED_REASON))
 }
 
 /// Returns the URLs of a member that DNS lists.
@@ -265,7 +265,7 @@ async fn found(discovery: &Discovery, name: &str) -> anyhow::Result<Vec<(Url, Op
 }
 
 /// Returns the URL of an address, with the host name for its certificate.
-fn endpoint(address: SocketAddr, place: &Place) -> Option<(Url, Option<String>)> {
+fn endpoint(address: SocketAddr, place: &DnsAddress) -> Option<(Url, Option<String>)> {
     let url = Url::parse(&format!("{}://{address}", place.scheme())).ok()?;
     Some((url, Some(place.host.clone())))
 }

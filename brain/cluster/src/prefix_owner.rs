@@ -6,13 +6,13 @@ use bytes::Bytes;
 use engine::cas_register::{Cas, CasRegister};
 
 /// The name of the register. It is part of the format.
-pub const OWNER: &str = "owner";
+pub const OWNER_REGISTER: &str = "owner";
 
 /// Precedes the token while the prefix is wiped: no token begins with it, so older versions refuse the prefix, too.
-const WIPING: &[u8] = b"\0wiping ";
+const WIPING_MARK: &[u8] = b"\0wiping ";
 
 /// The same while a snapshot is restored into the prefix.
-const RESTORING: &[u8] = b"\0restoring ";
+const RESTORING_MARK: &[u8] = b"\0restoring ";
 
 /// The reason why a key prefix cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,29 +52,29 @@ pub enum OwnerError {
 }
 
 /// The value stored in the register: the owner of the key prefix.
-struct Owner<'a> {
+struct PrefixOwner<'a> {
     id: u64,
     token: &'a [u8],
-    mark: Mark,
+    mark: PrefixUse,
 }
 
 /// The use of the prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum PrefixUse {
     Serving,
     Wiping,
     Restoring,
 }
 
-impl Owner<'_> {
-    fn parse(bytes: &[u8]) -> Result<Owner<'_>, OwnerError> {
+impl PrefixOwner<'_> {
+    fn parse(bytes: &[u8]) -> Result<PrefixOwner<'_>, OwnerError> {
         let (id, rest) = bytes.split_first_chunk().ok_or(OwnerError::Foreign)?;
-        let (token, mark) = match (rest.strip_prefix(WIPING), rest.strip_prefix(RESTORING)) {
-            (Some(token), _) => (token, Mark::Wiping),
-            (_, Some(token)) => (token, Mark::Restoring),
-            (None, None) => (rest, Mark::Serving),
+        let (token, mark) = match (rest.strip_prefix(WIPING_MARK), rest.strip_prefix(RESTORING_MARK)) {
+            (Some(token), _) => (token, PrefixUse::Wiping),
+            (_, Some(token)) => (token, PrefixUse::Restoring),
+            (None, None) => (rest, PrefixUse::Serving),
         };
-        Ok(Owner {
+        Ok(PrefixOwner {
             id: u64::from_be_bytes(*id),
             token,
             mark,
@@ -101,12 +101,12 @@ pub async fn is_owned<C: CasRegister>(register: &C) -> Result<bool, OwnerError> 
 pub async fn claim<C: CasRegister>(register: &C, token: &str) -> Result<u64, OwnerError> {
     loop {
         if let Some(stored) = get(register).await? {
-            let owner = Owner::parse(&stored)?;
+            let owner = PrefixOwner::parse(&stored)?;
             owner.check(token)?;
             return match owner.mark {
-                Mark::Serving => Ok(owner.id),
-                Mark::Wiping => Err(OwnerError::Wiping),
-                Mark::Restoring => Err(OwnerError::Restoring),
+                PrefixUse::Serving => Ok(owner.id),
+                PrefixUse::Wiping => Err(OwnerError::Wiping),
+                PrefixUse::Restoring => Err(OwnerError::Restoring),
             };
         }
         let owner = [&rand::random::<u64>().to_be_bytes(), token.as_bytes()].concat();
@@ -120,28 +120,30 @@ pub async fn begin_wipe<C: CasRegister>(register: &C, token: &str) -> Result<(),
         let stored = get(register).await?;
         let id = match &stored {
             Some(stored) => {
-                let owner = Owner::parse(stored)?;
+                let owner = PrefixOwner::parse(stored)?;
                 owner.check(token)?;
-                if owner.mark == Mark::Wiping {
+                if owner.mark == PrefixUse::Wiping {
                     return Ok(());
                 }
                 owner.id
             }
             None => 0,
         };
-        let marked = [&id.to_be_bytes(), WIPING, token.as_bytes()].concat();
+        let marked = [&id.to_be_bytes(), WIPING_MARK, token.as_bytes()].concat();
         set(register, stored, marked).await?;
     }
 }
 
 /// Marks a key prefix without an owner as being restored into: no member starts on it before [`end_restore`].
 pub async fn begin_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
-    let marked = Bytes::from([&rand::random::<u64>().to_be_bytes(), RESTORING, token.as_bytes()].concat());
+    let marked = Bytes::from([&rand::random::<u64>().to_be_bytes(), RESTORING_MARK, token.as_bytes()].concat());
     loop {
         match get(register).await? {
             None => set(register, None, marked.to_vec()).await?,
             Some(stored) if stored == marked => return Ok(()),
-            Some(stored) if Owner::parse(&stored)?.mark == Mark::Restoring => return Err(OwnerError::Restoring),
+            Some(stored) if PrefixOwner::parse(&stored)?.mark == PrefixUse::Restoring => {
+                return Err(OwnerError::Restoring);
+            }
             Some(_) => return Err(OwnerError::Occupied),
         }
     }
@@ -153,9 +155,9 @@ pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Resul
         let Some(stored) = get(register).await? else {
             return Ok(());
         };
-        let owner = Owner::parse(&stored)?;
+        let owner = PrefixOwner::parse(&stored)?;
         owner.check(token)?;
-        if owner.mark != Mark::Restoring {
+        if owner.mark != PrefixUse::Restoring {
             return Ok(());
         }
         if let Cas::Unknown(error) = register.compare_and_set(Some(stored), None).await {
@@ -167,28 +169,28 @@ pub async fn abandon_restore<C: CasRegister>(register: &C, token: &str) -> Resul
 /// Says why a key prefix that is not empty cannot be restored into. Writes nothing: it may be of another program.
 pub async fn occupied<C: CasRegister>(register: &C) -> Result<OwnerError, OwnerError> {
     let stored = get(register).await?;
-    let mark = stored.and_then(|stored| Some(Owner::parse(&stored).ok()?.mark));
+    let mark = stored.and_then(|stored| Some(PrefixOwner::parse(&stored).ok()?.mark));
     Ok(match mark {
-        Some(Mark::Restoring) => OwnerError::Restoring,
+        Some(PrefixUse::Restoring) => OwnerError::Restoring,
         _ => OwnerError::Occupied,
     })
 }
 
 /// Returns true if a key prefix of this cluster is marked as being restored into.
 pub async fn is_restoring<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
-    is_marked(register, token, Mark::Restoring).await
+    is_marked(register, token, PrefixUse::Restoring).await
 }
 
 /// Returns true if a key prefix of this cluster is marked as being wiped.
 pub async fn is_wiping<C: CasRegister>(register: &C, token: &str) -> Result<bool, OwnerError> {
-    is_marked(register, token, Mark::Wiping).await
+    is_marked(register, token, PrefixUse::Wiping).await
 }
 
-async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: Mark) -> Result<bool, OwnerError> {
+async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: PrefixUse) -> Result<bool, OwnerError> {
     let Some(stored) = get(register).await? else {
         return Ok(false);
     };
-    let owner = Owner::parse(&stored)?;
+    let owner = PrefixOwner::parse(&stored)?;
     owner.check(token)?;
     Ok(owner.mark == mark)
 }
@@ -197,12 +199,12 @@ async fn is_marked<C: CasRegister>(register: &C, token: &str, mark: Mark) -> Res
 pub async fn end_restore<C: CasRegister>(register: &C, token: &str) -> Result<(), OwnerError> {
     loop {
         let stored = get(register).await?.ok_or(OwnerError::Foreign)?;
-        let owner = Owner::parse(&stored)?;
+        let owner = PrefixOwner::parse(&stored)?;
         owner.check(token)?;
         match owner.mark {
-            Mark::Serving => return Ok(()),
-            Mark::Wiping => return Err(OwnerError::Wiping),
-            Mark::Restoring => {}
+            PrefixUse::Serving => return Ok(()),
+            PrefixUse::Wiping => return Err(OwnerError::Wiping),
+            PrefixUse::Restoring => {}
         }
         let plain = [&owner.id.to_be_bytes(), token.as_bytes()].concat();
         set(register, Some(stored), plain).await?;

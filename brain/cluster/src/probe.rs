@@ -11,20 +11,20 @@ use etcd_types::pb::peerpb::peer_client::PeerClient;
 use telemetry::metrics::PeerMetrics;
 
 /// The interval between probes.
-const INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The timeout of a probe: longer round trips count as failures.
-const TIMEOUT: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sends probes to the member `leader` over `channel`, one at a time, until the future is dropped.
 pub(super) async fn run(channel: Channel, leader: u64, metrics: PeerMetrics) {
     let mut client = PeerClient::new(channel);
-    let mut probes = interval(INTERVAL);
+    let mut probes = interval(PROBE_INTERVAL);
     probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         probes.tick().await;
         let began = Instant::now();
-        let answer = timeout(TIMEOUT, client.probe(ProbeRequest {})).await;
+        let answer = timeout(PROBE_TIMEOUT, client.probe(ProbeRequest {})).await;
         let is_answer = match &answer {
             // A leader of an older version does not know probes, but answers.
             Ok(Err(status)) => status.code() == Code::Unimplemented,

@@ -17,16 +17,16 @@ use runtime::backoff::Backoff;
 use store::state::State;
 
 /// The pause before a request to an API server that does not answer is repeated.
-const AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+const API_SERVER_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
 /// The pause before rows that could not be read are read again.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+const ROWS_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The most keys that are read. A cluster has some hundred kinds of objects.
-const SEEKS: usize = 2_000;
+const MAX_SEEKS: usize = 2_000;
 
 /// The levels of directories that are distinguished: an API server's prefix (`/registry`) and the kind of the object.
-const LEVELS: usize = 2;
+const PREFIX_LEVELS: usize = 2;
 
 /// The Lease of the election, which must not be stored here.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl SelfHostedLease {
         let found = leases(&state.view(), namespace, name).await?;
         let Some(first) = found.first() else { return Ok(()) };
         let key = first.key.escape_ascii().to_string();
-        let mut pauses = AGAIN;
+        let mut pauses = API_SERVER_BACKOFF;
         loop {
             match self.0.ask_uid().await {
                 Ok(Some(uid)) => return Ok(self.compare(&found, &uid)?),
@@ -86,7 +86,7 @@ impl SelfHostedLease {
                 Ok(found) => return self.compare(&found, &uid),
                 Err(error) => {
                     debug!(error = &error as &dyn std::error::Error, "cannot search for the lease");
-                    tokio::time::sleep(READ_AGAIN).await;
+                    tokio::time::sleep(ROWS_RETRY_DELAY).await;
                 }
             }
         }
@@ -112,7 +112,7 @@ async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Res
     let suffix = format!("/leases/{namespace}/{name}");
     let (mut found, mut asked) = (Vec::new(), BTreeSet::new());
     let mut from = Bytes::from_static(b"\0");
-    for _ in 0..SEEKS {
+    for _ in 0..MAX_SEEKS {
         let Some(key) = first_key(view, from).await? else {
             return Ok(found);
         };
@@ -124,7 +124,10 @@ async fn leases<S: Snapshot>(view: &View<S>, namespace: &str, name: &str) -> Res
         }
         from = behind_directory(&key);
     }
-    debug!(seeks = SEEKS, "searched for the lease below the first prefixes only");
+    debug!(
+        seeks = MAX_SEEKS,
+        "searched for the lease below the first prefixes only"
+    );
     Ok(found)
 }
 
@@ -149,11 +152,11 @@ fn directories(key: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.map(|(at, _)| &key[..at])
 }
 
-/// Returns the first key that may follow the directory of [`LEVELS`] levels that contains a key; or that may follow the key, if no
+/// Returns the first key that may follow the directory of [`PREFIX_LEVELS`] levels that contains a key; or that may follow the key, if no
 /// such directory contains it.
 fn behind_directory(key: &Bytes) -> Bytes {
     let end = key.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
-    match end.map(|(at, _)| at).nth(LEVELS - 1) {
+    match end.map(|(at, _)| at).nth(PREFIX_LEVELS - 1) {
         // '0' is the byte after '/'.
         Some(at) => [&key[..at], b"0"].concat().into(),
         None => successor(key),

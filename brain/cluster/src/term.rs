@@ -26,10 +26,10 @@ use store::retry::is_transient;
 use store::sequencer::{Channels, FlushEnded, Sequencer};
 
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
-const MEMTABLES: usize = 4;
+const MEMTABLE_QUEUE_CAPACITY: usize = 4;
 
 /// The pause before a term that could not begin because of storage is tried again.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+const TERM_START_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// The reason why a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +96,8 @@ impl<E: Engine> Term<E> {
             Err(error) if is_deposed(&error) => return Ok((self.node, TermEnd::Deposed)),
             Err(error) => return Err(error),
         };
-        let (immutable, to_flush) = mpsc::channel(MEMTABLES);
-        let (flushed, from_flush) = mpsc::channel(MEMTABLES);
+        let (immutable, to_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
+        let (flushed, from_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let channels = Channels {
             commands: self.node.queue.take(),
             immutable,
@@ -187,7 +187,7 @@ impl<E: Engine> Term<E> {
     /// Becomes the only writer, with retries as long as storage is unreachable, and publishes to watchers what was committed in the
     /// meantime.
     async fn begin(&mut self, placed: oneshot::Sender<()>) -> anyhow::Result<Leadership> {
-        let (mut placed, mut pauses) = (Some(placed), RETRY);
+        let (mut placed, mut pauses) = (Some(placed), TERM_START_BACKOFF);
         loop {
             match self.try_begin(&mut placed).await {
                 Err(error) if is_transient(&error) => {

@@ -16,10 +16,10 @@ use api::health::StoreHealth;
 use api::maintenance::Defragment;
 use api::request::RequestLimits;
 use cluster::engine::Engine;
-use cluster::follow::Follower;
+use cluster::follow::FollowerIdentity;
 use cluster::followers::Followers;
 use cluster::forward::{LaterLeader, LeaderRouter, Role, StorageCheck};
-use cluster::leadership::{Cluster, LeadershipLoop, Rest, TransferLeader};
+use cluster::leadership::{CampaignPause, LeadershipLoop, OtherMembers, TransferLeader};
 use cluster::liveness::Liveness;
 use cluster::lock::ElectionLock;
 use cluster::lock_latency::LockLatency;
@@ -405,14 +405,14 @@ fn start_leadership<E: Engine>(
         let told = (feed.clone(), election.renewals(), followers.clone());
         let services = for_peers(config, api, told, (metrics, &led));
         server.start(services, &led, &led, PEER_GRACE, &mut life.tasks);
-        let follower = Follower {
+        let follower = FollowerIdentity {
             member: member::describe(config, ids.member),
             members,
             identity: timing.identity.clone(),
             lease_duration: timing.lease_duration,
             cluster_id: ids.cluster,
         };
-        Cluster {
+        OtherMembers {
             peers,
             follower,
             followers,
@@ -439,7 +439,7 @@ fn start_leadership<E: Engine>(
         lock: Box::new(move || lock.id()),
         self_hosted_lease: checks.self_hosted_lease,
         liveness: checks.liveness,
-        rest: Rest::default(),
+        rest: CampaignPause::default(),
     };
     let leading = leadership::run(node, leadership, life.stop.clone(), led);
     life.tasks.spawn("leadership", leading);

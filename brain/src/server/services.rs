@@ -29,7 +29,7 @@ use cluster::followers::Followers;
 use cluster::leadership::TransferLeader;
 use cluster::members::Members;
 use cluster::membership::RemoveMember;
-use cluster::peer::{MAX_MESSAGE, PeerService};
+use cluster::peer::{MAX_MESSAGE_BYTES, PeerService};
 use cluster::{Renewals, leader_changes};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
@@ -254,7 +254,7 @@ pub fn peer_services<R: Rows>(
     };
     let peers = PeerServer::new(peers)
         .max_decoding_message_size(MAX_SMALL_REQUEST_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE);
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
     leader_request::serve(Routes::new(peers), here, config.limits.max_receive_bytes)
 }
 

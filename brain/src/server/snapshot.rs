@@ -19,7 +19,7 @@ use backup::snapshot::{
     FileError, RestoreOptions, RestoreSummary, SnapshotFile, Spool, UnfitSnapshot, restore, resume,
 };
 use cluster::prefix_owner;
-use cluster::prefix_owner::{OWNER, OwnerError};
+use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, LogId};
@@ -312,7 +312,7 @@ async fn into_prefix(
         Ok(source) => fill_prefix(tikv, token, &source, found).await,
         Err(error) => {
             if found.is_none()
-                && let Err(left) = prefix_owner::abandon_restore(&tikv.register(OWNER), token).await
+                && let Err(left) = prefix_owner::abandon_restore(&tikv.register(OWNER_REGISTER), token).await
             {
                 warn!(
                     error = &left as &dyn std::error::Error,
@@ -326,7 +326,7 @@ async fn into_prefix(
 
 /// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
 async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<RestoreSummary> {
-    let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING));
     let Source {
         file,
         digest,
@@ -384,7 +384,7 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
 /// Takes the right to fill the prefix, on which no member starts from then on. Returns what an interrupted restore has left there; `None` if
 /// it had not begun to write, or if there was none.
 async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
-    let (owner, register) = (tikv.register(OWNER), tikv.register(RESTORING));
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING));
     if tikv.is_empty().await? {
         prefix_owner::begin_restore(&owner, token).await?;
     } else {

@@ -10,10 +10,10 @@ use cluster::discovery::Discovery;
 use cluster::engine::Engine;
 use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
-use cluster::membership::{ConfiguredMember, JoinRequest, Removal};
-use cluster::peer_auth::{MembersOnly, Proof, SECRET};
+use cluster::membership::{ConfiguredMember, JoinRequest, MemberRemoval};
+use cluster::peer_auth::{MembersOnly, PeerSecret, SECRET_BYTES};
 use cluster::peers::{PeerAddresses, Peers};
-use cluster::prefix_owner::{OWNER, OwnerError};
+use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
 use cluster::{membership, prefix_owner};
 use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
@@ -94,7 +94,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         table,
     } = reached;
     let member = peers.id(&config.name);
-    let proof = Proof::new(&secret, cluster, member);
+    let proof = PeerSecret::new(&secret, cluster, member);
     let peers = peers.proving(proof.clone());
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let thread = election_thread.clone();
@@ -106,7 +106,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         proof,
         members: members.clone(),
     });
-    let remove = Arc::new(Removal {
+    let remove = Arc::new(MemberRemoval {
         register: tikv.register(MEMBERS),
         request: request.clone(),
         peers: peers.clone(),
@@ -201,7 +201,7 @@ struct Reached {
     /// The id of the cluster that owns the key prefix.
     cluster: u64,
     /// The secret by which members prove that they belong to the cluster.
-    secret: [u8; SECRET],
+    secret: [u8; SECRET_BYTES],
     table: membership::MemberTable,
 }
 
@@ -237,7 +237,7 @@ async fn reach(
     // Before anything is written.
     check_first_start(config, &tikv).await?;
     tikv.pin().await?;
-    let cluster = prefix_owner::claim(&tikv.register(OWNER), &config.initial_cluster_token).await;
+    let cluster = prefix_owner::claim(&tikv.register(OWNER_REGISTER), &config.initial_cluster_token).await;
     let cluster = cluster.map_err(of_owner)?;
     let secret = secret(&tikv).await?;
     let table = membership::enter(&tikv.register(MEMBERS), request).await;
@@ -255,7 +255,11 @@ async fn reach(
 
 /// Refuses to begin a store where there must be one, and a member that never started by flags that do not fit.
 async fn check_first_start(config: &Config, tikv: &Tikv) -> anyhow::Result<()> {
-    if config.joins_existing && !prefix_owner::is_owned(&tikv.register(OWNER)).await.map_err(of_owner)? {
+    if config.joins_existing
+        && !prefix_owner::is_owned(&tikv.register(OWNER_REGISTER))
+            .await
+            .map_err(of_owner)?
+    {
         return Err(OwnerError::NoStore.into());
     }
     let members = tikv.register(MEMBERS);
@@ -297,16 +301,16 @@ pub(crate) fn connection(options: &TikvOptions, failures: u32) -> engine_tikv::O
 }
 
 /// Returns the secret of the cluster, which its first member creates.
-async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET]> {
+async fn secret(tikv: &Tikv) -> anyhow::Result<[u8; SECRET_BYTES]> {
     let register = tikv.register("secret");
     loop {
         let stored = register.get().await.context("read the secret of the cluster");
         if let Some(secret) = stored.map_err(ConnectError::Unreachable)? {
-            let secret: Result<[u8; SECRET], _> = secret.as_ref().try_into();
+            let secret: Result<[u8; SECRET_BYTES], _> = secret.as_ref().try_into();
             return secret
                 .context("the secret of the cluster is damaged: remove its key from TiKV and restart all members");
         }
-        let secret: [u8; SECRET] = rand::random();
+        let secret: [u8; SECRET_BYTES] = rand::random();
         if let Cas::Unknown(error) = register.compare_and_set(None, Some(secret.to_vec().into())).await {
             return Err(ConnectError::Unreachable(error.context("store the secret of the cluster")).into());
         }

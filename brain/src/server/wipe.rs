@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use cluster::lock::StorageLock;
 use cluster::prefix_owner;
-use cluster::prefix_owner::OWNER;
+use cluster::prefix_owner::OWNER_REGISTER;
 use election::Lock as _;
 use engine::cas_register::CasRegister as _;
 use engine_tikv::{Part, Reclaim, Tikv, TikvRegister};
@@ -52,7 +52,7 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
         info!("there is nothing to wipe");
         return Ok(());
     }
-    let (owner, leader) = (tikv.register(OWNER), tikv.register(LEADER));
+    let (owner, leader) = (tikv.register(OWNER_REGISTER), tikv.register(LEADER));
     let seen = unused(&leader).await?;
     prefix_owner::begin_wipe(&owner, token).await?;
     info!("wiping");
@@ -63,7 +63,9 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
     };
     let data = tikv.wipe((Part::Data, reclaim), unchanged).await?;
     // The mark is deleted last: until then no member takes the remaining data for a store.
-    let registers = tikv.wipe((Part::RegistersBut(OWNER), reclaim), async || Ok(())).await?;
+    let registers = tikv
+        .wipe((Part::RegistersBut(OWNER_REGISTER), reclaim), async || Ok(()))
+        .await?;
     let mark = tikv.wipe((Part::Whole, reclaim), async || Ok(())).await?;
     anyhow::ensure!(
         tikv.is_empty().await?,

@@ -10,7 +10,7 @@ use ::engine::rows::Rows;
 use ::engine::rows::mem::MemRows;
 use ::watch::{History as _, PrevKv};
 use brain::server::node::NodeHandles;
-use cluster::follow::Follower;
+use cluster::follow::FollowerIdentity;
 use cluster::followers::Followers;
 use cluster::forward::{LeaderLease, LeaderRouter, Role};
 use cluster::liveness::Liveness;
@@ -134,7 +134,7 @@ impl<L: Log, R: Rows> Other<L, R> {
 
     /// Follows while something is done.
     async fn follow<T>(&mut self, channel: Channel, done: impl Future<Output = T>) -> T {
-        let follower = Follower {
+        let follower = FollowerIdentity {
             member: pb::Member::default(),
             members: Members::new([]),
             identity: "other".to_owned(),

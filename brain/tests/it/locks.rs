@@ -11,11 +11,11 @@ use api::kv::KvService;
 use api::request::RequestLimits;
 use brain::server::node::{self, NodeOptions};
 use bytes::Bytes;
-use cluster::follow::Follower;
+use cluster::follow::FollowerIdentity;
 use cluster::followers::Followers;
 use cluster::forward::{LeaderRouter, Role};
 use cluster::leadership;
-use cluster::leadership::{Cluster, LeadershipLoop, Rest};
+use cluster::leadership::{CampaignPause, LeadershipLoop, OtherMembers};
 use cluster::liveness::Liveness;
 use cluster::lock::StorageLock;
 use cluster::members::Members;
@@ -148,9 +148,9 @@ impl Member {
             election,
             renew_deadline: timing.renew_deadline,
             roles,
-            cluster: Some(Cluster {
+            cluster: Some(OtherMembers {
                 peers: Peers::new(PeerAddresses::Fixed(BTreeMap::new()), Default::default(), String::new()),
-                follower: Follower {
+                follower: FollowerIdentity {
                     member: pb::Member::default(),
                     members: members.clone(),
                     identity: timing.identity.clone(),
@@ -165,7 +165,7 @@ impl Member {
             announced_epoch: view.announced_epoch(id),
             self_hosted_lease: None,
             liveness: Liveness::default(),
-            rest: Rest::default(),
+            rest: CampaignPause::default(),
         };
         let led = CancellationToken::new();
         let elected = elector.run(led.clone());

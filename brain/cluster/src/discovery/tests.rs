@@ -74,8 +74,8 @@ fn srv(target: &str, port: u16) -> RData {
     RData::SRV(SRV::new(0, 0, port, Name::from_ascii(target).unwrap()))
 }
 
-fn place(tls: bool, host: &str, port: u16) -> BTreeSet<Place> {
-    BTreeSet::from([Place {
+fn place(tls: bool, host: &str, port: u16) -> BTreeSet<DnsAddress> {
+    BTreeSet::from([DnsAddress {
         tls,
         host: host.to_owned(),
         port,

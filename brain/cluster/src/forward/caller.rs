@@ -10,13 +10,13 @@ use etcd_types::types::{Caller, Identity};
 
 /// The metadata that names the caller. Clients cannot set it: members look at it on the peer port only, and replace it when they
 /// forward.
-const CALLER: &str = "kubebrain-caller-bin";
+const CALLER_METADATA_KEY: &str = "kubebrain-caller-bin";
 
 /// The metadata that names the address of a client that is not identified yet. The member that it contacts sets it.
-const ADDRESS: &str = "kubebrain-client-address";
+const CLIENT_ADDRESS_METADATA_KEY: &str = "kubebrain-client-address";
 
 #[derive(Clone, PartialEq, Message)]
-struct Forwarded {
+struct ForwardedCaller {
     #[prost(bool, tag = "1")]
     is_server: bool,
     #[prost(string, tag = "2")]
@@ -29,27 +29,30 @@ struct Forwarded {
 pub(super) fn write(metadata: &mut MetadataMap, caller: Option<&Caller>) {
     let forwarded = match caller {
         None | Some(Caller::Anonymous) => {
-            metadata.remove_bin(CALLER);
+            metadata.remove_bin(CALLER_METADATA_KEY);
             return;
         }
-        Some(Caller::Server) => Forwarded {
+        Some(Caller::Server) => ForwardedCaller {
             is_server: true,
-            ..Forwarded::default()
+            ..ForwardedCaller::default()
         },
-        Some(Caller::User(user)) => Forwarded {
+        Some(Caller::User(user)) => ForwardedCaller {
             is_server: false,
             name: user.name.clone(),
             revision: user.revision,
         },
     };
-    metadata.insert_bin(CALLER, MetadataValue::from_bytes(&forwarded.encode_to_vec()));
+    metadata.insert_bin(
+        CALLER_METADATA_KEY,
+        MetadataValue::from_bytes(&forwarded.encode_to_vec()),
+    );
 }
 
 /// Returns the caller that another member names; `None` if that member has not identified the client.
 #[must_use]
 pub fn read(metadata: &MetadataMap) -> Option<Caller> {
-    let bytes = metadata.get_bin(CALLER)?.to_bytes().ok()?;
-    let forwarded = Forwarded::decode(bytes).ok()?;
+    let bytes = metadata.get_bin(CALLER_METADATA_KEY)?.to_bytes().ok()?;
+    let forwarded = ForwardedCaller::decode(bytes).ok()?;
     Some(if forwarded.is_server {
         Caller::Server
     } else {
@@ -62,16 +65,16 @@ pub fn read(metadata: &MetadataMap) -> Option<Caller> {
 
 /// Names the address of a client in the metadata of its request, instead of what the client put there; none for a Unix socket.
 pub fn set_address(metadata: &mut MetadataMap, address: Option<IpAddr>) {
-    metadata.remove(ADDRESS);
+    metadata.remove(CLIENT_ADDRESS_METADATA_KEY);
     if let Some(value) = address.and_then(|address| address.to_string().parse().ok()) {
-        metadata.insert(ADDRESS, value);
+        metadata.insert(CLIENT_ADDRESS_METADATA_KEY, value);
     }
 }
 
 /// Returns the address of a client that the contacted member named.
 #[must_use]
 pub fn address(metadata: &MetadataMap) -> Option<IpAddr> {
-    metadata.get(ADDRESS)?.to_str().ok()?.parse().ok()
+    metadata.get(CLIENT_ADDRESS_METADATA_KEY)?.to_str().ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -81,8 +84,8 @@ mod tests {
     #[test]
     fn address_is_that_of_the_connection() {
         let mut metadata = MetadataMap::new();
-        metadata.append(ADDRESS, "10.0.0.9".parse().unwrap());
-        metadata.append(ADDRESS, "10.0.0.8".parse().unwrap());
+        metadata.append(CLIENT_ADDRESS_METADATA_KEY, "10.0.0.9".parse().unwrap());
+        metadata.append(CLIENT_ADDRESS_METADATA_KEY, "10.0.0.8".parse().unwrap());
         let ip = "2001:db8::1".parse().ok();
         set_address(&mut metadata, ip);
         assert_eq!((address(&metadata), metadata.len()), (ip, 1));

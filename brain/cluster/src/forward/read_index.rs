@@ -16,10 +16,10 @@ pub struct ReadIndexBatcher(tokio::sync::mpsc::Sender<tokio::sync::oneshot::Send
 
 /// The shortest timeout of one request: the leader answers it from memory. It is the duration of the leader's lock if that is longer:
 /// with strict reads the leader asks storage first.
-const ANSWER: Duration = Duration::from_secs(2);
+const MIN_READ_INDEX_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Queue capacity; further reads block on send.
-const WAITING: usize = 10_000;
+const READ_QUEUE_CAPACITY: usize = 10_000;
 
 impl ReadIndexBatcher {
     /// Creates the queue, and the task that sends requests to the leader over `channel`; the task ends when the leader does not answer.
@@ -28,8 +28,9 @@ impl ReadIndexBatcher {
         max_message: usize,
         lease_duration: Duration,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (queue, mut waiting) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(WAITING);
-        let timeout = lease_duration.max(ANSWER);
+        let (queue, mut waiting) =
+            tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Slot>>(READ_QUEUE_CAPACITY);
+        let timeout = lease_duration.max(MIN_READ_INDEX_TIMEOUT);
         let task = async move {
             let mut client = PeerClient::new(channel).max_decoding_message_size(max_message);
             while let Some(first) = waiting.recv().await {

@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use etcd_types::errors::Error;
 
 /// Queue capacity; further reads block on send.
-const WAITING: usize = 10_000;
+const READ_QUEUE_CAPACITY: usize = 10_000;
 
 /// The minimum timeout of a read, and of one check of storage. The timeout is the time for which a leader continues without storage if that
 /// is longer; both are shorter than the time for which a follower waits for its leader's answer.
-const ANSWER: Duration = Duration::from_millis(1_500);
+const MIN_STRICT_READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// Checks in storage whether a later leader has begun.
 pub type LaterLeader = Box<dyn Fn() -> BoxFuture<'static, anyhow::Result<bool>> + Send + Sync>;
@@ -29,8 +29,8 @@ pub struct StorageCheck {
 impl StorageCheck {
     /// Creates the queue, and the task that checks storage for the waiting reads; it ends when all handles are dropped.
     pub fn new(later_leader: LaterLeader, renew_deadline: Duration) -> (Self, impl Future<Output = ()> + Send) {
-        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), Error>>>(WAITING);
-        let timeout = renew_deadline.max(ANSWER);
+        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), Error>>>(READ_QUEUE_CAPACITY);
+        let timeout = renew_deadline.max(MIN_STRICT_READ_TIMEOUT);
         let task = async move {
             while let Some(first) = waiting.recv().await {
                 let mut asked = vec![first];

@@ -14,10 +14,10 @@ use engine::rows::Rows;
 use store::state::State;
 
 /// The interval at which a leader checks whether its lock was renewed.
-const LOOK: Duration = Duration::from_millis(50);
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The bytes of the log that one read for a later barrier returns.
-const AHEAD: usize = 64 << 10;
+const BARRIER_READ_BYTES: usize = 64 << 10;
 
 /// Extends the leader lease with each renewal of the lock that was sent before any later leader began to wait for this one. Returns
 /// when a later leader is found.
@@ -39,7 +39,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
     (log, state, unanswered): (&L, &State<R>, &Unanswered),
 ) {
     let mut last = None;
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(RENEWAL_CHECK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         look.tick().await;
@@ -79,7 +79,7 @@ pub(super) async fn has_later_barrier<L: Log, R: Rows>(
     let tried = unanswered.next().unwrap_or(next).max(next);
     let (end, epoch) = (Slot(tried.0 + WINDOW), state.epoch());
     while next <= end {
-        let slots = log.read(next, AHEAD).await?;
+        let slots = log.read(next, BARRIER_READ_BYTES).await?;
         let Some((last, _)) = slots.last() else { break };
         next = last.next();
         if slots.into_iter().any(|(slot, bytes)| is_later(slot, bytes, epoch)) {

@@ -13,24 +13,24 @@ use store::state::State;
 
 /// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
 /// is replaced.
-const LIMIT: Duration = Duration::from_secs(3);
+const MIN_STORAGE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The interval at which appends in flight are checked.
-const LOOK: Duration = Duration::from_millis(100);
+const APPEND_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause before rows that did not answer are read again.
-const AGAIN: Duration = Duration::from_millis(200);
+const ROWS_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The bytes of the log that are read to test whether it can be read.
-const GLANCE: usize = 1;
+const LOG_PROBE_BYTES: usize = 1;
 
 /// The time limit of a write of rows, as a multiple of the limit of other calls. TiKV itself needs 10 to 20 s until a region has a
 /// new leader, and another member may have no better path to it.
-const UNWRITTEN: u32 = 10;
+const ROWS_WRITE_TIMEOUT_FACTOR: u32 = 10;
 
 /// Returns the time after which a leader steps down if storage does not answer, given the lease of its lock.
 pub(super) fn limit(lease: Duration) -> Duration {
-    lease.max(LIMIT)
+    lease.max(MIN_STORAGE_TIMEOUT)
 }
 
 /// Completes when an append or a read of the log, or a read or a write of the rows, exceeds its limit for a lock with this lease;
@@ -45,7 +45,7 @@ pub(super) async fn failed<R: Rows>(
 ) -> String {
     let limit = limit(lease);
     let overdue = async {
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(APPEND_CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
@@ -57,7 +57,7 @@ pub(super) async fn failed<R: Rows>(
     tokio::select! {
         reason = overdue => reason,
         reason = unreadable(state, rows, leads, limit) => reason,
-        reason = unwritten(state, followers, limit * UNWRITTEN) => reason,
+        reason = unwritten(state, followers, limit * ROWS_WRITE_TIMEOUT_FACTOR) => reason,
     }
 }
 
@@ -73,7 +73,7 @@ async fn unreadable<R: Rows>(state: &State<R>, rows: &R, leads: &AtomicBool, lim
                 if !leads.load(Ordering::Relaxed) && rows.fence().await.is_ok() {
                     return;
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(ROWS_RETRY_DELAY).await;
             }
         };
         if tokio::time::timeout(limit, read).await.is_err() {
@@ -89,7 +89,7 @@ async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, lim
     let Some(followers) = followers else {
         return std::future::pending().await;
     };
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(APPEND_CHECK_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         look.tick().await;
@@ -106,11 +106,11 @@ async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, lim
 pub(super) async fn recovered<L: Log, R: Rows>((log, rows): (L, R), next: Slot, since: Instant, limit: Duration) {
     tokio::time::sleep_until(since).await;
     loop {
-        let read = async { log.read(next, GLANCE).await.is_ok() && rows.fence().await.is_ok() };
+        let read = async { log.read(next, LOG_PROBE_BYTES).await.is_ok() && rows.fence().await.is_ok() };
         if tokio::time::timeout(limit, read).await == Ok(true) {
             return;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(ROWS_RETRY_DELAY).await;
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
             .await
             .unwrap();
         let (state, followers) = (replica.state(), Followers::default());
-        let limit = LIMIT * UNWRITTEN;
+        let limit = MIN_STORAGE_TIMEOUT * ROWS_WRITE_TIMEOUT_FACTOR;
         let mut stuck = std::pin::pin!(unwritten(state, Some(&followers), limit));
         let follower = followers.enter(1, Some("one".to_owned()));
         assert!(
@@ -156,8 +156,8 @@ mod tests {
         let rows = MemRows::new();
         let replica = store::replica::Replica::load(&log, &rows).await.unwrap();
         let leads = AtomicBool::new(true);
-        let failed = failed(replica.state(), &rows, &leads, &unanswered, None, LIMIT);
-        assert!(tokio::time::timeout(100 * LIMIT, failed).await.is_err());
-        recovered((log, rows), Slot::FIRST, Instant::now(), LIMIT).await;
+        let failed = failed(replica.state(), &rows, &leads, &unanswered, None, MIN_STORAGE_TIMEOUT);
+        assert!(tokio::time::timeout(100 * MIN_STORAGE_TIMEOUT, failed).await.is_err());
+        recovered((log, rows), Slot::FIRST, Instant::now(), MIN_STORAGE_TIMEOUT).await;
     }
 }

@@ -20,7 +20,7 @@ pub enum ElectionLock<C> {
 
 /// The identifier of one write to either lock.
 #[derive(Debug, Clone)]
-pub enum Version {
+pub enum LockVersion {
     /// The bytes that were written.
     Storage(Bytes),
     /// The object that was written.
@@ -69,45 +69,45 @@ impl<C: CasRegister> ElectionLock<C> {
 }
 
 impl<C: CasRegister> Lock for ElectionLock<C> {
-    type Version = Version;
+    type Version = LockVersion;
 
-    async fn get(&self) -> Result<Option<(Record, Version)>, LockError> {
+    async fn get(&self) -> Result<Option<(Record, LockVersion)>, LockError> {
         Ok(match self {
             ElectionLock::Storage(lock) => {
                 let seen = lock.get().await?;
-                seen.map(|(record, version)| (record, Version::Storage(version)))
+                seen.map(|(record, version)| (record, LockVersion::Storage(version)))
             }
             ElectionLock::Lease(lock, _) => {
                 let seen = lock.get().await?;
-                seen.map(|(record, version)| (record, Version::Lease(version)))
+                seen.map(|(record, version)| (record, LockVersion::Lease(version)))
             }
         })
     }
 
-    async fn create(&self, record: &Record) -> Result<Version, LockError> {
+    async fn create(&self, record: &Record) -> Result<LockVersion, LockError> {
         match self {
-            ElectionLock::Storage(lock) => lock.create(record).await.map(Version::Storage),
-            ElectionLock::Lease(lock, _) => lock.create(record).await.map(Version::Lease),
+            ElectionLock::Storage(lock) => lock.create(record).await.map(LockVersion::Storage),
+            ElectionLock::Lease(lock, _) => lock.create(record).await.map(LockVersion::Lease),
         }
     }
 
-    async fn update(&self, record: &Record, expected: &Version) -> Result<Version, LockError> {
+    async fn update(&self, record: &Record, expected: &LockVersion) -> Result<LockVersion, LockError> {
         match (self, expected) {
-            (ElectionLock::Storage(lock), Version::Storage(expected)) => {
-                lock.update(record, expected).await.map(Version::Storage)
+            (ElectionLock::Storage(lock), LockVersion::Storage(expected)) => {
+                lock.update(record, expected).await.map(LockVersion::Storage)
             }
-            (ElectionLock::Lease(lock, _), Version::Lease(expected)) => {
-                lock.update(record, expected).await.map(Version::Lease)
+            (ElectionLock::Lease(lock, _), LockVersion::Lease(expected)) => {
+                lock.update(record, expected).await.map(LockVersion::Lease)
             }
             // A version of the other kind identifies no write to this lock.
             _ => Err(LockError::Conflict),
         }
     }
 
-    async fn prepare(&self, expected: &Version) {
+    async fn prepare(&self, expected: &LockVersion) {
         match (self, expected) {
-            (ElectionLock::Storage(lock), Version::Storage(expected)) => lock.prepare(expected).await,
-            (ElectionLock::Lease(lock, _), Version::Lease(expected)) => lock.prepare(expected).await,
+            (ElectionLock::Storage(lock), LockVersion::Storage(expected)) => lock.prepare(expected).await,
+            (ElectionLock::Lease(lock, _), LockVersion::Lease(expected)) => lock.prepare(expected).await,
             _ => {}
         }
     }

@@ -42,7 +42,7 @@ pub trait RemoveMember: Send + Sync {
 
 /// Removes rows from a register.
 #[derive(Debug, Clone)]
-pub struct Removal<C> {
+pub struct MemberRemoval<C> {
     /// The rows.
     pub register: C,
     /// This member.
@@ -53,7 +53,7 @@ pub struct Removal<C> {
     pub members: Members,
 }
 
-impl<C: CasRegister> RemoveMember for Removal<C> {
+impl<C: CasRegister> RemoveMember for MemberRemoval<C> {
     fn remove<'a>(&'a self, id: u64) -> Pin<Box<dyn Future<Output = Result<(), RemoveError>> + Send + 'a>> {
         Box::pin(async move {
             let stored = self.read().await?;
@@ -82,7 +82,7 @@ impl<C: CasRegister> RemoveMember for Removal<C> {
     }
 }
 
-impl<C: CasRegister> Removal<C> {
+impl<C: CasRegister> MemberRemoval<C> {
     async fn read(&self) -> Result<Option<bytes::Bytes>, RemoveError> {
         let stored = self.register.get().await.context("read the rows of members");
         stored.map_err(RemoveError::Unreachable)

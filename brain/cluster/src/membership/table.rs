@@ -34,10 +34,10 @@ use etcd_types::version;
 use mvcc::row::FORMAT as STORED_FORMAT;
 
 /// The version of the table that this brain reads and writes.
-const FORMAT: u32 = 1;
+const TABLE_FORMAT: u32 = 1;
 
 /// Names of removed members that are kept.
-const REMOVED: usize = 16;
+const MAX_REMOVED_NAMES: usize = 16;
 
 /// The version of the peer protocol.
 const PEER_FORMAT: u32 = 2;
@@ -61,7 +61,7 @@ pub struct MemberTable {
 
 /// The entry of one member in the table.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Row {
+pub(super) struct MemberRow {
     /// The URLs for peers.
     #[prost(string, repeated, tag = "1")]
     pub peer_urls: Vec<String>,
@@ -92,7 +92,7 @@ pub(super) struct Row {
 #[derive(Debug, Clone)]
 pub struct JoinRequest {
     name: String,
-    row: Row,
+    row: MemberRow,
     cluster: BTreeMap<String, Vec<Url>>,
     is_vouched_for: bool,
 }
@@ -110,7 +110,7 @@ pub enum JoinError {
     },
     /// A newer brain wrote the table.
     #[error(
-        "the rows of members are of format {found}, this version reads formats up to {FORMAT}: start a newer version"
+        "the rows of members are of format {found}, this version reads formats up to {TABLE_FORMAT}: start a newer version"
     )]
     Newer {
         /// The format found.
@@ -155,7 +155,7 @@ impl JoinRequest {
         }
         Self {
             name: member.name.clone(),
-            row: Row {
+            row: MemberRow {
                 peer_urls: texts(&member.initial_advertise_peer_urls),
                 client_urls: texts(&member.advertise_client_urls),
                 names,
@@ -171,7 +171,7 @@ impl JoinRequest {
     }
 
     /// Returns its name and row.
-    pub(super) fn row(&self) -> (&str, Row) {
+    pub(super) fn row(&self) -> (&str, MemberRow) {
         (&self.name, self.row.clone())
     }
 }
@@ -185,11 +185,11 @@ impl MemberTable {
         };
         let corrupt = |error: prost::DecodeError| JoinError::Corrupt(error.to_string());
         let table = MemberTable::decode_from(bytes.clone()).map_err(corrupt)?;
-        if table.format > FORMAT {
+        if table.format > TABLE_FORMAT {
             return Err(JoinError::Newer { found: table.format });
         }
         for row in table.rows.values() {
-            Row::decode(row.as_slice()).map_err(corrupt)?;
+            MemberRow::decode(row.as_slice()).map_err(corrupt)?;
         }
         Ok(table)
     }
@@ -215,10 +215,10 @@ impl MemberTable {
         }
         let number = self.number + 1;
         let stored = self.rows().find(|(name, _)| *name == request.name);
-        let is_new = stored.is_none_or(|(_, row)| Row { written: 0, ..row } != request.row);
+        let is_new = stored.is_none_or(|(_, row)| MemberRow { written: 0, ..row } != request.row);
         let mut next = self.clone();
         if is_new {
-            let row = Row {
+            let row = MemberRow {
                 written: number,
                 ..request.row.clone()
             };
@@ -230,7 +230,7 @@ impl MemberTable {
             return Ok(None);
         }
         next.rows.retain(|name, _| !departed.contains(name));
-        (next.format, next.number) = (FORMAT, number);
+        (next.format, next.number) = (TABLE_FORMAT, number);
         Ok(Some(next))
     }
 
@@ -240,9 +240,9 @@ impl MemberTable {
         next.rows.remove(name)?;
         next.removed.retain(|removed| removed != name);
         next.removed.push(name.to_owned());
-        let over = next.removed.len().saturating_sub(REMOVED);
+        let over = next.removed.len().saturating_sub(MAX_REMOVED_NAMES);
         next.removed.drain(..over);
-        (next.format, next.number) = (FORMAT, self.number + 1);
+        (next.format, next.number) = (TABLE_FORMAT, self.number + 1);
         Some(next)
     }
 
@@ -252,9 +252,9 @@ impl MemberTable {
     }
 
     /// Returns names and rows.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&str, MemberRow)> {
         // The rows were checked when the table was decoded.
-        let decoded = |row: &Vec<u8>| Row::decode(row.as_slice()).unwrap_or_default();
+        let decoded = |row: &Vec<u8>| MemberRow::decode(row.as_slice()).unwrap_or_default();
         self.rows.iter().map(move |(name, row)| (name.as_str(), decoded(row)))
     }
 
@@ -275,9 +275,10 @@ impl MemberTable {
 
     /// Returns the members that every other member has left out of a row that it wrote later.
     fn departed(&self) -> BTreeSet<String> {
-        let rows: Vec<(&str, Row)> = self.rows().collect();
-        let leaves_out = |row: &Row, name: &str| !row.names.is_empty() && row.names.iter().all(|named| named != name);
-        let has_left = |name: &str, row: &Row| {
+        let rows: Vec<(&str, MemberRow)> = self.rows().collect();
+        let leaves_out =
+            |row: &MemberRow, name: &str| !row.names.is_empty() && row.names.iter().all(|named| named != name);
+        let has_left = |name: &str, row: &MemberRow| {
             let mut others = rows.iter().filter(|(other, _)| *other != name).peekable();
             others.peek().is_some() && others.all(|(_, other)| other.written > row.written && leaves_out(other, name))
         };

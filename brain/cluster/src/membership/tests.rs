@@ -166,13 +166,13 @@ async fn names(register: &MemRegister) -> String {
 }
 
 /// Writes the rows of two members; the first member's configuration does not name the second one.
-async fn two(register: &MemRegister) -> (Removal<MemRegister>, JoinRequest) {
+async fn two(register: &MemRegister) -> (MemberRemoval<MemRegister>, JoinRequest) {
     let (first, peers) = join_request("a", "a", false);
     let table = enter(register, &first).await.unwrap();
     let other = join_request("b", "a b", false).0;
     enter(register, &other).await.unwrap();
     let members = members(&first, &table, &peers);
-    let removal = Removal {
+    let removal = MemberRemoval {
         register: register.clone(),
         request: first,
         peers,

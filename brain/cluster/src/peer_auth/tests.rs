@@ -5,8 +5,8 @@ use etcd_types::pb::etcdserverpb::Member;
 
 const CLUSTER: u64 = 7;
 
-fn proof(secret: u8, member: u64) -> Proof {
-    Proof::new(&[secret; SECRET], CLUSTER, member)
+fn proof(secret: u8, member: u64) -> PeerSecret {
+    PeerSecret::new(&[secret; SECRET_BYTES], CLUSTER, member)
 }
 
 fn members(ids: &[u64]) -> Members {
@@ -24,7 +24,7 @@ fn port(secret: u8) -> MembersOnly {
     }
 }
 
-async fn meet(port: &MembersOnly, dials: &Proof, peer: u64) -> (Result<PeerId, String>, Result<(), String>) {
+async fn meet(port: &MembersOnly, dials: &PeerSecret, peer: u64) -> (Result<PeerId, String>, Result<(), String>) {
     let (mut near, mut far) = duplex(1024);
     let accepted = async move { port.admit(&mut far).await };
     let (accepted, dialled) = tokio::join!(accepted, async {
@@ -56,7 +56,7 @@ async fn strangers_are_refused() {
     let (accepted, dialled) = meet(&port(0), &proof(0, 2), 4).await;
     assert!(accepted.is_err());
     assert_eq!(dialled.unwrap_err(), "member 1 answered at the address of 4");
-    let other = Proof::new(&[0; SECRET], CLUSTER + 1, 2);
+    let other = PeerSecret::new(&[0; SECRET_BYTES], CLUSTER + 1, 2);
     assert!(meet(&port(0), &other, 1).await.0.is_err());
 }
 
@@ -75,7 +75,7 @@ async fn a_proof_is_worth_nothing_on_another_connection() {
         let hello = hello(&mut wire).await;
         near.write_all(&hello).await.unwrap();
         wire.write_all(&read::<72>(&mut near).await.unwrap()).await.unwrap();
-        let proof: [u8; NONCE] = read(&mut wire).await.unwrap();
+        let proof: [u8; NONCE_BYTES] = read(&mut wire).await.unwrap();
         near.write_all(&proof).await.unwrap();
         wire.write_u8(near.read_u8().await.unwrap()).await.unwrap();
         (hello, proof)
@@ -96,7 +96,7 @@ async fn an_answer_is_no_proof_of_who_dials() {
     let (mut near, mut far) = duplex(1024);
     let reflected = async {
         // Member 1 receives its own answer.
-        let hello = [&MAGIC[..], &1_u64.to_be_bytes(), &[0; NONCE]].concat();
+        let hello = [&PROTOCOL_MAGIC[..], &1_u64.to_be_bytes(), &[0; NONCE_BYTES]].concat();
         near.write_all(&hello).await.unwrap();
         let answer: [u8; 72] = read(&mut near).await.unwrap();
         near.write_all(&answer[40..]).await.unwrap();

@@ -13,7 +13,7 @@ use crate::server::wipe::wipe;
 use backup::import::{CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use cluster::prefix_owner;
-use cluster::prefix_owner::OWNER;
+use cluster::prefix_owner::OWNER_REGISTER;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
@@ -62,7 +62,7 @@ async fn copy_alone(
     (is_new, claim): (bool, &Claim<TikvRegister>),
     orders: FinishCondition,
 ) -> anyhow::Result<CopySummary> {
-    let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING));
     let stored = register.get().await.context("read the source of the copy")?;
     let is_empty = tikv.is_empty().await?;
     let is_copy = !is_empty && prefix_owner::is_restoring(&owner, token).await?;
@@ -126,7 +126,7 @@ async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::
         .await
         .context("read the source of the copy")?;
     ensure!(
-        now.as_ref() == stored && prefix_owner::is_restoring(&tikv.register(OWNER), token).await?,
+        now.as_ref() == stored && prefix_owner::is_restoring(&tikv.register(OWNER_REGISTER), token).await?,
         ANOTHER
     );
     Ok(())
@@ -153,7 +153,7 @@ async fn begin(
     claim: &Claim<TikvRegister>,
     (engine, spool): ((TikvLog, TikvRows), &Spool),
 ) -> anyhow::Result<Importing> {
-    let (owner, register) = (tikv.register(OWNER), tikv.register(IMPORTING));
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING));
     if !tikv.is_empty().await? {
         bail!(prefix_owner::occupied(&owner).await?);
     }

@@ -165,7 +165,7 @@ async fn program_restores_a_key_prefix() {
     // As a restore leaves it that is interrupted before it writes.
     let options = engine_tikv::Options::new(vec![site.tikv.pd()], "restored");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
-    prefix_owner::begin_restore(&tikv.register(prefix_owner::OWNER), "etcd-cluster")
+    prefix_owner::begin_restore(&tikv.register(prefix_owner::OWNER_REGISTER), "etcd-cluster")
         .await
         .unwrap();
     let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
@@ -177,7 +177,7 @@ async fn program_restores_a_key_prefix() {
     let (code, said) = Process::begin(&wipe, String::new()).ended().await;
     assert!(code == Some(0) && tikv.is_empty().await.unwrap(), "{said}");
 
-    prefix_owner::begin_restore(&tikv.register(prefix_owner::OWNER), "etcd-cluster")
+    prefix_owner::begin_restore(&tikv.register(prefix_owner::OWNER_REGISTER), "etcd-cluster")
         .await
         .unwrap();
     let output = restore(prefix).await.unwrap();
@@ -220,7 +220,7 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
     let reading = restore(&pipe);
     let options = engine_tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
-    let owner = tikv.register(prefix_owner::OWNER);
+    let owner = tikv.register(prefix_owner::OWNER_REGISTER);
     let is_claimed = async {
         while !prefix_owner::is_restoring(&owner, "etcd-cluster").await.unwrap() {
             tokio::task::yield_now().await;
