@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// client-go multiplies its retry period by this factor for jitter, and requires the renew deadline to be longer than the product.
-pub(crate) const JITTER: f64 = 1.2;
+pub(crate) const JITTER_FACTOR: f64 = 1.2;
 
 /// A candidate's identity and durations. Build with [`Config::storage`] or [`Config::lease`], adjust, and give it to
 /// [`Elector::new`](crate::Elector::new), which checks it.
@@ -46,7 +46,7 @@ pub enum ConfigError {
     #[error("lease duration {lease:?} must be longer than renew deadline {renew:?}")]
     LeaseTooShort { lease: Duration, renew: Duration },
     /// A leader must have time for more than one attempt.
-    #[error("renew deadline {renew:?} must be longer than {JITTER} times retry period {retry:?}")]
+    #[error("renew deadline {renew:?} must be longer than {JITTER_FACTOR} times retry period {retry:?}")]
     RenewTooShort { renew: Duration, retry: Duration },
     /// A call might take longer than the renew deadline.
     #[error("call timeout {call:?} must not be longer than renew deadline {renew:?}")]
@@ -111,7 +111,7 @@ impl Config {
         if lease <= renew {
             return Err(ConfigError::LeaseTooShort { lease, renew });
         }
-        if renew.as_secs_f64() <= JITTER * retry.as_secs_f64() {
+        if renew.as_secs_f64() <= JITTER_FACTOR * retry.as_secs_f64() {
             return Err(ConfigError::RenewTooShort { renew, retry });
         }
         if self.call_timeout > renew {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::call::{Call, CallKind, Observer};
-use crate::config::JITTER;
+use crate::config::JITTER_FACTOR;
 use crate::handle::{Command, Shared, TransferError};
 use crate::{
     AfterLoss, BootClock, Clock, Config, ConfigError, Decision, ElectionState, Handle, Lock, LockError, Predecessor,
@@ -23,12 +23,12 @@ use crate::{
 };
 
 /// The capacity of the command queue; further callers block on send.
-const COMMANDS: usize = 4;
+const COMMAND_QUEUE_CAPACITY: usize = 4;
 /// The number of attempts to give the lock away. Each may conflict with a renewal of this candidate that was still in flight, or
 /// get no answer.
-const YIELDS: usize = 3;
+const YIELD_ATTEMPTS: usize = 3;
 /// The time limit of all these attempts together, so that the process can stop soon.
-const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One candidate for one lock.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     /// The configuration is invalid.
     pub fn with_clock(lock: L, config: Config, clock: C, seed: u64) -> Result<(Self, Handle<C>), ConfigError> {
         config.validate()?;
-        let (sender, commands) = mpsc::channel(COMMANDS);
+        let (sender, commands) = mpsc::channel(COMMAND_QUEUE_CAPACITY);
         let shared = Arc::new(Shared::new());
         let handle = Handle {
             shared: shared.clone(),
@@ -136,7 +136,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
                 return Err(self.lost());
             }
         }
-        if timeout(RELEASE_LIMIT, self.release()).await.is_err() {
+        if timeout(RELEASE_TIMEOUT, self.release()).await.is_err() {
             warn!(lock = self.lock.describe(), "could not release the lock in time");
         }
         Ok(())
@@ -285,7 +285,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     /// Ends the term, then names `to` in the record, in a few attempts: an attempt without an answer may or may not have arrived.
     async fn name(&mut self, to: &str) -> Result<(), TransferError> {
         let mut outcome = self.yield_to(to).await;
-        for _ in 1..YIELDS {
+        for _ in 1..YIELD_ATTEMPTS {
             if !matches!(outcome, Err(TransferError::Lock(_))) {
                 break;
             }
@@ -322,7 +322,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
 
     /// Releases the lock if the record names this candidate, or if a claim in flight may still do so.
     async fn release(&mut self) {
-        for _ in 0..YIELDS {
+        for _ in 0..YIELD_ATTEMPTS {
             if !self.state.may_be_named() {
                 break;
             }
@@ -359,7 +359,7 @@ impl<L: Lock, C: Clock> Elector<L, C> {
     fn retry_jittered(&mut self) -> Duration {
         self.config
             .retry_period
-            .mul_f64(1.0 + JITTER * self.rng.random::<f64>())
+            .mul_f64(1.0 + JITTER_FACTOR * self.rng.random::<f64>())
     }
 
     fn publish(&self) {

@@ -12,7 +12,7 @@ use crate::record::{Record, Timestamp, later_than};
 use crate::{ElectionState, Moment, Term};
 
 /// The lease of a lock that its holder released.
-const RELEASED: Duration = Duration::from_secs(1);
+const RELEASED_LEASE_DURATION: Duration = Duration::from_secs(1);
 
 /// A candidate's knowledge of the previous leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl<V: Clone> State<V> {
             // Kubernetes' clients do.
             let record = &seen.record;
             let begins = record.renew_time.is_some() && record.renew_time == record.acquire_time;
-            let released = begins && record.lease_duration <= RELEASED;
+            let released = begins && record.lease_duration <= RELEASED_LEASE_DURATION;
             if released {
                 Predecessor::Released
             } else {
@@ -291,7 +291,7 @@ impl<V: Clone> State<V> {
         let record = Record {
             holder_identity: to.to_owned(),
             lease_duration: if to.is_empty() {
-                RELEASED
+                RELEASED_LEASE_DURATION
             } else {
                 self.config.lease_duration
             },
