@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use engine::rows::{Change, Order, Rows as _, Scan, Snapshot as _};
+use engine::rows::{Order, RowChange, Rows as _, Scan, Snapshot as _};
 use engine_local::fjall::{FjallRows, Options};
 use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
@@ -42,8 +42,8 @@ async fn fill(dir: &Path, options: Options, keys: u64) -> anyhow::Result<()> {
         rng.fill(value.as_mut_slice());
         // A permutation, so that tables overlap as those of a real store do.
         let key = key(number * 7_919 % keys.max(1));
-        batch.push(Change::Put(index_key(&key), Bytes::from(vec![1; 32])));
-        batch.push(Change::Put(object_key(&key, 7), value.into()));
+        batch.push(RowChange::Put(index_key(&key), Bytes::from(vec![1; 32])));
+        batch.push(RowChange::Put(object_key(&key, 7), value.into()));
         if batch.len() >= 2 * BATCH || number + 1 == keys {
             let next = Bytes::copy_from_slice(&(number + 1).to_be_bytes());
             rows.apply(fence.replace(next.clone()), next, std::mem::take(&mut batch))

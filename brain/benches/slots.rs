@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, Slot};
-use engine::rows::{Change, Rows as _};
+use engine::rows::{RowChange, Rows as _};
 use engine_tikv::{Options, Tikv, TikvLog, TikvRows};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use mock_tikv::MockTikv;
@@ -115,7 +115,7 @@ async fn rows(rows: &TikvRows) -> anyhow::Result<f64> {
     let (began, mut written, mut fence) = (Instant::now(), 0u64, None);
     while began.elapsed() < TIME {
         let count = step.rows.min(step.bytes / WRITE) as u64;
-        let change = |at: u64| Change::Put(format!("o/registry/bench/{at:012}").into(), value.clone());
+        let change = |at: u64| RowChange::Put(format!("o/registry/bench/{at:012}").into(), value.clone());
         let changes = (written..written + count).map(change).collect();
         let next = Bytes::from(written.to_be_bytes().to_vec());
         rows.apply(fence.clone(), next.clone(), changes).await?;

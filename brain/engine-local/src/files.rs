@@ -31,7 +31,7 @@ pub use self::error::OpenError;
 use self::shared::Shared;
 pub use self::stored::StoredLog;
 use self::writer::{Ask, Request, Writer};
-use engine::log::{AppendError, Log, LogError, LogId, LogObserver, Origin, Slot, check_len};
+use engine::log::{AppendError, Log, LogError, LogId, LogObserver, LogOrigin, Slot, check_len};
 
 mod control;
 mod disk;
@@ -118,7 +118,7 @@ impl FileLog {
         dir: &Path,
         options: Options,
         observer: LogObserver,
-        origin: Option<Origin>,
+        origin: Option<LogOrigin>,
     ) -> Result<FileLog, OpenError> {
         Self::open_on(dir, options, Disk::observed(observer), origin)
     }
@@ -132,7 +132,7 @@ impl FileLog {
         Ok(Some((control.id, Slot(control.state.watermark))))
     }
 
-    fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<Origin>) -> Result<FileLog, OpenError> {
+    fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<LogOrigin>) -> Result<FileLog, OpenError> {
         let options = options.clamped();
         let (shared, active, next) = open::open(dir, options, disk, origin)?;
         let (queue, inbox) = mpsc::channel(QUEUE);

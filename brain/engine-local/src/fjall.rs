@@ -40,7 +40,7 @@ use self::quota::Quota;
 pub use self::snapshot::FjallSnapshot;
 use self::snapshot::Live;
 pub use self::stored::StoredRows;
-use engine::rows::{Change, Rows, RowsError, Step, apply_in_turn, check_lengths};
+use engine::rows::{RowChange, Rows, RowsError, StepSize, apply_in_turn, check_lengths};
 use runtime::kill_points;
 
 mod backpressure;
@@ -274,7 +274,7 @@ impl Rows for FjallRows {
         Ok(self.shared.writer.lock().await.fence.clone())
     }
 
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<RowChange>) -> Result<(), RowsError> {
         check_lengths(&changes, MAX_KEY_LEN, MAX_VALUE_LEN)?;
         let writer = self.shared.writer.clone().lock_owned().await;
         self.shared.health.check()?;
@@ -372,8 +372,8 @@ impl Rows for FjallRows {
         left_over(&self.shared.keyspace).unwrap_or(0)
     }
 
-    fn step(&self) -> Step {
-        Step::LOCAL
+    fn step(&self) -> StepSize {
+        StepSize::LOCAL
     }
 
     fn max_key_len(&self) -> usize {
@@ -392,7 +392,7 @@ impl Rows for FjallRows {
         self.shared.merger.may_reclaim()
     }
 
-    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
         apply_in_turn(self, fence, steps).await
     }
 }
@@ -437,8 +437,14 @@ impl Shared {
         }
     }
 
-    fn commit(&self, writer: &mut Writer, fence: Bytes, changes: &[Change], padding: usize) -> Result<(), RowsError> {
-        let bytes: usize = changes.iter().map(Change::len).sum();
+    fn commit(
+        &self,
+        writer: &mut Writer,
+        fence: Bytes,
+        changes: &[RowChange],
+        padding: usize,
+    ) -> Result<(), RowsError> {
+        let bytes: usize = changes.iter().map(RowChange::len).sum();
         // Moving the fence must be possible on a disk that is all but full, or a restart would not be.
         let needed = if changes.is_empty() {
             self.options.reserve_bytes / 8
@@ -451,8 +457,8 @@ impl Shared {
             let mut rows = ::fjall::OwnedWriteBatch::with_capacity(self.database.clone(), changes.len() + 1);
             for change in changes {
                 match change {
-                    Change::Put(key, value) => rows.insert(&self.keyspace, stored(key), value.as_ref()),
-                    Change::Delete(key) => rows.remove(&self.keyspace, stored(key)),
+                    RowChange::Put(key, value) => rows.insert(&self.keyspace, stored(key), value.as_ref()),
+                    RowChange::Delete(key) => rows.remove(&self.keyspace, stored(key)),
                 }
             }
             rows.insert(&self.keyspace, FENCE_ROW, layout::fence_value(batch, &fence, padding));
@@ -472,7 +478,7 @@ impl Shared {
             &self.keyspace,
             &self.live,
         )));
-        let deletions = changes.iter().filter(|change| matches!(change, Change::Delete(_)));
+        let deletions = changes.iter().filter(|change| matches!(change, RowChange::Delete(_)));
         writer.deleted += deletions.count() as u64;
         self.table_rows()?;
         self.table_deletions(writer)

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use self::slot_index::SlotIndex;
 use crate::{Error, Range, Tikv, TikvRegister, Ts};
 use engine::cas_register::{Cas, CasRegister};
-use engine::log::frame::WINDOW;
+use engine::log::frame::WINDOW_SLOTS;
 use engine::log::{AppendError, Log, LogError, LogId, LogObserver, LogWrite, Slot, check_len};
 
 mod slot_index;
@@ -37,7 +37,7 @@ const CHUNK_SLOTS: u32 = 512;
 /// Slots below the watermark that are kept from destruction. Servers destroy one kind of their files after the other. A copy
 /// of a region that is made in between may hold a slot that can no longer be read. A reader that looks back from the
 /// watermark for barriers must not encounter such a slot.
-const MARGIN: u64 = 8 * WINDOW;
+const MARGIN: u64 = 8 * WINDOW_SLOTS;
 
 /// Time limit of a destruction. A range may be large, but a stuck client is given up soon, because a member that begins to lead waits
 /// for this.

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
 use crate::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
-use engine::rows::{Change, Rows, RowsError, Step, check_lengths};
+use engine::rows::{RowChange, Rows, RowsError, StepSize, check_lengths};
 
 /// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer, or to a change that takes very long. The transaction of such
 /// a lock is ended. If it was alive after all, its writer repeats it.
@@ -104,7 +104,7 @@ impl Rows for TikvRows {
         settled!(tikv, now, tikv.get(now, &fence)).map_err(failed)
     }
 
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<RowChange>) -> Result<(), RowsError> {
         check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
         let shared = &self.shared;
         let keys = shared.tikv.keys();
@@ -125,7 +125,7 @@ impl Rows for TikvRows {
         Ok(())
     }
 
-    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
         for step in &steps {
             check_lengths(step, self.max_key_len(), self.max_value_len())?;
         }
@@ -152,12 +152,12 @@ impl Rows for TikvRows {
         Some((self.shared.tikv.snapshot_age() / 5).min(Duration::from_secs(60)))
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> StepSize {
         // A batch that fits into one piece of the client, and whose keys are in one region, is committed in one phase. For a larger
         // one, the client copies the whole batch for each piece and sends all keys along.
         let prefix = self.shared.tikv.keys().row(&[]).len();
         let rows = (PIECE / 4 / prefix).min(128);
-        Step {
+        StepSize {
             rows,
             bytes: PIECE - rows * prefix - BESIDE,
             at_once: FENCE_SHARDS.into(),
@@ -206,11 +206,11 @@ impl Rows for TikvRows {
 }
 
 impl Shared {
-    fn mutations(&self, changes: &[Change]) -> Vec<Mutation> {
+    fn mutations(&self, changes: &[RowChange]) -> Vec<Mutation> {
         let keys = self.tikv.keys();
-        let mutation = |change: &Change| match change {
-            Change::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
-            Change::Delete(key) => Mutation::Delete(keys.row(key)),
+        let mutation = |change: &RowChange| match change {
+            RowChange::Put(key, value) => Mutation::Put(keys.row(key), value.clone()),
+            RowChange::Delete(key) => Mutation::Delete(keys.row(key)),
         };
         changes.iter().map(mutation).collect()
     }
@@ -220,7 +220,7 @@ impl Shared {
     }
 
     /// Writes steps at once, each in a fence shard of its own.
-    async fn write_in_lanes(&self, fence: &Bytes, steps: &[Vec<Change>]) -> Result<(), RowsError> {
+    async fn write_in_lanes(&self, fence: &Bytes, steps: &[Vec<RowChange>]) -> Result<(), RowsError> {
         let keys = self.tikv.keys();
         let shards: Vec<Bytes> = (0..FENCE_SHARDS).map(|shard| keys.fence_shard(shard)).collect();
         let key = keys.fence();
@@ -252,8 +252,8 @@ impl Shared {
     }
 
     /// Learns from changes how long rows are.
-    fn observe_changes(&self, changes: &[Change]) {
-        let puts = changes.iter().filter(|change| matches!(change, Change::Put(..)));
+    fn observe_changes(&self, changes: &[RowChange]) {
+        let puts = changes.iter().filter(|change| matches!(change, RowChange::Put(..)));
         let (puts, bytes) = puts.fold((0, 0), |(puts, bytes), put| (puts + 1, bytes + put.len()));
         if let Some(mean) = bytes.checked_div(puts) {
             self.observe(mean);

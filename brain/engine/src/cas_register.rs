@@ -40,13 +40,13 @@ pub enum Cas {
 }
 
 /// Attempts of [`set`].
-const ATTEMPTS: u32 = 5;
+const SET_ATTEMPTS: u32 = 5;
 
 /// Sets the value of a register that no other member sets at the same time. Fails if the register cannot be reached, or if another member
 /// changes it.
 pub async fn set<C: CasRegister>(register: &C, new: Option<Bytes>) -> anyhow::Result<()> {
     let mut failed = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..SET_ATTEMPTS {
         let stored = register.get().await?;
         if stored == new {
             return Ok(());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::log::{AppendError, Log, LogError, LogId, Slot};
-use crate::rows::{Change, Page, Rows, RowsError, Scan, Snapshot, Step};
+use crate::rows::{Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize};
 
 /// Hooks around requests to rows.
 pub trait RowsHooks: Clone + Send + Sync + 'static {
@@ -21,7 +21,7 @@ pub trait RowsHooks: Clone + Send + Sync + 'static {
     }
 
     /// Before changes are written; an error takes their place.
-    fn before_apply(&self, _changes: &[Change]) -> impl Future<Output = Result<(), RowsError>> + Send {
+    fn before_apply(&self, _changes: &[RowChange]) -> impl Future<Output = Result<(), RowsError>> + Send {
         ready(Ok(()))
     }
 
@@ -49,7 +49,7 @@ pub trait RowsHooks: Clone + Send + Sync + 'static {
     fn after_scan(&self, _page: &Page) {}
 
     /// Returns the step to say, given that of the rows.
-    fn step(&self, own: Step) -> Step {
+    fn step(&self, own: StepSize) -> StepSize {
         own
     }
 
@@ -103,13 +103,13 @@ impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
         fence
     }
 
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<RowChange>) -> Result<(), RowsError> {
         self.hooks.before_apply(&changes).await?;
         self.rows.apply(expected, fence, changes).await
     }
 
     /// Steps are written one at a time, so that a test may stop between two of them.
-    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
         for step in steps {
             self.hooks.before_apply(&step).await?;
             self.rows.apply_parallel(fence.clone(), vec![step]).await?;
@@ -142,7 +142,7 @@ impl<R: Rows, H: RowsHooks> Rows for HookedRows<R, H> {
         self.rows.renewal_asked().await;
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> StepSize {
         self.hooks.step(self.rows.step())
     }
 

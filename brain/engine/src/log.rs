@@ -53,7 +53,7 @@ pub struct LogId(pub [u8; 16]);
 /// The part of the log that rows are made of, as the rows record it. Records are synced before rows are made of them, so no crash
 /// makes the log shorter than this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
+pub struct LogOrigin {
     /// The log.
     pub id: LogId,
     /// The last taken slot that any row is made of.

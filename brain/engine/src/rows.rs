@@ -40,7 +40,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
         &self,
         expected: Option<Bytes>,
         fence: Bytes,
-        changes: Vec<Change>,
+        changes: Vec<RowChange>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Writes steps whose order does not matter, guarded by a `fence` that does not change; no row occurs in two of them. No other
@@ -48,7 +48,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
     fn apply_parallel(
         &self,
         fence: Bytes,
-        steps: Vec<Vec<Change>>,
+        steps: Vec<Vec<RowChange>>,
     ) -> impl Future<Output = Result<(), RowsError>> + Send;
 
     /// Ends everything that an older writer left unfinished. A new writer calls this before it writes its first fence.
@@ -72,7 +72,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
     fn renewal_asked(&self) -> impl Future<Output = ()> + Send;
 
     /// Returns the recommended upper limit of one `apply`. It accepts more, but no faster.
-    fn step(&self) -> Step;
+    fn step(&self) -> StepSize;
 
     /// Returns the longest row key that `apply` accepts, in bytes.
     fn max_key_len(&self) -> usize;
@@ -99,7 +99,7 @@ pub trait Rows: Clone + Send + Sync + 'static {
 }
 
 /// Writes steps one after the other: [`Rows::apply_parallel`] of an engine that gains nothing by more.
-pub async fn apply_in_turn<R: Rows>(rows: &R, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+pub async fn apply_in_turn<R: Rows>(rows: &R, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
     for step in steps {
         rows.apply(Some(fence.clone()), fence.clone(), step).await?;
     }
@@ -109,7 +109,7 @@ pub async fn apply_in_turn<R: Rows>(rows: &R, fence: Bytes, steps: Vec<Vec<Chang
 /// One change of a row. Keys are never empty, nor longer than [`Rows::max_key_len`]; values are not longer than
 /// [`Rows::max_value_len`]. Of several changes of one row the last one counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum RowChange {
     /// Sets the row `key` to a value.
     Put(Bytes, Bytes),
     /// Removes the row `key`, if it exists.
@@ -182,7 +182,7 @@ pub struct Page {
 
 /// An amount of changes that is applied well in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct StepSize {
     /// Rows.
     pub rows: usize,
     /// Bytes of keys and values.
@@ -217,22 +217,22 @@ pub enum RowsError {
     Refused(String),
 }
 
-impl Step {
+impl StepSize {
     /// The options that suit an engine that writes to local files.
-    pub const LOCAL: Step = Step {
+    pub const LOCAL: StepSize = StepSize {
         rows: 1_000,
         bytes: 1 << 20,
         at_once: 1,
     };
 }
 
-impl Change {
+impl RowChange {
     /// Bytes of key and value.
     #[allow(clippy::len_without_is_empty, reason = "a change must have bytes")]
     pub fn len(&self) -> usize {
         match self {
-            Change::Put(key, value) => key.len() + value.len(),
-            Change::Delete(key) => key.len(),
+            RowChange::Put(key, value) => key.len() + value.len(),
+            RowChange::Delete(key) => key.len(),
         }
     }
 }
@@ -241,11 +241,11 @@ impl Change {
 ///
 /// # Errors
 /// [`RowsError::Refused`] says which limit.
-pub fn check_lengths(changes: &[Change], max_key_len: usize, max_value_len: usize) -> Result<(), RowsError> {
+pub fn check_lengths(changes: &[RowChange], max_key_len: usize, max_value_len: usize) -> Result<(), RowsError> {
     for change in changes {
         let (key, value) = match change {
-            Change::Put(key, value) => (key, value.len()),
-            Change::Delete(key) => (key, 0),
+            RowChange::Put(key, value) => (key, value.len()),
+            RowChange::Delete(key) => (key, 0),
         };
         if key.is_empty() || key.len() > max_key_len {
             return Err(RowsError::Refused(format!(

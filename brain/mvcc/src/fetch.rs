@@ -494,7 +494,7 @@ mod tests {
     use crate::op::PutOp;
     use crate::row::{Meta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
-    use engine::rows::{Change, Rows};
+    use engine::rows::{RowChange, Rows};
     use etcd_types::types::LeaseId;
 
     #[tokio::test]
@@ -513,8 +513,8 @@ mod tests {
         let changes = keys.iter().flat_map(|key| {
             let object = encode_object(Some((&meta, b"value")));
             [
-                Change::Put(keys::index_key(key), encode_index(&meta)),
-                Change::Put(keys::object_key(key, 2), object),
+                RowChange::Put(keys::index_key(key), encode_index(&meta)),
+                RowChange::Put(keys::object_key(key, 2), object),
             ]
         });
         rows.apply(None, Bytes::from_static(b"1"), changes.collect())

@@ -5,7 +5,7 @@ use prost::Message;
 
 use super::sizes::Sizes;
 use crate::keys::KeyError;
-use engine::log::{LogId, Origin, Slot};
+use engine::log::{LogId, LogOrigin, Slot};
 use engine::rows::RowsError;
 use etcd_types::types::{LeaseId, Revision};
 
@@ -225,9 +225,9 @@ impl Manifest {
 
     /// The log that the rows come from, where they name one.
     #[must_use]
-    pub fn origin(&self) -> Option<Origin> {
+    pub fn origin(&self) -> Option<LogOrigin> {
         let id = <[u8; 16]>::try_from(self.log_id.as_slice()).ok()?;
-        Some(Origin {
+        Some(LogOrigin {
             id: LogId(id),
             last: Slot(self.log_last),
         })

@@ -15,7 +15,7 @@ use cluster::lock::{ElectionLock, StorageLock};
 use cluster::members::Members;
 use election::Config as ElectionConfig;
 use engine::cas_register::mem::MemRegister;
-use engine::log::{Log as _, LogId, LogObserver, Origin, Slot};
+use engine::log::{Log as _, LogId, LogObserver, LogOrigin, Slot};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
 use net::http::member::{Formats, StorageInUse};
@@ -141,7 +141,7 @@ pub(crate) async fn open(
     let rows = FjallRows::open_for(&dir.join(ROWS), rows_options, covers).context("open the rows")?;
     let origin = store::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
-    let named = log.map(|id| Origin { id, last: Slot(0) });
+    let named = log.map(|id| LogOrigin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, observer, origin.or(named)).context("open the log")?;
     Ok((log, rows))
 }

@@ -24,7 +24,7 @@ use super::retry::{Interrupted, Pauses, Transient, retry};
 use crate::replica::{FlushResult, ImmutableMemtable};
 use crate::state::State;
 use engine::log::{Log, Slot};
-use engine::rows::{Change, Rows, RowsError, Snapshot as _};
+use engine::rows::{RowChange, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
 use mvcc::record;
 use mvcc::row::{AUTH_FORMAT, Manifest};
@@ -90,7 +90,7 @@ pub struct Flusher<L, R: Rows> {
 struct Ahead {
     /// The rows tell how far the flush reaches.
     is_told: bool,
-    batches: Vec<Vec<Change>>,
+    batches: Vec<Vec<RowChange>>,
 }
 
 /// Something to write.
@@ -360,8 +360,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         // These may be ahead of the applied slot, too: a replay of the log over them sets each row to its last value.
         for (row, value) in immutable.state_rows.iter().cloned() {
             let change = match value {
-                Some(value) => Change::Put(row, value),
-                None => Change::Delete(row),
+                Some(value) => RowChange::Put(row, value),
+                None => RowChange::Delete(row),
             };
             if !batch.has_room(1, change.len()) {
                 let full = std::mem::replace(&mut batch, self.batch());
@@ -408,7 +408,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     /// Writes batches between which the manifest does not move.
-    async fn apply_parallel(&mut self, batches: Vec<Vec<Change>>) -> anyhow::Result<()> {
+    async fn apply_parallel(&mut self, batches: Vec<Vec<RowChange>>) -> anyhow::Result<()> {
         if batches.is_empty() {
             return Ok(());
         }

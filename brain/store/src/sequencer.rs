@@ -27,7 +27,7 @@ use crate::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::state::State;
 use batch::{Batch, BatchReply, Builder, Room};
 use command::{Answer, Command, Outcome, Reply, Request};
-use engine::log::frame::PART_HEADER;
+use engine::log::frame::PART_HEADER_BYTES;
 use engine::log::writer::{WriteError, Writer};
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
@@ -336,7 +336,7 @@ where
             self.writer.take_slots(bytes)
         };
         let payload = match slots.as_slice() {
-            [(_, bytes)] => Some(bytes.slice(PART_HEADER..)),
+            [(_, bytes)] => Some(bytes.slice(PART_HEADER_BYTES..)),
             _ => None,
         };
         let next = self.writer.next();

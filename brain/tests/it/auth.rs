@@ -9,7 +9,7 @@ use api::lease::LeaseService;
 use bytes::Bytes;
 use engine::log::{Log, MemLog};
 use engine::rows::mem::MemRows;
-use engine::rows::{Change, Rows};
+use engine::rows::{RowChange, Rows};
 use etcd_types::pb::authpb;
 use etcd_types::types::Caller;
 use futures::StreamExt as _;
@@ -208,7 +208,7 @@ async fn damaged_user_is_refused() {
     Services::of(&engine).enable().await;
     engine.stop().await.unwrap();
     let fence = rows.fence().await.unwrap().unwrap();
-    let damaged = Change::Put(keys::user_key("u"), Bytes::from_static(b"\xff\xff"));
+    let damaged = RowChange::Put(keys::user_key("u"), Bytes::from_static(b"\xff\xff"));
     rows.apply(Some(fence.clone()), fence, vec![damaged]).await.unwrap();
     let refused = format!("{:#}", Engine::start(log, rows).await.err().unwrap());
     assert!(refused.contains("the row of a user does not decode"), "{refused}");

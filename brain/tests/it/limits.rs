@@ -9,7 +9,7 @@ use bytes::Bytes;
 use engine::hooked::{HookedLog, HookedRows, LogHooks, RowsHooks};
 use engine::log::{Log, MemLog, Slot};
 use engine::rows::mem::MemRows;
-use engine::rows::{Change, Rows, RowsError, Step};
+use engine::rows::{RowChange, Rows, RowsError, StepSize};
 use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use mvcc::auth::{AuthRequest, Permission};
@@ -23,7 +23,7 @@ use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Request, Response, Target, pb};
 
 /// Limits of one step of the rows, as on TiKV.
-const STEP: Step = Step {
+const STEP: StepSize = StepSize {
     rows: 128,
     bytes: 8 << 10,
     at_once: 4,
@@ -56,9 +56,9 @@ impl ValueLimit {
 }
 
 impl RowsHooks for ValueLimit {
-    async fn before_apply(&self, changes: &[Change]) -> Result<(), RowsError> {
+    async fn before_apply(&self, changes: &[RowChange]) -> Result<(), RowsError> {
         let longest = self.longest.load(Ordering::SeqCst);
-        let is_long = |change: &Change| matches!(change, Change::Put(_, value) if value.len() > longest);
+        let is_long = |change: &RowChange| matches!(change, RowChange::Put(_, value) if value.len() > longest);
         if changes.iter().any(is_long) {
             return Err(RowsError::Refused(format!("a value of more than {longest} bytes")));
         }
@@ -70,7 +70,7 @@ impl RowsHooks for ValueLimit {
         Some(RENEW)
     }
 
-    fn step(&self, _: Step) -> Step {
+    fn step(&self, _: StepSize) -> StepSize {
         STEP
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::hooked::{HookedRows, RowsHooks};
-use engine::rows::{Change, RowsError, Scan};
+use engine::rows::{RowChange, RowsError, Scan};
 use tokio::sync::{Semaphore, watch};
 
 /// More than ever pass.
@@ -91,7 +91,7 @@ impl RowsHooks for Gates {
         self.fence.pass().await;
     }
 
-    async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
+    async fn before_apply(&self, _: &[RowChange]) -> Result<(), RowsError> {
         self.change.pass().await;
         Ok(())
     }

@@ -9,7 +9,7 @@ use engine::hooked::{HookedRows, RowsHooks};
 use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
-use engine::rows::{Change, Rows, RowsError};
+use engine::rows::{RowChange, Rows, RowsError};
 use engine_local::files::{FileLog, Options as LogOptions};
 use engine_local::fjall::{FjallRows, Options as RowsOptions};
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
@@ -200,7 +200,7 @@ async fn a_compaction_behind_a_deletion_of_any_size_ends() {
 struct Full(Arc<AtomicBool>);
 
 impl RowsHooks for Full {
-    async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
+    async fn before_apply(&self, _: &[RowChange]) -> Result<(), RowsError> {
         match self.0.load(Ordering::SeqCst) {
             true => Err(RowsError::Full(anyhow::anyhow!("on command"))),
             false => Ok(()),

@@ -8,7 +8,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use crate::forward::LeaderLease;
-use engine::log::frame::{Frame, WINDOW};
+use engine::log::frame::{Frame, WINDOW_SLOTS};
 use engine::log::{Log, LogError, Slot, Unanswered};
 use engine::rows::Rows;
 use store::state::State;
@@ -77,7 +77,7 @@ pub(super) async fn has_later_barrier<L: Log, R: Rows>(
 ) -> Result<bool, LogError> {
     let mut next = state.committed();
     let tried = unanswered.next().unwrap_or(next).max(next);
-    let (end, epoch) = (Slot(tried.0 + WINDOW), state.epoch());
+    let (end, epoch) = (Slot(tried.0 + WINDOW_SLOTS), state.epoch());
     while next <= end {
         let slots = log.read(next, BARRIER_READ_BYTES).await?;
         let Some((last, _)) = slots.last() else { break };
@@ -108,7 +108,7 @@ mod tests {
         // More than a window of slots is committed and not yet published.
         let own = WatchedLog::new(log.clone(), unanswered.clone());
         let first = state.committed();
-        let end = first.0 + 3 * WINDOW;
+        let end = first.0 + 3 * WINDOW_SLOTS;
         for slot in first.0..end {
             own.append(Slot(slot), Bytes::from_static(b"a part of a batch"))
                 .await

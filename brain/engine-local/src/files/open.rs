@@ -19,7 +19,7 @@ use super::segment_index;
 use super::shared::Shared;
 use super::writer::{Active, Next};
 use super::{OpenError, Options};
-use engine::log::{LogId, Origin, Slot};
+use engine::log::{LogId, LogOrigin, Slot};
 
 /// Names in the directory.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub(super) fn open(
     dir: &Path,
     options: Options,
     disk: Disk,
-    origin: Option<Origin>,
+    origin: Option<LogOrigin>,
 ) -> Result<(Arc<Shared>, Active, Next), OpenError> {
     if !dir.exists() {
         if origin.is_some() {
@@ -106,7 +106,7 @@ pub(super) fn open(
     let in_rows = origin.map(|origin| origin.last);
     let (index, end) = check((dir, control.id), segments, state, in_rows)?;
     // Rows that nothing of the log has come to yet ask for no slot: the first start may have ended before its first record.
-    if let Some(Origin { last, .. }) = origin
+    if let Some(LogOrigin { last, .. }) = origin
         && last >= Slot::FIRST
         && index.beyond() <= last.0
     {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::counts::LEFT_OVER;
 use super::guard::caught;
 use super::{RENEW_TIGHT, Shared, Writer, guard, inspect, pace};
-use engine::rows::{Change, RowsError};
+use engine::rows::{RowChange, RowsError};
 use runtime::log_once::LogBackoff;
 
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
@@ -34,7 +34,7 @@ impl Shared {
     pub(super) async fn wait_for_room(
         self: &Arc<Self>,
         mut writer: OwnedMutexGuard<Writer>,
-        changes: &[Change],
+        changes: &[RowChange],
     ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
         let begin = Instant::now();
         let (mut log, mut released) = (LogBackoff::every(STALLED), begin);
@@ -84,7 +84,7 @@ impl Shared {
 
     /// Returns true if there are few enough tables in level 0, and space beside what is reserved for a merge. An empty batch always has
     /// room: without it there would be no restart. Returns [`RowsError::Full`] if there are too many tables, and no space to merge them.
-    fn has_room_for(&self, changes: &[Change]) -> Result<bool, RowsError> {
+    fn has_room_for(&self, changes: &[RowChange]) -> Result<bool, RowsError> {
         if changes.is_empty() {
             return Ok(true);
         }
@@ -105,7 +105,7 @@ impl Shared {
         if self.options.quota().is_some_and(|quota| quota.0 < self.bytes()) && self.merger.may_reclaim() {
             return Ok(false);
         }
-        let bytes: usize = changes.iter().map(Change::len).sum();
+        let bytes: usize = changes.iter().map(RowChange::len).sum();
         Ok(under_way == 0 || inspect::require_space(&self.dir, self.needed(bytes) + under_way).is_ok())
     }
 
@@ -115,8 +115,8 @@ impl Shared {
     }
 
     /// Delays a batch according to the backlog of merges.
-    pub(super) async fn keep_pace(&self, changes: &[Change]) {
-        let bytes = changes.iter().map(Change::len).sum();
+    pub(super) async fn keep_pace(&self, changes: &[RowChange]) {
+        let bytes = changes.iter().map(RowChange::len).sum();
         let (runs, sealed) = (self.keyspace.tree.l0_run_count(), self.keyspace.sealed_memtable_count());
         let wait = pace::wait(runs, sealed, bytes);
         if !wait.is_zero() {

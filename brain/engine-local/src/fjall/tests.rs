@@ -54,10 +54,10 @@ impl History {
     }
 
     /// Puts, overwrites and deletes of 300 keys, and keys that are never touched again.
-    fn changes(&self, batch: u64) -> Vec<Change> {
+    fn changes(&self, batch: u64) -> Vec<RowChange> {
         use rand::{RngExt as _, SeedableRng as _};
         let mut random = rand::rngs::SmallRng::seed_from_u64(self.seed ^ batch.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut changes: Vec<Change> = (0..random.random_range(1..20))
+        let mut changes: Vec<RowChange> = (0..random.random_range(1..20))
             .map(|_| {
                 let key = format!("key/{:03}", random.random_range(0..300));
                 if random.random_bool(0.25) {

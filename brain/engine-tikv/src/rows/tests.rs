@@ -46,7 +46,7 @@ fn fence(n: u8) -> Bytes {
 }
 
 /// Rows that make several pieces of a transaction.
-fn many(value: &str) -> Vec<Change> {
+fn many(value: &str) -> Vec<RowChange> {
     (0..200)
         .map(|n| laws::put(format!("row {n:03}"), value.repeat(200)))
         .collect()
@@ -300,7 +300,7 @@ async fn parallel_writes_during_a_take_over_never_show() {
     // Its rows, not what the successor writes.
     let late = Fault::new(Rpc::Prewrite, Action::Late { after: None }).on_keys(here.tikv.keys().row(b"").to_vec());
     faults.add(late).unwrap();
-    let steps: Vec<_> = many("late").chunks(10).map(<[Change]>::to_vec).collect();
+    let steps: Vec<_> = many("late").chunks(10).map(<[RowChange]>::to_vec).collect();
     let under_way = steps.len().min(FENCE_SHARDS.into());
     let apply_parallel = old.apply_parallel(fence(0), steps);
     let taken = async {

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use super::{AppendError, Log, LogError, LogId, Slot, check_len};
 
 /// Appends held back at most; the oldest lands when there is one more.
-const MAX_HELD: usize = 64;
+const MAX_HELD_APPENDS: usize = 64;
 
 /// The fate of one append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,25 +46,25 @@ impl Fault {
 #[derive(Debug, Clone)]
 pub struct Faulty<L> {
     inner: L,
-    plan: Arc<Mutex<Plan>>,
+    plan: Arc<Mutex<FaultPlan>>,
 }
 
 #[derive(Debug)]
-struct Plan {
+struct FaultPlan {
     script: VecDeque<Option<Fault>>,
-    dice: Option<Dice>,
+    dice: Option<RandomFaults>,
     held: VecDeque<(Slot, Bytes)>,
     failing_reads: usize,
     appends: u64,
 }
 
 #[derive(Debug)]
-struct Dice {
+struct RandomFaults {
     rng: StdRng,
     one_in: u32,
 }
 
-impl Plan {
+impl FaultPlan {
     fn next_fault(&mut self) -> Option<Fault> {
         self.appends += 1;
         if let Some(scripted) = self.script.pop_front() {
@@ -83,7 +83,7 @@ impl Plan {
             .dice
             .as_mut()
             .is_some_and(|dice| dice.rng.random_range(0..4u8) == 0);
-        if roll || self.held.len() > MAX_HELD {
+        if roll || self.held.len() > MAX_HELD_APPENDS {
             self.held.pop_front()
         } else {
             None
@@ -104,15 +104,15 @@ impl<L: Log> Faulty<L> {
         let rng = StdRng::seed_from_u64(seed);
         Self::with(
             inner,
-            Some(Dice {
+            Some(RandomFaults {
                 rng,
                 one_in: one_in.max(1),
             }),
         )
     }
 
-    fn with(inner: L, dice: Option<Dice>) -> Self {
-        let plan = Plan {
+    fn with(inner: L, dice: Option<RandomFaults>) -> Self {
+        let plan = FaultPlan {
             script: VecDeque::new(),
             dice,
             held: VecDeque::new(),
@@ -186,7 +186,7 @@ impl<L: Log> Faulty<L> {
         &self.inner
     }
 
-    fn plan(&self) -> MutexGuard<'_, Plan> {
+    fn plan(&self) -> MutexGuard<'_, FaultPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,16 +9,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::{LogError, Slot};
 
 /// Slots that a writer may have open at once, its first uncommitted one included. Part of the format.
-pub const WINDOW: u64 = 8;
+pub const WINDOW_SLOTS: u64 = 8;
 
-const BARRIER: u8 = 1;
-const PART: u8 = 2;
-const LAST: u32 = 1 << 31;
+const BARRIER_TAG: u8 = 1;
+const PART_TAG: u8 = 2;
+const LAST_PART_FLAG: u32 = 1 << 31;
 
 /// Bytes that a part takes in addition to its payload.
-pub const PART_HEADER: usize = 1 + 8 + 8 + 4;
+pub const PART_HEADER_BYTES: usize = 1 + 8 + 8 + 4;
 
-/// The first record of an epoch. The `WINDOW - 1` slots after it are dead.
+/// The first record of an epoch. The `WINDOW_SLOTS - 1` slots after it are dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Barrier {
     /// The epoch that begins here.
@@ -74,7 +74,7 @@ impl Barrier {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(1 + 8 + 16 + 8 + 4 + 8);
-        bytes.put_u8(BARRIER);
+        bytes.put_u8(BARRIER_TAG);
         bytes.put_u64_le(self.epoch);
         bytes.put_u128_le(self.nonce);
         bytes.put_u64_le(self.writer);
@@ -88,16 +88,16 @@ impl Barrier {
 
 /// Writes the header of a part; the payload follows it.
 pub fn put_part_header(bytes: &mut BytesMut, epoch: u64, number: u64, index: u32, last: bool) {
-    bytes.put_u8(PART);
+    bytes.put_u8(PART_TAG);
     bytes.put_u64_le(epoch);
     bytes.put_u64_le(number);
-    bytes.put_u32_le(index | if last { LAST } else { 0 });
+    bytes.put_u32_le(index | if last { LAST_PART_FLAG } else { 0 });
 }
 
 /// The bytes of a slot are a barrier's. A log that several writers may append to must not destroy them.
 #[must_use]
 pub fn is_barrier(record: &[u8]) -> bool {
-    record.first() == Some(&BARRIER)
+    record.first() == Some(&BARRIER_TAG)
 }
 
 impl Frame {
@@ -108,20 +108,20 @@ impl Frame {
             return Err(corrupt());
         }
         match bytes.get_u8() {
-            BARRIER if [8 + 16 + 8 + 4, 8 + 16 + 8 + 4 + 8].contains(&bytes.len()) => Ok(Frame::Barrier(Barrier {
+            BARRIER_TAG if [8 + 16 + 8 + 4, 8 + 16 + 8 + 4 + 8].contains(&bytes.len()) => Ok(Frame::Barrier(Barrier {
                 epoch: bytes.get_u64_le(),
                 nonce: bytes.get_u128_le(),
                 writer: bytes.get_u64_le(),
                 lease: Duration::from_millis(u64::from(bytes.get_u32_le())),
                 lock: bytes.try_get_u64_le().unwrap_or(0),
             })),
-            PART if bytes.len() >= PART_HEADER - 1 => {
+            PART_TAG if bytes.len() >= PART_HEADER_BYTES - 1 => {
                 let (epoch, number, index) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u32_le());
                 Ok(Frame::Part(Part {
                     epoch,
                     number,
-                    index: index & !LAST,
-                    last: index & LAST != 0,
+                    index: index & !LAST_PART_FLAG,
+                    last: index & LAST_PART_FLAG != 0,
                     payload: bytes,
                 }))
             }

@@ -12,12 +12,12 @@ use super::{AppendError, Log, LogError, LogId, Slot, check_len};
 /// A log in memory, for tests of everything above the seam.
 #[derive(Debug, Clone)]
 pub struct MemLog {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemLogState>>,
     kept: fn(&[u8]) -> bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemLogState {
     slots: BTreeMap<Slot, Bytes>,
     watermark: Slot,
 }
@@ -42,7 +42,7 @@ impl MemLog {
     /// which only the layer above can tell from other records.
     #[must_use]
     pub fn keeping(kept: fn(&[u8]) -> bool) -> Self {
-        let state = State {
+        let state = MemLogState {
             slots: BTreeMap::new(),
             watermark: Slot::FIRST,
         };
@@ -52,7 +52,7 @@ impl MemLog {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ use super::window::{BarrierSearch, Window};
 use super::{Log, LogError, Slot};
 
 /// Default number of bytes that a reader takes from the log at once.
-const CHUNK: usize = 1 << 20;
+const READ_CHUNK_BYTES: usize = 1 << 20;
 
 /// Walks the log from a slot that begins an item.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl<L: Log> Reader<L> {
         Self {
             log,
             decoder: BatchDecoder::new(Window::FORMAT, from),
-            chunk: CHUNK,
+            chunk: READ_CHUNK_BYTES,
             ahead: VecDeque::new(),
         }
     }
@@ -125,7 +125,7 @@ impl<L: Log> Reader<L> {
 async fn barriers<L: Log>(log: &L, first: Slot, end: Slot) -> Result<Vec<Slot>, LogError> {
     let (mut next, mut found) = (first, Vec::new());
     while next < end {
-        let chunk = log.read(next, CHUNK).await?;
+        let chunk = log.read(next, READ_CHUNK_BYTES).await?;
         next = chunk.last().map_or(end, |(slot, _)| slot.next());
         let chunk = chunk.iter().filter(|(slot, bytes)| *slot < end && is_barrier(bytes));
         found.extend(chunk.map(|(slot, _)| *slot));
@@ -204,7 +204,7 @@ mod tests {
     async fn a_barrier_is_found_behind_large_records() {
         let log = MemLog::keeping(is_barrier);
         for slot in 1..=6 {
-            part(&log, slot, 1, 0, true, CHUNK).await;
+            part(&log, slot, 1, 0, true, READ_CHUNK_BYTES).await;
         }
         barrier(&log, 7, 2).await;
         part(&log, 8, 1, 0, true, 1).await; // in flight when the barrier came

@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use super::{AppendError, Log, LogError, LogId, Slot};
 
 /// Bytes of appends that may take a second more: large records are no sign of a silent storage.
-const BYTES_PER_SECOND: usize = 4 << 20;
+const APPEND_BYTES_PER_SECOND: usize = 4 << 20;
 
 /// Requests that a log has not answered yet. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Unanswered(Arc<Mutex<Calls>>);
+pub struct Unanswered(Arc<Mutex<UnansweredCalls>>);
 
 #[derive(Debug, Default)]
-struct Calls {
+struct UnansweredCalls {
     /// Appends by slot: when each was first tried, and its bytes. Repetitions are the same append.
     appends: BTreeMap<Slot, (Instant, usize)>,
     /// Since when no read has succeeded, while one is under way or was given up.
@@ -31,7 +31,7 @@ struct Calls {
 impl Unanswered {
     /// Forgets everything: another writer begins.
     pub fn clear(&self) {
-        *self.calls() = Calls::default();
+        *self.calls() = UnansweredCalls::default();
     }
 
     /// Returns the slot after the highest one that was tried since [`Unanswered::clear`].
@@ -46,13 +46,13 @@ impl Unanswered {
         let calls = self.calls();
         let bytes: usize = calls.appends.values().map(|(_, bytes)| bytes).sum();
         let oldest = calls.appends.values().map(|(since, _)| since.elapsed()).max();
-        let slack = Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
+        let slack = Duration::from_secs((bytes / APPEND_BYTES_PER_SECOND) as u64);
         let append = oldest.filter(|age| *age >= limit + slack).map(|age| ("an append", age));
         let read = calls.reads.map(|since| since.elapsed()).filter(|age| *age >= limit);
         append.or(read.map(|age| ("a read of the log", age)))
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, UnansweredCalls> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,10 +159,10 @@ mod tests {
         let faulty = Faulty::new(MemLog::new());
         let log = WatchedLog::new(faulty.clone(), unanswered.clone());
         faulty.fail_next(Fault::Lost);
-        let len = log.max_record_len().min(2 * BYTES_PER_SECOND);
+        let len = log.max_record_len().min(2 * APPEND_BYTES_PER_SECOND);
         log.append(Slot(1), vec![0; len].into()).await.unwrap_err();
         tokio::time::advance(LIMIT).await;
-        assert_eq!(unanswered.overdue(LIMIT).is_some(), len < BYTES_PER_SECOND);
+        assert_eq!(unanswered.overdue(LIMIT).is_some(), len < APPEND_BYTES_PER_SECOND);
         tokio::time::advance(LIMIT).await;
         assert!(unanswered.overdue(LIMIT).is_some());
     }

@@ -3,7 +3,7 @@
 //! Pure rules, used by readers, by writers, and by the model that walks all states of a small log with a smaller window.
 
 use super::Slot;
-use super::frame::WINDOW;
+use super::frame::WINDOW_SLOTS;
 
 /// Slots that a writer may have open at once, its first uncommitted one included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Window(pub u64);
 
 impl Window {
     /// The window of everything stored.
-    pub const FORMAT: Window = Window(WINDOW);
+    pub const FORMAT: Window = Window(WINDOW_SLOTS);
 
     /// A writer whose first uncommitted slot is `first` may append to `slot`.
     #[must_use]

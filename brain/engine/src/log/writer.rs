@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::watch;
 
-use super::frame::{Barrier, Candidate, PART_HEADER, put_part_header};
+use super::frame::{Barrier, Candidate, PART_HEADER_BYTES, put_part_header};
 use super::reader::{LogEntry, Reader};
 use super::window::{Window, may_be_cut};
 use super::{AppendError, Log, LogError, Slot};
 use runtime::backoff::Backoff;
 
 /// The delay before an append of unknown outcome is repeated.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
+const APPEND_BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
 
 /// The right to append within one epoch.
 ///
@@ -25,12 +25,12 @@ pub struct Writer {
     number: u64,
     next: Slot,
     max_record_len: usize,
-    open: Open,
+    open: OpenSlots,
 }
 
 /// The slots under way. An append waits until its slot is within the window of the first uncommitted one.
 #[derive(Debug, Clone)]
-struct Open(Arc<watch::Sender<UnderWay>>);
+struct OpenSlots(Arc<watch::Sender<UnderWay>>);
 
 #[derive(Debug)]
 struct UnderWay {
@@ -107,7 +107,7 @@ impl Writer {
                             number: 0,
                             next,
                             max_record_len,
-                            open: Open::at(next),
+                            open: OpenSlots::at(next),
                         },
                         barrier,
                     ));
@@ -154,7 +154,7 @@ impl Writer {
     /// An empty buffer that already holds the header of a batch of one part.
     #[must_use]
     pub fn buffer(&self, capacity: usize) -> BytesMut {
-        let mut bytes = BytesMut::with_capacity(PART_HEADER + capacity);
+        let mut bytes = BytesMut::with_capacity(PART_HEADER_BYTES + capacity);
         put_part_header(&mut bytes, self.epoch, self.number, 0, true);
         bytes
     }
@@ -167,10 +167,13 @@ impl Writer {
             slots.push((self.next, batch.freeze()));
             self.next = self.next.next();
         } else {
-            let payload = &batch[PART_HEADER..];
-            let mut pieces = payload.chunks(self.max_record_len - PART_HEADER).zip(0u32..).peekable();
+            let payload = &batch[PART_HEADER_BYTES..];
+            let mut pieces = payload
+                .chunks(self.max_record_len - PART_HEADER_BYTES)
+                .zip(0u32..)
+                .peekable();
             while let Some((piece, index)) = pieces.next() {
-                let mut bytes = BytesMut::with_capacity(PART_HEADER + piece.len());
+                let mut bytes = BytesMut::with_capacity(PART_HEADER_BYTES + piece.len());
                 put_part_header(&mut bytes, self.epoch, self.number, index, pieces.peek().is_none());
                 bytes.extend_from_slice(piece);
                 slots.push((self.next, bytes.freeze()));
@@ -182,7 +185,7 @@ impl Writer {
     }
 }
 
-impl Open {
+impl OpenSlots {
     /// Nothing is under way; the first append goes to `first`.
     fn at(first: Slot) -> Self {
         Self(Arc::new(watch::Sender::new(UnderWay {
@@ -238,7 +241,7 @@ pub async fn append_until_known<L: Log>(log: &L, slot: Slot, record: Bytes) -> R
 
 /// The same; `is_full` is called with whether space was missing, each time that is known.
 async fn append<L: Log>(log: &L, slot: Slot, record: Bytes, is_full: impl Fn(bool)) -> Result<(), WriteError> {
-    let mut backoff = BACKOFF;
+    let mut backoff = APPEND_BACKOFF;
     loop {
         let outcome = log.append(slot, record.clone()).await;
         match &outcome {

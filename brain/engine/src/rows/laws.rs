@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot};
+use super::{Order, Page, RowChange, Rows, RowsError, Scan, Snapshot};
 
 mod fence;
 
@@ -29,15 +29,15 @@ pub async fn hold<R: Rows>(mut fresh: impl AsyncFnMut() -> R, large: usize) {
     writers_at_once_take_turns(fresh().await).await;
 }
 
-pub fn put(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Change {
-    Change::Put(
+pub fn put(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> RowChange {
+    RowChange::Put(
         Bytes::copy_from_slice(key.as_ref()),
         Bytes::copy_from_slice(value.as_ref()),
     )
 }
 
-pub fn delete(key: impl AsRef<[u8]>) -> Change {
-    Change::Delete(Bytes::copy_from_slice(key.as_ref()))
+pub fn delete(key: impl AsRef<[u8]>) -> RowChange {
+    RowChange::Delete(Bytes::copy_from_slice(key.as_ref()))
 }
 
 /// Everything, ascending.
@@ -58,7 +58,7 @@ pub async fn content(rows: &impl Rows) -> Vec<(Bytes, Bytes)> {
     page.rows
 }
 
-async fn apply(rows: &impl Rows, changes: Vec<Change>) {
+async fn apply(rows: &impl Rows, changes: Vec<RowChange>) {
     let fence = rows.fence().await.unwrap();
     let last = fence.as_deref().and_then(|fence| fence.try_into().ok());
     let next = (last.map_or(0, u64::from_be_bytes) + 1).to_be_bytes();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Change, Order, Page, Rows, RowsError, Scan, Snapshot, Step, apply_in_turn, check_lengths};
+use super::{Order, Page, RowChange, Rows, RowsError, Scan, Snapshot, StepSize, apply_in_turn, check_lengths};
 
 /// As of rows in a directory.
 const MAX_KEY_LEN: usize = 65_534;
@@ -17,12 +17,12 @@ const MAX_VALUE_LEN: usize = 256 << 20;
 /// Rows in memory. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct MemRows {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemRowsState>>,
     gets: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemRowsState {
     fence: Option<Bytes>,
     rows: Arc<BTreeMap<Bytes, Bytes>>,
 }
@@ -48,7 +48,7 @@ impl MemRows {
         self.gets.load(Ordering::Relaxed)
     }
 
-    fn with<T>(&self, read: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, read: impl FnOnce(&mut MemRowsState) -> T) -> T {
         read(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -68,7 +68,7 @@ impl Rows for MemRows {
         Ok(self.with(|state| state.fence.clone()))
     }
 
-    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<Change>) -> Result<(), RowsError> {
+    async fn apply(&self, expected: Option<Bytes>, fence: Bytes, changes: Vec<RowChange>) -> Result<(), RowsError> {
         check_lengths(&changes, self.max_key_len(), self.max_value_len())?;
         self.with(|state| {
             if state.fence != expected {
@@ -80,8 +80,8 @@ impl Rows for MemRows {
             let rows = Arc::make_mut(&mut state.rows);
             for change in changes {
                 match change {
-                    Change::Put(key, value) => rows.insert(key, value),
-                    Change::Delete(key) => rows.remove(&key),
+                    RowChange::Put(key, value) => rows.insert(key, value),
+                    RowChange::Delete(key) => rows.remove(&key),
                 };
             }
             state.fence = Some(fence);
@@ -101,8 +101,8 @@ impl Rows for MemRows {
         None
     }
 
-    fn step(&self) -> Step {
-        Step::LOCAL
+    fn step(&self) -> StepSize {
+        StepSize::LOCAL
     }
 
     fn max_key_len(&self) -> usize {
@@ -117,7 +117,7 @@ impl Rows for MemRows {
         self.with(|state| Some(state.rows.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum()))
     }
 
-    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<Change>>) -> Result<(), RowsError> {
+    async fn apply_parallel(&self, fence: Bytes, steps: Vec<Vec<RowChange>>) -> Result<(), RowsError> {
         apply_in_turn(self, fence, steps).await
     }
 

@@ -333,7 +333,7 @@ mod tests {
     use crate::memtable::{MemtableSet, Version};
     use crate::row::{Meta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
-    use engine::rows::{Change, Rows};
+    use engine::rows::{RowChange, Rows};
     use etcd_types::types::LeaseId;
 
     type MemRowsSnapshot = <MemRows as Rows>::Snapshot;
@@ -386,13 +386,13 @@ mod tests {
                     size: 100,
                 };
                 let row = keys::object_key(&key, revision);
-                changes.push(Change::Put(row, encode_object(Some((&meta, &[7; 100])))));
-                changes.push(Change::Put(keys::index_key(&key), encode_index(&meta)));
+                changes.push(RowChange::Put(row, encode_object(Some((&meta, &[7; 100])))));
+                changes.push(RowChange::Put(keys::index_key(&key), encode_index(&meta)));
             }
             if n % 5 == 4 {
                 revision += 1;
-                changes.push(Change::Put(keys::object_key(&key, revision), encode_object(None)));
-                changes.push(Change::Delete(keys::index_key(&key)));
+                changes.push(RowChange::Put(keys::object_key(&key, revision), encode_object(None)));
+                changes.push(RowChange::Delete(keys::index_key(&key)));
             } else {
                 live.push((key, revision));
             }
@@ -447,8 +447,8 @@ mod tests {
                 size: 100,
             };
             let row = keys::object_key(&key, revision);
-            changes.push(Change::Put(row, encode_object(Some((&meta, &[7; 100])))));
-            changes.push(Change::Put(keys::index_key(&key), encode_index(&meta)));
+            changes.push(RowChange::Put(row, encode_object(Some((&meta, &[7; 100])))));
+            changes.push(RowChange::Put(keys::index_key(&key), encode_index(&meta)));
             let deleted = Version {
                 value: None,
                 ..in_memory()

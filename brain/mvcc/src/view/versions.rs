@@ -223,7 +223,7 @@ mod tests {
     use crate::memtable::{MemtableSet, Version};
     use crate::row::encode_object;
     use engine::rows::mem::MemRows;
-    use engine::rows::{Change, Rows as _};
+    use engine::rows::{RowChange, Rows as _};
     use etcd_types::types::LeaseId;
 
     fn meta(create_revision: Revision, mod_revision: Revision, version: i64) -> Meta {
@@ -236,9 +236,9 @@ mod tests {
         }
     }
 
-    fn row(key: &str, revision: Revision, put: Option<Meta>) -> Change {
+    fn row(key: &str, revision: Revision, put: Option<Meta>) -> RowChange {
         let put = put.as_ref().map(|meta| (meta, &b"v"[..]));
-        Change::Put(keys::object_key(key.as_bytes(), revision), encode_object(put))
+        RowChange::Put(keys::object_key(key.as_bytes(), revision), encode_object(put))
     }
 
     async fn walked(view: &View<engine::rows::mem::MemSnapshot>) -> Vec<(String, Revision, bool, bool)> {

@@ -11,7 +11,7 @@ use super::write_batch::WriteBatch;
 use super::{Flusher, own_snapshot, retry};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
-use engine::rows::{Change, Rows};
+use engine::rows::{RowChange, Rows};
 use etcd_types::types::Revision;
 use mvcc::keys;
 use mvcc::memtable::Memtable;
@@ -163,10 +163,10 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                     return false;
                 }
                 if change.prev_mod > 0 {
-                    batch.push(Change::Delete(keys::object_key(&change.key, change.prev_mod)));
+                    batch.push(RowChange::Delete(keys::object_key(&change.key, change.prev_mod)));
                 }
                 if change.is_delete() && put_again.get(&change.key).is_none_or(|later| *later < at) {
-                    batch.push(Change::Delete(keys::object_key(&change.key, keys.revision)));
+                    batch.push(RowChange::Delete(keys::object_key(&change.key, keys.revision)));
                 }
                 *done = at + 1;
             }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use engine::rows;
-use engine::rows::Change;
+use engine::rows::RowChange;
 use etcd_types::types::Revision;
 use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
@@ -12,14 +12,14 @@ use mvcc::row::{Meta, encode_index, encode_object, size_of};
 /// Changes that are applied together.
 #[derive(Debug)]
 pub(super) struct WriteBatch {
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<RowChange>,
     bytes: usize,
-    pub(super) most: rows::Step,
+    pub(super) most: rows::StepSize,
 }
 
 impl WriteBatch {
     /// An empty one that grows as large as `most` says.
-    pub(super) fn new(most: rows::Step) -> Self {
+    pub(super) fn new(most: rows::StepSize) -> Self {
         Self {
             changes: Vec::new(),
             bytes: 0,
@@ -27,7 +27,7 @@ impl WriteBatch {
         }
     }
 
-    pub(super) fn push(&mut self, change: Change) {
+    pub(super) fn push(&mut self, change: RowChange) {
         self.bytes += change.len();
         self.changes.push(change);
     }
@@ -75,7 +75,7 @@ pub(super) fn fill_batch(
         if !covered && (version.value.is_some() || revision > deleted) {
             let row = keys::object_key(&key, revision);
             let value = version.value.as_ref().map(|value| (meta_of(revision, &version), value));
-            batch.push(Change::Put(
+            batch.push(RowChange::Put(
                 row,
                 encode_object(value.as_ref().map(|(meta, value)| (meta, value.as_ref()))),
             ));
@@ -85,11 +85,11 @@ pub(super) fn fill_batch(
     true
 }
 
-fn index_row(key: &Bytes, revision: Revision, version: &Version) -> Change {
+fn index_row(key: &Bytes, revision: Revision, version: &Version) -> RowChange {
     let row = keys::index_key(key);
     match version.value {
-        Some(_) => Change::Put(row, encode_index(&meta_of(revision, version))),
-        None => Change::Delete(row),
+        Some(_) => RowChange::Put(row, encode_index(&meta_of(revision, version))),
+        None => RowChange::Delete(row),
     }
 }
 

@@ -228,7 +228,7 @@ mod tests {
     use engine::hooked::{HookedRows, RowsHooks};
     use engine::log::MemLog;
     use engine::log::frame::is_barrier;
-    use engine::rows::Change;
+    use engine::rows::RowChange;
     use engine::rows::mem::MemRows;
     use engine_local::files::{FileLog, Options as LogOptions};
     use engine_local::fjall::{FjallRows, Options as RowsOptions};
@@ -239,7 +239,7 @@ mod tests {
     struct Full;
 
     impl RowsHooks for Full {
-        async fn before_apply(&self, _: &[Change]) -> Result<(), RowsError> {
+        async fn before_apply(&self, _: &[RowChange]) -> Result<(), RowsError> {
             Err(RowsError::Full(anyhow::anyhow!("there is none")))
         }
 
@@ -309,7 +309,7 @@ mod tests {
                 revision: 4,
                 ..leadership.manifest
             };
-            let row = Change::Put("x".into(), vec![7; 100_000].into());
+            let row = RowChange::Put("x".into(), vec![7; 100_000].into());
             let fence = manifest.encode_to_vec().into();
             rows.apply(Some(leadership.stored), fence, vec![row]).await.unwrap();
             rows.sync().await.unwrap();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::prior_leases::PriorLeases;
 use super::{OpenError, Replica};
 use crate::state::State;
-use engine::log::{Log, LogId, Origin, Slot};
+use engine::log::{Log, LogId, LogOrigin, Slot};
 use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use etcd_types::types::LeaseId;
 use mvcc::apply::Applier;
@@ -87,7 +87,7 @@ impl<R: Rows> Replica<R> {
 }
 
 /// Returns the log that the rows come from, if they name one. Fails if the rows are newer than this version.
-pub async fn origin<R: Rows>(rows: &R) -> Result<Option<Origin>, OpenError> {
+pub async fn origin<R: Rows>(rows: &R) -> Result<Option<LogOrigin>, OpenError> {
     Ok(read_manifest(rows.fence().await?)?.origin())
 }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use prost::Message;
 
 use super::{OpenError, Replica};
-use engine::log::frame::{Barrier, WINDOW};
+use engine::log::frame::{Barrier, WINDOW_SLOTS};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
@@ -65,7 +65,7 @@ impl<L: Log> Tail<L> {
                 // A barrier proves itself: the first reader makes it committed for all.
                 let proven_below = match &item {
                     LogEntry::Barrier(slot, _) => slot.next(),
-                    LogEntry::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW)),
+                    LogEntry::Batch { next, .. } => Slot(next.0.saturating_sub(WINDOW_SLOTS)),
                 };
                 self.proven_below = self.proven_below.max(proven_below);
                 self.unproven.push_back(item);
@@ -141,7 +141,7 @@ impl<R: Rows> Replica<R> {
                 self.prior_leases.begin(barrier.lock, barrier.lease);
                 self.state.set_epoch(barrier.epoch);
                 self.last = slot;
-                self.pass(Slot(slot.0 + WINDOW));
+                self.pass(Slot(slot.0 + WINDOW_SLOTS));
                 return Ok(());
             }
             Read::Batch { record, first, next } => (record, first, next),

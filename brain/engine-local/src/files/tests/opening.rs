@@ -198,7 +198,7 @@ async fn log_that_nothing_was_appended_to_opens_for_rows_without_anything_of_it(
     let id = log.inner.shared.id;
     drop(log);
     let open = |last| {
-        let origin = engine::log::Origin { id, last: Slot(last) };
+        let origin = engine::log::LogOrigin { id, last: Slot(last) };
         FileLog::open_for(dir.path(), SMALL, LogObserver::new(|_| {}), Some(origin))
     };
     drop(open(0).unwrap());

@@ -1,14 +1,14 @@
 //! Index files are believed where they are right, and nowhere else.
 
 use super::*;
-use engine::log::Origin;
+use engine::log::LogOrigin;
 
 const WRITTEN: u64 = 60;
 
 /// Opens a log whose records up to `last` are all in rows.
 fn open_behind_rows(dir: &Path, id: LogId, last: u64) -> Result<FileLog, OpenError> {
     let last = Slot(last);
-    FileLog::open_for(dir, SMALL, LogObserver::new(|_| {}), Some(Origin { id, last }))
+    FileLog::open_for(dir, SMALL, LogObserver::new(|_| {}), Some(LogOrigin { id, last }))
 }
 
 async fn written() -> (tempfile::TempDir, LogId, Vec<(u64, Bytes)>) {

@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use super::{FjallRows, small};
 use bytes::Bytes;
 use engine::rows::mem::{MemRows, MemSnapshot};
-use engine::rows::{Change, Order, Rows, Scan, Snapshot};
+use engine::rows::{Order, RowChange, Rows, Scan, Snapshot};
 
 #[derive(Debug, Clone)]
 enum Step {
-    Apply(Vec<Change>),
+    Apply(Vec<RowChange>),
     /// A page of a snapshot that is this many snapshots old.
     Scan(usize, Scan),
     Get(usize, Vec<Bytes>),
@@ -51,10 +51,10 @@ fn scan() -> impl Strategy<Value = Scan> {
         })
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = RowChange> {
     prop_oneof![
-        2 => (key(), vec(any::<u8>(), 0..40)).prop_map(|(key, value)| Change::Put(key, value.into())),
-        1 => key().prop_map(Change::Delete),
+        2 => (key(), vec(any::<u8>(), 0..40)).prop_map(|(key, value)| RowChange::Put(key, value.into())),
+        1 => key().prop_map(RowChange::Delete),
     ]
 }
 
@@ -194,7 +194,7 @@ async fn a_snapshot_of_empty_rows_outlives_what_comes_after_it() {
         max_rows: 10,
         max_bytes: 1 << 10,
     };
-    let apply = || Step::Apply(vec![Change::Put(Bytes::from("a"), Bytes::from("1"))]);
+    let apply = || Step::Apply(vec![RowChange::Put(Bytes::from("a"), Bytes::from("1"))]);
     let mut steps = vec![Step::Hold, apply(), apply(), apply(), apply()];
     steps.extend([Step::Hold, Step::Flush, apply(), Step::Flush]);
     steps.extend([1, 2, 0].map(|age| Step::Scan(age, all.clone())));
@@ -208,7 +208,7 @@ fn scans_of_few_rows_leave_the_callers_thread() {
     runtime.block_on(async {
         let root = tempfile::tempdir().unwrap();
         let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-        let put = Change::Put(Bytes::from("a"), Bytes::from("1"));
+        let put = RowChange::Put(Bytes::from("a"), Bytes::from("1"));
         rows.apply(None, Bytes::from("1"), vec![put]).await.unwrap();
         let snapshot = rows.snapshot().await.unwrap();
         let few = Scan {

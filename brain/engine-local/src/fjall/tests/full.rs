@@ -26,7 +26,7 @@ fn options() -> Options {
 }
 
 /// Rows of one batch that do not compress.
-fn changes(batch: u64) -> Vec<Change> {
+fn changes(batch: u64) -> Vec<RowChange> {
     let mut random = rand::rngs::SmallRng::seed_from_u64(batch);
     let rows = (0..ROWS).map(|row| {
         let mut value = vec![0; 8000];
@@ -37,7 +37,7 @@ fn changes(batch: u64) -> Vec<Change> {
     rows.collect()
 }
 
-async fn apply(rows: &FjallRows, batch: u64, changes: Vec<Change>) -> Result<(), RowsError> {
+async fn apply(rows: &FjallRows, batch: u64, changes: Vec<RowChange>) -> Result<(), RowsError> {
     let fence = History::fence(batch).unwrap();
     rows.apply(History::fence(batch - 1), fence, changes).await
 }
@@ -67,7 +67,7 @@ async fn assert_holds(rows: &FjallRows, batches: std::ops::RangeInclusive<u64>) 
     let view = rows.snapshot().await.unwrap();
     for batch in batches {
         for change in changes(batch) {
-            let Change::Put(key, value) = change else {
+            let RowChange::Put(key, value) = change else {
                 unreachable!("only puts")
             };
             let row = view.get(&key).await.unwrap();

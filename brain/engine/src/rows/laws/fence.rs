@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{content, delete, put, row};
-use crate::rows::{Change, Rows, RowsError};
+use crate::rows::{RowChange, Rows, RowsError};
 
 pub(super) async fn a_foreign_fence_keeps_a_writer_out<R: Rows>(rows: R) {
     let mine = Bytes::from("mine");
@@ -77,7 +77,7 @@ pub(super) async fn parallel_writes_need_their_fence<R: Rows>(rows: R) {
     let (one, two) = (Bytes::from("one"), Bytes::from("two"));
     rows.take_over().await.unwrap();
     rows.apply(None, one.clone(), vec![put("gone", "1")]).await.unwrap();
-    let mut steps: Vec<Vec<Change>> = (0..20u8).map(|n| vec![put([n], "1"), put([n, 0], "2")]).collect();
+    let mut steps: Vec<Vec<RowChange>> = (0..20u8).map(|n| vec![put([n], "1"), put([n, 0], "2")]).collect();
     steps.push(vec![delete("gone")]);
     for _ in 0..2 {
         rows.apply_parallel(one.clone(), steps.clone()).await.unwrap();
