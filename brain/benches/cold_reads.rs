@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use bytes::Bytes;
 use engine::rows::{Order, RowChange, Rows as _, Scan, Snapshot as _};
-use engine_local::fjall::{FjallRows, Options};
+use engine_local::fjall::{FjallOptions, FjallRows};
 use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ fn bytes_read() -> anyhow::Result<u64> {
     Ok(line.context("/proc/self/io has no rchar")?.parse()?)
 }
 
-async fn fill(dir: &Path, options: Options, keys: u64) -> anyhow::Result<()> {
+async fn fill(dir: &Path, options: FjallOptions, keys: u64) -> anyhow::Result<()> {
     let rows = FjallRows::open(dir, options)?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(1);
     let mut fence: Option<Bytes> = None;
@@ -57,9 +57,9 @@ async fn fill(dir: &Path, options: Options, keys: u64) -> anyhow::Result<()> {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let (keys, reads) = (from_env("KEYS", 1_000_000)?, from_env("READS", 100_000)?);
-    let options = Options {
+    let options = FjallOptions {
         cache_bytes: from_env("CACHE_MIB", 64)? << 20,
-        ..Options::default()
+        ..FjallOptions::default()
     };
     let root = tempfile::tempdir()?;
     let dir = root.path().join("rows");

@@ -25,12 +25,12 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use self::control::State;
+use self::control::ControlState;
 use self::disk::Disk;
-pub use self::error::OpenError;
-use self::shared::Shared;
+pub use self::error::LogOpenError;
+use self::shared::LogShared;
 pub use self::stored::StoredLog;
-use self::writer::{Ask, Request, Writer};
+use self::writer::{AppendRequest, LogWriter, WriterCommand};
 use engine::log::{AppendError, Log, LogError, LogId, LogObserver, LogOrigin, Slot, check_len};
 
 mod control;
@@ -52,11 +52,11 @@ pub(crate) mod tests;
 mod writer;
 
 /// Appends that wait for the writer; further ones wait in their callers.
-const QUEUE: usize = 1024;
+const APPEND_QUEUE_CAPACITY: usize = 1024;
 
 /// Sizes of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct FileLogOptions {
     /// Bytes of the first segment. Each one is twice as long as the one before it, so that an idle log stays small.
     pub first_segment_bytes: u32,
     /// Bytes that segments grow to. A segment with a longer record is as long as that record requires.
@@ -65,7 +65,7 @@ pub struct Options {
     pub unsafe_no_fsync: bool,
 }
 
-impl Default for Options {
+impl Default for FileLogOptions {
     fn default() -> Self {
         Self {
             first_segment_bytes: 4 << 20,
@@ -78,18 +78,18 @@ impl Default for Options {
 /// A log in a directory. Clones are handles to the same log; the last one dropped ends its writer and waits for that.
 #[derive(Debug, Clone)]
 pub struct FileLog {
-    inner: Arc<Inner>,
+    inner: Arc<FileLogInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    shared: Arc<Shared>,
+struct FileLogInner {
+    shared: Arc<LogShared>,
     /// `None` only while it is dropped.
-    queue: Option<mpsc::Sender<Ask>>,
+    queue: Option<mpsc::Sender<WriterCommand>>,
     writer: Option<JoinHandle<()>>,
 }
 
-impl Drop for Inner {
+impl Drop for FileLogInner {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take()
@@ -107,8 +107,8 @@ impl FileLog {
     /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored, and trusts no index file.
     ///
     /// # Errors
-    /// The log is not as it was left: see [`OpenError`]. Nothing was changed then.
-    pub fn open(dir: &Path, options: Options) -> Result<FileLog, OpenError> {
+    /// The log is not as it was left: see [`LogOpenError`]. Nothing was changed then.
+    pub fn open(dir: &Path, options: FileLogOptions) -> Result<FileLog, LogOpenError> {
         Self::open_on(dir, options, Disk::default(), None)
     }
 
@@ -116,32 +116,37 @@ impl FileLog {
     /// do not come from. It tells `observer` of each write and sync of a batch.
     pub fn open_for(
         dir: &Path,
-        options: Options,
+        options: FileLogOptions,
         observer: LogObserver,
         origin: Option<LogOrigin>,
-    ) -> Result<FileLog, OpenError> {
+    ) -> Result<FileLog, LogOpenError> {
         Self::open_on(dir, options, Disk::observed(observer), origin)
     }
 
     /// Returns the id and the watermark of the log in `dir`, if there is one. Writes nothing.
-    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, OpenError> {
-        if !dir.join(control::NAME).exists() {
+    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, LogOpenError> {
+        if !dir.join(control::CONTROL_FILE).exists() {
             return Ok(None);
         }
         let control = control::Control::open(dir, &Disk::default())?;
         Ok(Some((control.id, Slot(control.state.watermark))))
     }
 
-    fn open_on(dir: &Path, options: Options, disk: Disk, origin: Option<LogOrigin>) -> Result<FileLog, OpenError> {
+    fn open_on(
+        dir: &Path,
+        options: FileLogOptions,
+        disk: Disk,
+        origin: Option<LogOrigin>,
+    ) -> Result<FileLog, LogOpenError> {
         let options = options.clamped();
         let (shared, active, next) = open::open(dir, options, disk, origin)?;
-        let (queue, inbox) = mpsc::channel(QUEUE);
-        let writer = Writer::new(Arc::clone(&shared), inbox, active, next);
+        let (queue, inbox) = mpsc::channel(APPEND_QUEUE_CAPACITY);
+        let writer = LogWriter::new(Arc::clone(&shared), inbox, active, next);
         let thread = std::thread::Builder::new().name("log-writer".into());
         let writer = thread
             .spawn(move || writer.run())
-            .map_err(OpenError::io("start the writer of", dir))?;
-        let inner = Inner {
+            .map_err(LogOpenError::io("start the writer of", dir))?;
+        let inner = FileLogInner {
             shared,
             queue: Some(queue),
             writer: Some(writer),
@@ -152,7 +157,7 @@ impl FileLog {
     /// Runs `work` where it may block, and to its end even if the caller goes away.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Shared) -> Result<T, LogError> + Send + 'static,
+        work: impl FnOnce(&LogShared) -> Result<T, LogError> + Send + 'static,
     ) -> Result<T, LogError> {
         let inner = Arc::clone(&self.inner);
         let work = move || match inner.shared.failure() {
@@ -165,7 +170,7 @@ impl FileLog {
     }
 }
 
-impl Options {
+impl FileLogOptions {
     /// Lengths that a header and a frame fit into, in whole pages, and that 32 bits can address.
     fn clamped(self) -> Self {
         let whole = |bytes: u32| bytes.clamp(2 << 12, 1 << 30) & !0xfff;
@@ -193,7 +198,7 @@ impl Log for FileLog {
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
         queue
-            .send(Ask::Append(Request { slot, record, reply }))
+            .send(WriterCommand::Append(AppendRequest { slot, record, reply }))
             .await
             .map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
@@ -213,7 +218,7 @@ impl Log for FileLog {
 
     async fn raise_watermark(&self, to: Slot) -> Result<(), LogError> {
         self.blocking(move |shared| {
-            let raise = |state: State| State {
+            let raise = |state: ControlState| ControlState {
                 watermark: state.watermark.max(to.0),
                 ..state
             };
@@ -232,7 +237,7 @@ impl Log for FileLog {
         let gone = || failed("the log's writer has ended".to_owned());
         let (reply, answer) = oneshot::channel();
         let queue = self.inner.queue.as_ref().ok_or_else(gone)?;
-        queue.send(Ask::Shrink(reply)).await.map_err(|_| gone())?;
+        queue.send(WriterCommand::Shrink(reply)).await.map_err(|_| gone())?;
         answer
             .await
             .unwrap_or_else(|_| Err("the log's writer has ended".to_owned()))

@@ -31,14 +31,14 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
-use self::counts::LEFT_OVER;
-use self::guard::{Health, caught};
+use self::counts::MAX_LEFT_OVER_BYTES;
+use self::guard::{FjallHealth, caught};
 use self::layout::{FENCE_ROW, stored};
 use self::merge::{Merger, left_over};
-pub use self::open::OpenError;
-use self::quota::Quota;
+pub use self::open::RowsOpenError;
+use self::quota::RowsQuota;
 pub use self::snapshot::FjallSnapshot;
-use self::snapshot::Live;
+use self::snapshot::LiveViews;
 pub use self::stored::StoredRows;
 use engine::rows::{RowChange, Rows, RowsError, StepSize, apply_in_turn, check_lengths};
 use runtime::kill_points;
@@ -69,25 +69,25 @@ const MIN_MEMTABLE_BYTES: u64 = 64 << 10;
 pub const MAX_VALUE_LEN: usize = 256 << 20;
 
 /// Maximum age of a view. The views of an idle store must not keep the files of compacted tables either.
-const RENEW: Duration = Duration::from_secs(10);
+const MAX_VIEW_AGE: Duration = Duration::from_secs(10);
 
 /// Maximum age of a view when space is short.
-const RENEW_TIGHT: Duration = Duration::from_millis(500);
+const MAX_VIEW_AGE_TIGHT_SPACE: Duration = Duration::from_millis(500);
 
 /// Time for which a compaction waits until views are renewed. A client that reads an old one slowly holds it up no longer.
-const RENEWAL: Duration = Duration::from_secs(2);
-const RENEWAL_POLL: Duration = Duration::from_millis(20);
+const VIEW_RENEWAL_TIMEOUT: Duration = Duration::from_secs(2);
+const VIEW_RENEWAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum number of consecutive waits of a compaction for views to be renewed.
-const MOST_WAITS: usize = 20;
+const MAX_RENEWAL_WAITS: usize = 20;
 
 /// The most merges of one defragmentation: this many, and more for each table that exists when it begins.
-const MERGES: usize = 64;
-const MERGES_OF_A_TABLE: usize = 4;
+const BASE_DEFRAGMENT_MERGES: usize = 64;
+const DEFRAGMENT_MERGES_PER_TABLE: usize = 4;
 
 /// The resources of the machine that the rows may use.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct FjallOptions {
     /// Bytes of memory for blocks, indexes and filters.
     pub cache_bytes: u64,
     /// Bytes of new rows kept in memory before they become a table; up to three times as much may be in memory under load.
@@ -103,7 +103,7 @@ pub struct Options {
     pub reserve_bytes: u64,
 }
 
-impl Default for Options {
+impl Default for FjallOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
@@ -116,9 +116,9 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    fn quota(&self) -> Option<Quota> {
-        self.quota_bytes.map(Quota)
+impl FjallOptions {
+    fn quota(&self) -> Option<RowsQuota> {
+        self.quota_bytes.map(RowsQuota)
     }
 
     /// Returns the bytes of new rows that are flushed to one table.
@@ -137,19 +137,19 @@ impl Options {
 /// on a blocking thread; rows deleted but not yet compacted cost a scan time and do not count for its limits.
 #[derive(Clone)]
 pub struct FjallRows {
-    shared: Arc<Shared>,
+    shared: Arc<FjallShared>,
 }
 
-struct Shared {
+struct FjallShared {
     /// Gone first: it uses the rest.
     merger: Merger,
-    live: Live,
+    live: LiveViews,
     dir: PathBuf,
     database: Database,
     keyspace: Keyspace,
-    options: Options,
-    health: Health,
-    writer: Arc<Mutex<Writer>>,
+    options: FjallOptions,
+    health: FjallHealth,
+    writer: Arc<Mutex<FjallWriter>>,
     /// The rows as of the last batch. Taken by the writer: fjall's newest view may show half of a batch that is being applied.
     view: ArcSwap<FjallSnapshot>,
     /// Asks for younger views.
@@ -159,7 +159,7 @@ struct Shared {
 
 /// The work that a compaction has not done yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum CompactionWork {
     /// Tables are not in the last level yet.
     Tables,
     /// The last level may hold what no view needs.
@@ -167,7 +167,7 @@ enum Left {
     Nothing,
 }
 
-struct Writer {
+struct FjallWriter {
     /// Number of the last batch; 0 when there is none.
     batch: u64,
     /// The last batch when views were renewed last.
@@ -181,19 +181,19 @@ impl FjallRows {
     /// Opens the rows in the directory `dir`, which is created if it is missing or empty. Blocks, longer for longer journals.
     ///
     /// # Errors
-    /// [`OpenError`]: the rows are in use, newer, damaged (with the name of a file if one is to blame), or out of reach. Damaged files are
+    /// [`RowsOpenError`]: the rows are in use, newer, damaged (with the name of a file if one is to blame), or out of reach. Damaged files are
     /// not changed.
-    pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path, options: FjallOptions) -> Result<Self, RowsOpenError> {
         Self::open_for(dir, options, |_| Ok(()))
     }
 
     /// The same; a damaged newest journal is only cut if `covers` finds that the log has everything after the fence that remains. Otherwise
-    /// it fails with [`OpenError::Uncovered`].
+    /// it fails with [`RowsOpenError::Uncovered`].
     pub fn open_for(
         dir: &Path,
-        options: Options,
+        options: FjallOptions,
         covers: impl Fn(Option<Bytes>) -> anyhow::Result<()>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, RowsOpenError> {
         open::open(dir, options, covers).map(|shared| Self {
             shared: Arc::new(shared),
         })
@@ -214,9 +214,9 @@ impl FjallRows {
         let shared = self.shared.clone();
         guard::blocking(move || shared.touch(&mut writer)).await?;
         let begun = Instant::now();
-        while !self.shared.merger.are_views_younger() && begun.elapsed() < RENEWAL {
+        while !self.shared.merger.are_views_younger() && begun.elapsed() < VIEW_RENEWAL_TIMEOUT {
             self.shared.renewal.notify_one();
-            tokio::time::sleep(RENEWAL_POLL).await;
+            tokio::time::sleep(VIEW_RENEWAL_POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -236,11 +236,11 @@ impl FjallRows {
                 Err(RowsError::Full(_)) => return Ok(()),
                 released => released?,
             }
-            if left_over(&self.shared.keyspace)? == 0 || begun.elapsed() >= RENEWAL {
+            if left_over(&self.shared.keyspace)? == 0 || begun.elapsed() >= VIEW_RENEWAL_TIMEOUT {
                 return Ok(());
             }
             self.shared.renewal.notify_one();
-            tokio::time::sleep(RENEWAL_POLL).await;
+            tokio::time::sleep(VIEW_RENEWAL_POLL_INTERVAL).await;
         }
     }
 }
@@ -253,7 +253,7 @@ impl Rows for FjallRows {
             let shared = self.shared.clone();
             let (writer, is_idle) = guard::blocking(move || {
                 let mut writer = writer;
-                shared.release(&mut writer, LEFT_OVER)?;
+                shared.release(&mut writer, MAX_LEFT_OVER_BYTES)?;
                 // The rows that they delete may have become a table only after them.
                 shared.table_deletions(&mut writer)?;
                 let is_idle = writer.renewed == writer.batch;
@@ -312,8 +312,8 @@ impl Rows for FjallRows {
     /// Files of tables that were compacted go when no snapshot is older.
     fn renew_after(&self) -> Option<Duration> {
         Some(match self.shared.merger.is_tight() {
-            true => RENEW_TIGHT,
-            false => RENEW,
+            true => MAX_VIEW_AGE_TIGHT_SPACE,
+            false => MAX_VIEW_AGE,
         })
     }
 
@@ -325,14 +325,14 @@ impl Rows for FjallRows {
         guard::blocking(move || shared.write(|| shared.keyspace.rotate_memtable()).map(|_| ())).await?;
         self.shared.wait_for_tables().await?;
         self.renew_views().await?;
-        let (mut waits, mut left) = (0, Left::Tables);
+        let (mut waits, mut left) = (0, CompactionWork::Tables);
         // Later writes make new tables. These need not come down, or this would not end before the writes do.
-        let mut merges = MERGES + MERGES_OF_A_TABLE * self.shared.keyspace.tree.table_count();
+        let mut merges = BASE_DEFRAGMENT_MERGES + DEFRAGMENT_MERGES_PER_TABLE * self.shared.keyspace.tree.table_count();
         loop {
             merges = merges.saturating_sub(1);
-            if merges == 0 && left == Left::Tables {
+            if merges == 0 && left == CompactionWork::Tables {
                 tracing::info!("defragmentation stopped before all rows were in one level: rows are written too fast");
-                left = Left::LastLevel;
+                left = CompactionWork::LastLevel;
             }
             let shared = self.shared.clone();
             let done = guard::blocking(move || shared.compact(left)).await;
@@ -344,12 +344,12 @@ impl Rows for FjallRows {
             })
             .await?;
             match done {
-                Ok(Left::Nothing) => return self.discard().await,
+                Ok(CompactionWork::Nothing) => return self.discard().await,
                 Ok(next) => (waits, left) = (0, next),
                 // Tables that views keep are deleted once the views are renewed.
-                Err(RowsError::Full(_)) if waits < MOST_WAITS && left_over(&self.shared.keyspace)? > 0 => {
+                Err(RowsError::Full(_)) if waits < MAX_RENEWAL_WAITS && left_over(&self.shared.keyspace)? > 0 => {
                     waits += 1;
-                    tokio::time::sleep(RENEW_TIGHT).await;
+                    tokio::time::sleep(MAX_VIEW_AGE_TIGHT_SPACE).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -397,7 +397,7 @@ impl Rows for FjallRows {
     }
 }
 
-impl Shared {
+impl FjallShared {
     /// Bytes of all rows.
     fn bytes(&self) -> u64 {
         self.keyspace.disk_space() + self.database.write_buffer_size()
@@ -439,7 +439,7 @@ impl Shared {
 
     fn commit(
         &self,
-        writer: &mut Writer,
+        writer: &mut FjallWriter,
         fence: Bytes,
         changes: &[RowChange],
         padding: usize,
@@ -496,7 +496,7 @@ impl Shared {
 
     /// Flushes the memtable to a table if it has many deletions, or any while the quota is nearly used up: only a merge removes deleted rows,
     /// and merges see only tables.
-    fn table_deletions(&self, writer: &mut Writer) -> Result<(), RowsError> {
+    fn table_deletions(&self, writer: &mut FjallWriter) -> Result<(), RowsError> {
         let is_pressed = || {
             self.options
                 .quota()
@@ -510,7 +510,7 @@ impl Shared {
     }
 
     /// Writes the fence once more, so that views are newer than the compacted rows.
-    fn touch(&self, writer: &mut Writer) -> Result<(), RowsError> {
+    fn touch(&self, writer: &mut FjallWriter) -> Result<(), RowsError> {
         match writer.fence.clone() {
             Some(fence) => self.commit(writer, fence, &[], 0),
             None => Ok(()),
@@ -520,20 +520,20 @@ impl Shared {
     /// Merges all tables into one level: all at once if there is enough space, because the new tables exist beside the old ones until they
     /// are complete; else some of them, and in the end the last level with itself. Returns what is left to do. Blocks. While all are merged
     /// at once, fjall writes no other tables.
-    fn compact(&self, left: Left) -> Result<Left, RowsError> {
+    fn compact(&self, left: CompactionWork) -> Result<CompactionWork, RowsError> {
         self.health.check()?;
         match left {
-            Left::Tables if self.merger.merge_everything()? => Ok(Left::Nothing),
-            Left::Tables if self.merger.push_down()? => Ok(Left::Tables),
-            Left::Tables => Ok(Left::LastLevel),
-            Left::LastLevel => self.merger.rewrite_last().map(|_| Left::Nothing),
-            Left::Nothing => Ok(Left::Nothing),
+            CompactionWork::Tables if self.merger.merge_everything()? => Ok(CompactionWork::Nothing),
+            CompactionWork::Tables if self.merger.push_down()? => Ok(CompactionWork::Tables),
+            CompactionWork::Tables => Ok(CompactionWork::LastLevel),
+            CompactionWork::LastLevel => self.merger.rewrite_last().map(|_| CompactionWork::Nothing),
+            CompactionWork::Nothing => Ok(CompactionWork::Nothing),
         }
     }
 
     /// Has fjall remove the files of compacted tables, if they hold at least `at_least` bytes. fjall itself does that only when it makes
     /// or merges tables. Files that an older view needs remain.
-    fn release(&self, writer: &mut Writer, at_least: u64) -> Result<(), RowsError> {
+    fn release(&self, writer: &mut FjallWriter, at_least: u64) -> Result<(), RowsError> {
         let is_due = || {
             let waits = self.merger.waits_for_views() || self.merger.is_over_quota_by_deleted();
             Ok::<_, RowsError>(waits || left_over(&self.keyspace)? >= at_least)

@@ -10,7 +10,7 @@ use cluster::membership::MemberTable;
 use engine::log::frame::{Barrier, Frame, put_part_header};
 use engine::log::laws::read_all;
 use engine::log::{Log as _, Slot};
-use engine_local::files::{FileLog, Options};
+use engine_local::files::{FileLog, FileLogOptions};
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::{AuthChange, Role, User, UserChange};
 use mvcc::keys;
@@ -383,7 +383,7 @@ fn revocation_lists_never_panic() {
 /// Damage to a segment is detected, or is in records that were not acknowledged: no record ever differs from the written one.
 #[test]
 fn segments_show_no_record_that_was_not_written() {
-    let options = Options {
+    let options = FileLogOptions {
         first_segment_bytes: 8 << 10,
         segment_bytes: 8 << 10,
         unsafe_no_fsync: true,

@@ -120,7 +120,7 @@ pub(crate) async fn open(
 ) -> anyhow::Result<(FileLog, FjallRows)> {
     let disk = metrics.disk.clone();
     let segment_bytes = disk_space::segment_bytes(dir, quota)?;
-    let log_options = engine_local::files::Options {
+    let log_options = engine_local::files::FileLogOptions {
         first_segment_bytes: segment_bytes.min(4 << 20),
         segment_bytes,
         unsafe_no_fsync: config.unsafe_no_fsync,
@@ -129,11 +129,11 @@ pub(crate) async fn open(
     let cache_bytes = config
         .embedded_cache_bytes
         .unwrap_or_else(|| memory::cache_share(memory::available()));
-    let rows_options = engine_local::fjall::Options {
+    let rows_options = engine_local::fjall::FjallOptions {
         cache_bytes,
         memtable_bytes: disk_space::memtable_bytes(dir)?,
         quota_bytes: quota,
-        ..engine_local::fjall::Options::default()
+        ..engine_local::fjall::FjallOptions::default()
     };
     let log_dir = dir.join(LOG);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;

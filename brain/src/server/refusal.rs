@@ -7,7 +7,7 @@ use cluster::prefix_owner::OwnerError;
 use cluster::self_hosted_lease::SelfHosted;
 use engine::log::LogError;
 use engine::rows::RowsError;
-use engine_local::files::OpenError as FilesError;
+use engine_local::files::LogOpenError as FilesError;
 use engine_tikv::ConnectError;
 use net::refusal::{Code, Refusal};
 use store::replica::OpenError;

@@ -10,21 +10,21 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::OpenError;
+use super::LogOpenError;
 use super::disk::Disk;
-use super::page::{self, PAGE, PageError};
+use super::page::{self, PAGE_BYTES, PageError};
 use engine::log::LogId;
 use runtime::kill_points;
 
-const MAGIC: [u8; 8] = *b"KBLOGCTL";
+const CONTROL_MAGIC: [u8; 8] = *b"KBLOGCTL";
 /// Name of the file.
-pub(super) const NAME: &str = "control";
+pub(super) const CONTROL_FILE: &str = "control";
 /// Bytes of the file.
-pub(super) const BYTES: u64 = 2 * PAGE as u64;
+pub(super) const CONTROL_BYTES: u64 = 2 * PAGE_BYTES as u64;
 
 /// The contents of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ControlState {
     pub(super) watermark: u64,
     /// The oldest segment.
     pub(super) first: u64,
@@ -38,7 +38,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) id: LogId,
-    pub(super) state: State,
+    pub(super) state: ControlState,
     generation: u64,
     file: File,
     disk: Disk,
@@ -46,10 +46,10 @@ pub(super) struct Control {
 
 impl Control {
     /// Begins a fresh log in `dir`.
-    pub(super) fn create(dir: &Path, disk: &Disk) -> Result<Control, OpenError> {
-        let path = dir.join(NAME);
-        let new = dir.join(format!("{NAME}.new"));
-        let state = State {
+    pub(super) fn create(dir: &Path, disk: &Disk) -> Result<Control, LogOpenError> {
+        let path = dir.join(CONTROL_FILE);
+        let new = dir.join(format!("{CONTROL_FILE}.new"));
+        let state = ControlState {
             watermark: 1,
             first: 1,
             last: 0,
@@ -63,7 +63,7 @@ impl Control {
                 .truncate(true)
                 .mode(0o600)
                 .open(&new)?;
-            disk.allocate(&file, BYTES)?;
+            disk.allocate(&file, CONTROL_BYTES)?;
             let mut control = Control {
                 id: LogId(rand::random()),
                 state,
@@ -76,46 +76,50 @@ impl Control {
             disk.sync_dir(dir)?;
             Ok(control)
         };
-        make().map_err(OpenError::io("create", &path))
+        make().map_err(LogOpenError::io("create", &path))
     }
 
     /// Reads the file. Writes nothing: [`Control::store`] must follow before anything of it is relied on.
-    pub(super) fn open(dir: &Path, disk: &Disk) -> Result<Control, OpenError> {
+    pub(super) fn open(dir: &Path, disk: &Disk) -> Result<Control, LogOpenError> {
         Self::open_for(dir, disk, true)
     }
 
     /// The same, for a reader that writes nothing.
-    pub(super) fn open_to_read(dir: &Path) -> Result<Control, OpenError> {
+    pub(super) fn open_to_read(dir: &Path) -> Result<Control, LogOpenError> {
         Self::open_for(dir, &Disk::default(), false)
     }
 
-    fn open_for(dir: &Path, disk: &Disk, is_written: bool) -> Result<Control, OpenError> {
-        let path = dir.join(NAME);
+    fn open_for(dir: &Path, disk: &Disk, is_written: bool) -> Result<Control, LogOpenError> {
+        let path = dir.join(CONTROL_FILE);
         let file = OpenOptions::new()
             .read(true)
             .write(is_written)
             .open(&path)
-            .map_err(OpenError::io("open", &path))?;
-        let len = file.metadata().map_err(OpenError::io("look at", &path))?.len();
-        if len != BYTES {
-            return Err(OpenError::damaged(
+            .map_err(LogOpenError::io("open", &path))?;
+        let len = file.metadata().map_err(LogOpenError::io("look at", &path))?.len();
+        if len != CONTROL_BYTES {
+            return Err(LogOpenError::damaged(
                 &path,
-                len.min(BYTES),
-                format!("it has {len} bytes instead of {BYTES}"),
+                len.min(CONTROL_BYTES),
+                format!("it has {len} bytes instead of {CONTROL_BYTES}"),
             ));
         }
-        let mut bytes = vec![0; 2 * PAGE];
+        let mut bytes = vec![0; 2 * PAGE_BYTES];
         file.read_exact_at(&mut bytes, 0)
-            .map_err(OpenError::io("read", &path))?;
-        let (one, two) = (decode(&bytes[..PAGE]), decode(&bytes[PAGE..]));
+            .map_err(LogOpenError::io("read", &path))?;
+        let (one, two) = (decode(&bytes[..PAGE_BYTES]), decode(&bytes[PAGE_BYTES..]));
         let (id, generation, state) = match (one, two) {
             (Err(PageError::Newer(version)), _) | (_, Err(PageError::Newer(version))) => {
-                return Err(OpenError::Newer { file: path, version });
+                return Err(LogOpenError::Newer { file: path, version });
             }
             (Err(PageError::Damaged), Err(PageError::Damaged)) => {
-                return Err(OpenError::damaged(&path, 0u64, "both of its pages fail their checksum"));
+                return Err(LogOpenError::damaged(
+                    &path,
+                    0u64,
+                    "both of its pages fail their checksum",
+                ));
             }
-            (Ok(one), Ok(two)) if one.0 != two.0 => return Err(OpenError::Foreign { file: path }),
+            (Ok(one), Ok(two)) if one.0 != two.0 => return Err(LogOpenError::Foreign { file: path }),
             (Ok(one), Ok(two)) => {
                 if one.1 >= two.1 {
                     one
@@ -138,7 +142,7 @@ impl Control {
     }
 
     /// Writes both pages. After an error that was not for want of space nothing may be relied on.
-    pub(super) fn store(&mut self, state: State) -> io::Result<()> {
+    pub(super) fn store(&mut self, state: ControlState) -> io::Result<()> {
         self.generation += 1;
         let fields = [
             self.generation,
@@ -148,8 +152,8 @@ impl Control {
             state.synced.0,
             u64::from(state.synced.1),
         ];
-        let page = page::encode(MAGIC, self.id, &fields);
-        for at in [0, PAGE as u64] {
+        let page = page::encode(CONTROL_MAGIC, self.id, &fields);
+        for at in [0, PAGE_BYTES as u64] {
             self.disk.write(&self.file, &page, at)?;
             self.disk.sync(&self.file)?;
             kill_points::reach("control-page");
@@ -159,10 +163,10 @@ impl Control {
     }
 }
 
-fn decode(page: &[u8]) -> Result<(LogId, u64, State), PageError> {
-    let (id, [generation, watermark, first, last, seq, end]) = page::decode(page, MAGIC)?;
+fn decode(page: &[u8]) -> Result<(LogId, u64, ControlState), PageError> {
+    let (id, [generation, watermark, first, last, seq, end]) = page::decode(page, CONTROL_MAGIC)?;
     let end = u32::try_from(end).map_err(|_| PageError::Damaged)?;
-    let state = State {
+    let state = ControlState {
         watermark,
         first,
         last,

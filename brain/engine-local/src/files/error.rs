@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::disk::is_full;
-use super::page::{PageError, VERSION};
+use super::page::{FORMAT_VERSION, PageError};
 
 /// The reason why [`FileLog::open`](super::FileLog::open) refused. It changed nothing then.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum LogOpenError {
     /// The directory holds other files, but no log.
     #[error("{} holds {found:?} but no log: choose another data directory, or restore the file \"control\" of this one", dir.display())]
     NotALog {
@@ -60,7 +60,7 @@ pub enum OpenError {
         last: u64,
     },
     /// Written by a newer program.
-    #[error("{} has format version {version}, this version reads formats up to {VERSION}: start a newer one", file.display())]
+    #[error("{} has format version {version}, this version reads formats up to {FORMAT_VERSION}: start a newer one", file.display())]
     Newer {
         /// The newer file.
         file: PathBuf,
@@ -87,9 +87,9 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl LogOpenError {
     pub(super) fn damaged(file: &Path, offset: impl Into<u64>, what: impl Into<String>) -> Self {
-        OpenError::Damaged {
+        LogOpenError::Damaged {
             file: file.to_owned(),
             offset: offset.into(),
             what: what.into(),
@@ -97,23 +97,23 @@ impl OpenError {
     }
 
     /// For `map_err`: the failure of `action` on `path`.
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogOpenError {
         let path = path.to_owned();
         move |source| {
             if is_full(&source) {
                 let dir = path.parent().map_or_else(|| path.clone(), Path::to_path_buf);
-                return OpenError::Full { dir, source };
+                return LogOpenError::Full { dir, source };
             }
-            OpenError::Io { action, path, source }
+            LogOpenError::Io { action, path, source }
         }
     }
 
     /// For `map_err`: the first page of `file` is not usable.
-    pub(super) fn page(file: &Path) -> impl FnOnce(PageError) -> OpenError {
+    pub(super) fn page(file: &Path) -> impl FnOnce(PageError) -> LogOpenError {
         let file = file.to_owned();
         move |error| match error {
-            PageError::Damaged => OpenError::damaged(&file, 0u64, "its header fails its checksum"),
-            PageError::Newer(version) => OpenError::Newer { file, version },
+            PageError::Damaged => LogOpenError::damaged(&file, 0u64, "its header fails its checksum"),
+            PageError::Newer(version) => LogOpenError::Newer { file, version },
         }
     }
 }

@@ -17,12 +17,12 @@
 //! after some offset is therefore proof that everything before that offset was synced once.
 
 /// Bytes before the payload.
-pub(super) const HEAD: u32 = 32;
-const ALIGN: u32 = 8;
+pub(super) const FRAME_HEAD_BYTES: u32 = 32;
+const FRAME_ALIGNMENT: u32 = 8;
 
 /// The contents of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     /// A record of the log.
     Record,
     /// First frame of a segment: its slot field is the offset at which the segment before it ends.
@@ -33,8 +33,8 @@ pub(super) enum Kind {
 
 /// The fields of a frame without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) kind: Kind,
+pub(super) struct FrameHead {
+    pub(super) kind: FrameKind,
     pub(super) slot: u64,
     pub(super) batch: u32,
     pub(super) len: u32,
@@ -42,23 +42,24 @@ pub(super) struct Head {
 
 /// Bytes that a frame with `len` bytes of payload occupies; `None` when no segment can hold it.
 pub(super) fn span(len: u32) -> Option<u32> {
-    len.checked_next_multiple_of(ALIGN)?.checked_add(HEAD)
+    len.checked_next_multiple_of(FRAME_ALIGNMENT)?
+        .checked_add(FRAME_HEAD_BYTES)
 }
 
-impl Head {
+impl FrameHead {
     /// Reads the fields at the start of `bytes`, if the stamp and the kind are right. The checksum is not looked at.
-    pub(super) fn parse(bytes: &[u8], stamp: u64) -> Option<Head> {
-        let (head, _) = bytes.split_first_chunk::<{ HEAD as usize }>()?;
+    pub(super) fn parse(bytes: &[u8], stamp: u64) -> Option<FrameHead> {
+        let (head, _) = bytes.split_first_chunk::<{ FRAME_HEAD_BYTES as usize }>()?;
         if number(head, 8) != stamp {
             return None;
         }
         let kind = match short(head, 28) {
-            1 => Kind::Record,
-            2 => Kind::Begin,
-            3 => Kind::Synced,
+            1 => FrameKind::Record,
+            2 => FrameKind::Begin,
+            3 => FrameKind::Synced,
             _ => return None,
         };
-        Some(Head {
+        Some(FrameHead {
             kind,
             slot: number(head, 16),
             batch: short(head, 24),
@@ -69,17 +70,17 @@ impl Head {
 
 /// Returns true if `frame`, in its full span, is what was written.
 pub(super) fn is_intact(frame: &[u8]) -> bool {
-    frame.len() >= HEAD as usize && short(frame, 0) == crc32c::crc32c(&frame[4..])
+    frame.len() >= FRAME_HEAD_BYTES as usize && short(frame, 0) == crc32c::crc32c(&frame[4..])
 }
 
 /// Appends a frame to `buffer`.
-pub(super) fn encode(buffer: &mut Vec<u8>, stamp: u64, kind: Kind, slot: u64, batch: u32, payload: &[u8]) {
+pub(super) fn encode(buffer: &mut Vec<u8>, stamp: u64, kind: FrameKind, slot: u64, batch: u32, payload: &[u8]) {
     let start = buffer.len();
     let len = u32::try_from(payload.len()).expect("callers bound records far below 4 GiB");
     let kind: u32 = match kind {
-        Kind::Record => 1,
-        Kind::Begin => 2,
-        Kind::Synced => 3,
+        FrameKind::Record => 1,
+        FrameKind::Begin => 2,
+        FrameKind::Synced => 3,
     };
     buffer.extend_from_slice(&[0; 4]);
     buffer.extend_from_slice(&len.to_le_bytes());
@@ -88,7 +89,7 @@ pub(super) fn encode(buffer: &mut Vec<u8>, stamp: u64, kind: Kind, slot: u64, ba
     buffer.extend_from_slice(&batch.to_le_bytes());
     buffer.extend_from_slice(&kind.to_le_bytes());
     buffer.extend_from_slice(payload);
-    buffer.resize(buffer.len().next_multiple_of(ALIGN as usize), 0);
+    buffer.resize(buffer.len().next_multiple_of(FRAME_ALIGNMENT as usize), 0);
     let crc = crc32c::crc32c(&buffer[start + 4..]);
     buffer[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }

@@ -6,38 +6,38 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use super::segment::{Entry, FRAMES, Segment};
+use super::segment::{FIRST_FRAME_OFFSET, RecordPosition, Segment};
 
 /// The slots of all segments.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    held: Vec<Held>,
+pub(super) struct SegmentSlots {
+    held: Vec<HeldSegment>,
     /// One more than the highest slot.
     beyond: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldSegment {
     segment: Arc<Segment>,
     /// In the order of slots.
-    entries: Vec<Entry>,
+    entries: Vec<RecordPosition>,
     /// Offset up to which the segment is synced.
     end: u32,
     /// True if an index file has the entries.
     is_indexed: bool,
 }
 
-impl Held {
+impl HeldSegment {
     fn position(&self, slot: u64) -> usize {
         self.entries.partition_point(|entry| entry.slot < slot)
     }
 }
 
-impl Index {
+impl SegmentSlots {
     /// Adds a segment after all others; `entries` in any order.
-    pub(super) fn push(&mut self, segment: Arc<Segment>, mut entries: Vec<Entry>, end: u32) {
+    pub(super) fn push(&mut self, segment: Arc<Segment>, mut entries: Vec<RecordPosition>, end: u32) {
         entries.sort_unstable_by_key(|entry| entry.slot);
-        self.hold(Held {
+        self.hold(HeldSegment {
             segment,
             entries,
             end,
@@ -46,8 +46,8 @@ impl Index {
     }
 
     /// Adds a segment after all others. Its entries come from its index file, in the order of slots.
-    pub(super) fn push_indexed(&mut self, segment: Arc<Segment>, entries: Vec<Entry>, end: u32) {
-        self.hold(Held {
+    pub(super) fn push_indexed(&mut self, segment: Arc<Segment>, entries: Vec<RecordPosition>, end: u32) {
+        self.hold(HeldSegment {
             segment,
             entries,
             end,
@@ -55,7 +55,7 @@ impl Index {
         });
     }
 
-    fn hold(&mut self, held: Held) {
+    fn hold(&mut self, held: HeldSegment) {
         if let Some(last) = held.entries.last() {
             self.beyond = self.beyond.max(last.slot.saturating_add(1));
         }
@@ -63,7 +63,7 @@ impl Index {
     }
 
     /// The first segment from `seq` on without an index file that nothing is written to any more, with its entries and its end.
-    pub(super) fn unindexed(&self, seq: u64) -> Option<(Arc<Segment>, Vec<Entry>, u32)> {
+    pub(super) fn unindexed(&self, seq: u64) -> Option<(Arc<Segment>, Vec<RecordPosition>, u32)> {
         let (_, sealed) = self.held.split_last()?;
         let held = sealed.iter().find(|held| !held.is_indexed && held.segment.seq >= seq)?;
         Some((Arc::clone(&held.segment), held.entries.clone(), held.end))
@@ -77,7 +77,7 @@ impl Index {
     }
 
     /// Adds synced entries to the last segment, whose end is now `end`.
-    pub(super) fn extend(&mut self, entries: &[Entry], end: u32) {
+    pub(super) fn extend(&mut self, entries: &[RecordPosition], end: u32) {
         let Some(held) = self.held.last_mut() else { return };
         held.end = end;
         for entry in entries {
@@ -125,7 +125,7 @@ impl Index {
     }
 
     /// Returns the segment and the entry of the record of `slot`.
-    pub(super) fn find(&self, slot: u64) -> Option<(Arc<Segment>, Entry)> {
+    pub(super) fn find(&self, slot: u64) -> Option<(Arc<Segment>, RecordPosition)> {
         if slot >= self.beyond && slot != u64::MAX {
             return None;
         }
@@ -136,7 +136,7 @@ impl Index {
     }
 
     /// The places of slots from `from` on, in the order of slots: the first, and then as many as fit into `max_bytes`.
-    pub(super) fn collect(&self, from: u64, max_bytes: usize) -> Vec<(Arc<Segment>, Entry)> {
+    pub(super) fn collect(&self, from: u64, max_bytes: usize) -> Vec<(Arc<Segment>, RecordPosition)> {
         let mut found = Vec::new();
         let mut bytes = 0usize;
         for (segment, entry) in self.places(from) {
@@ -150,7 +150,7 @@ impl Index {
     }
 
     /// The places of slots from `from` on, in the order of slots.
-    fn places(&self, from: u64) -> impl Iterator<Item = (&Arc<Segment>, Entry)> {
+    fn places(&self, from: u64) -> impl Iterator<Item = (&Arc<Segment>, RecordPosition)> {
         let heads = self.held.iter().enumerate().filter_map(|(n, held)| {
             let at = held.position(from);
             let entry = held.entries.get(at)?;
@@ -172,7 +172,7 @@ impl Index {
         let Some((_, sealed)) = self.held.split_last() else {
             return Vec::new();
         };
-        let dead = |held: &&Held| held.entries.last().is_none_or(|last| last.slot < watermark);
+        let dead = |held: &&HeldSegment| held.entries.last().is_none_or(|last| last.slot < watermark);
         sealed
             .iter()
             .take_while(dead)
@@ -187,12 +187,12 @@ impl Index {
 
     /// The last segment with anything in it and the offset up to which it is synced.
     pub(super) fn synced(&self) -> (u64, u32) {
-        let written = self.held.iter().rfind(|held| held.end > FRAMES);
+        let written = self.held.iter().rfind(|held| held.end > FIRST_FRAME_OFFSET);
         written.map_or((0, 0), |held| (held.segment.seq, held.end))
     }
 
     /// Returns a slot that is stored in two places, if there is one.
-    pub(super) fn duplicate(&self) -> Option<(Arc<Segment>, Entry)> {
+    pub(super) fn duplicate(&self) -> Option<(Arc<Segment>, RecordPosition)> {
         let mut last: Option<u64> = None;
         self.places(0)
             .find(|(_, entry)| last.replace(entry.slot) == Some(entry.slot))

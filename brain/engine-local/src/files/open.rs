@@ -9,21 +9,21 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::control::{self, Control, State};
+use super::control::{self, Control, ControlState};
 use super::disk::Disk;
-use super::index::Index;
-use super::recover_tail::{End, recover_tail};
-use super::scan::{self, Rest, Scanned};
-use super::segment::{self, FRAMES, Segment};
+use super::index::SegmentSlots;
+use super::recover_tail::{LogEnd, recover_tail};
+use super::scan::{self, ScannedFrames, TailBytes};
+use super::segment::{self, FIRST_FRAME_OFFSET, Segment};
 use super::segment_index;
-use super::shared::Shared;
-use super::writer::{Active, Next};
-use super::{OpenError, Options};
+use super::shared::LogShared;
+use super::writer::{ActiveSegment, NextSegment};
+use super::{FileLogOptions, LogOpenError};
 use engine::log::{LogId, LogOrigin, Slot};
 
 /// Names in the directory.
 #[derive(Debug, Default)]
-struct Listing {
+struct LogDirListing {
     has_control: bool,
     segments: BTreeMap<u64, PathBuf>,
     indexes: BTreeMap<u64, PathBuf>,
@@ -32,13 +32,13 @@ struct Listing {
     foreign: Option<String>,
 }
 
-impl Listing {
-    fn read(dir: &Path) -> Result<Listing, OpenError> {
-        let mut listing = Listing::default();
-        for file in fs::read_dir(dir).map_err(OpenError::io("list", dir))? {
-            let file = file.map_err(OpenError::io("list", dir))?;
+impl LogDirListing {
+    fn read(dir: &Path) -> Result<LogDirListing, LogOpenError> {
+        let mut listing = LogDirListing::default();
+        for file in fs::read_dir(dir).map_err(LogOpenError::io("list", dir))? {
+            let file = file.map_err(LogOpenError::io("list", dir))?;
             let name = file.file_name().to_string_lossy().into_owned();
-            if name == control::NAME {
+            if name == control::CONTROL_FILE {
                 listing.has_control = true;
             } else if let Some(seq) = segment::seq_of(&name) {
                 listing.segments.insert(seq, file.path());
@@ -56,46 +56,46 @@ impl Listing {
 
 fn is_unfinished(name: &str) -> bool {
     name.strip_suffix(".new")
-        .is_some_and(|name| name == control::NAME || segment::seq_of(name).is_some())
+        .is_some_and(|name| name == control::CONTROL_FILE || segment::seq_of(name).is_some())
 }
 
 /// Opens the log in `dir`, or begins one there.
 pub(super) fn open(
     dir: &Path,
-    options: Options,
+    options: FileLogOptions,
     disk: Disk,
     origin: Option<LogOrigin>,
-) -> Result<(Arc<Shared>, Active, Next), OpenError> {
+) -> Result<(Arc<LogShared>, ActiveSegment, NextSegment), LogOpenError> {
     if !dir.exists() {
         if origin.is_some() {
-            return Err(OpenError::Lost { dir: dir.to_owned() });
+            return Err(LogOpenError::Lost { dir: dir.to_owned() });
         }
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700);
-        private.create(dir).map_err(OpenError::io("create", dir))?;
+        private.create(dir).map_err(LogOpenError::io("create", dir))?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
+            disk.sync_dir(parent).map_err(LogOpenError::io("sync", parent))?;
         }
     }
-    let listing = Listing::read(dir)?;
+    let listing = LogDirListing::read(dir)?;
     let mut control = if listing.has_control {
         Control::open(dir, &disk)?
     } else if !listing.segments.is_empty() {
-        return Err(OpenError::Missing {
-            file: dir.join(control::NAME),
+        return Err(LogOpenError::Missing {
+            file: dir.join(control::CONTROL_FILE),
         });
     } else if let Some(found) = listing.foreign {
-        return Err(OpenError::NotALog {
+        return Err(LogOpenError::NotALog {
             dir: dir.to_owned(),
             found,
         });
     } else if origin.is_some() {
-        return Err(OpenError::Lost { dir: dir.to_owned() });
+        return Err(LogOpenError::Lost { dir: dir.to_owned() });
     } else {
         Control::create(dir, &disk)?
     };
     if origin.is_some_and(|origin| origin.id != control.id) {
-        return Err(OpenError::OtherLog { dir: dir.to_owned() });
+        return Err(LogOpenError::OtherLog { dir: dir.to_owned() });
     }
     let state = control.state;
     let obsolete = obsolete(dir, &listing, &control)?;
@@ -110,7 +110,7 @@ pub(super) fn open(
         && last >= Slot::FIRST
         && index.beyond() <= last.0
     {
-        return Err(OpenError::Behind {
+        return Err(LogOpenError::Behind {
             dir: dir.to_owned(),
             last: last.0,
         });
@@ -120,25 +120,25 @@ pub(super) fn open(
         match fs::remove_file(path) {
             // A fresh control file has taken the name of one that was not finished.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed.map_err(OpenError::io("remove", path))?,
+            removed => removed.map_err(LogOpenError::io("remove", path))?,
         }
     }
     if !obsolete.is_empty() {
-        disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
+        disk.sync_dir(dir).map_err(LogOpenError::io("sync", dir))?;
     }
     // The pages may be in the page cache only, so write them again: then their content is on disk.
     control
         .store(state)
-        .map_err(OpenError::io("write", &dir.join(control::NAME)))?;
-    let bytes = control::BYTES + index.bytes() + end.bytes();
-    let shared = Arc::new(Shared::new(dir.to_owned(), disk, options, control, index, bytes));
+        .map_err(LogOpenError::io("write", &dir.join(control::CONTROL_FILE)))?;
+    let bytes = control::CONTROL_BYTES + index.bytes() + end.bytes();
+    let shared = Arc::new(LogShared::new(dir.to_owned(), disk, options, control, index, bytes));
     let (active, next) = recover_tail(&shared, end)?;
     Ok((shared, active, next))
 }
 
 /// Files that are to go: never finished, destroyed, or made but never named in `control`.
-fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<PathBuf>, OpenError> {
-    let State { first, last, .. } = control.state;
+fn obsolete(dir: &Path, listing: &LogDirListing, control: &Control) -> Result<Vec<PathBuf>, LogOpenError> {
+    let ControlState { first, last, .. } = control.state;
     let mut obsolete = listing.unfinished.clone();
     let gone = listing.indexes.iter().filter(|(seq, _)| !(first..=last).contains(seq));
     obsolete.extend(gone.map(|(_, path)| path.clone()));
@@ -147,12 +147,12 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
             obsolete.push(path.clone());
         } else if *seq > last {
             let segment = Segment::open(dir, control.id, *seq)?;
-            let scanned = scan::walk(&segment, segment.capacity).map_err(OpenError::io("read", path))?;
+            let scanned = scan::walk(&segment, segment.capacity).map_err(LogOpenError::io("read", path))?;
             let is_unused = scanned.begin.is_none()
-                && scan::rest(&segment, &scanned).map_err(OpenError::io("read", path))? == Rest::Zeros;
+                && scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", path))? == TailBytes::Zeros;
             if *seq != last + 1 || !is_unused {
                 let what = format!("its last segment is {last}, but {} exists", path.display());
-                return Err(OpenError::damaged(&dir.join(control::NAME), 0u64, what));
+                return Err(LogOpenError::damaged(&dir.join(control::CONTROL_FILE), 0u64, what));
             }
             obsolete.push(path.clone());
         }
@@ -166,12 +166,12 @@ fn obsolete(dir: &Path, listing: &Listing, control: &Control) -> Result<Vec<Path
 pub(super) fn check(
     (dir, id): (&Path, LogId),
     mut segments: Vec<Segment>,
-    state: State,
+    state: ControlState,
     in_rows: Option<Slot>,
-) -> Result<(Index, End), OpenError> {
+) -> Result<(SegmentSlots, LogEnd), LogOpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {
-        let begin = scan::begin(segment).map_err(OpenError::io("read", &segment.path))?;
+        let begin = scan::begin(segment).map_err(LogOpenError::io("read", &segment.path))?;
         begins.push(begin);
     }
     let written = begins.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
@@ -179,28 +179,32 @@ pub(super) fn check(
     let next = unused.next().map(unwritten).transpose()?;
     if let Some(more) = unused.next() {
         let file = more.path.with_file_name(segment::name(more.seq - 1));
-        return Err(OpenError::damaged(
+        return Err(LogOpenError::damaged(
             &file,
-            FRAMES,
+            FIRST_FRAME_OFFSET,
             "it was written to, but its first frame is not valid",
         ));
     }
     let Some(last) = segments.pop() else {
-        if state.last > 1 || state.synced.1 > FRAMES {
+        if state.last > 1 || state.synced.1 > FIRST_FRAME_OFFSET {
             let file = dir.join(segment::name(state.first));
-            return Err(OpenError::damaged(
+            return Err(LogOpenError::damaged(
                 &file,
-                FRAMES,
+                FIRST_FRAME_OFFSET,
                 "it was written to, but its first frame is not valid",
             ));
         }
-        return Ok((Index::default(), End { last: None, next }));
+        return Ok((SegmentSlots::default(), LogEnd { last: None, next }));
     };
-    let mut index = Index::default();
+    let mut index = SegmentSlots::default();
     for (n, segment) in segments.into_iter().enumerate() {
-        let Some(limit) = begins[n + 1].filter(|limit| (FRAMES..=segment.capacity).contains(limit)) else {
+        let Some(limit) = begins[n + 1].filter(|limit| (FIRST_FRAME_OFFSET..=segment.capacity).contains(limit)) else {
             let file = segment.path.with_file_name(segment::name(segment.seq + 1));
-            return Err(OpenError::damaged(&file, FRAMES, "its first frame is not valid"));
+            return Err(LogOpenError::damaged(
+                &file,
+                FIRST_FRAME_OFFSET,
+                "its first frame is not valid",
+            ));
         };
         let known = in_rows.filter(|_| begins[n].is_some()).and_then(|last| {
             let entries = segment_index::read(dir, id, &segment, limit)?;
@@ -213,10 +217,10 @@ pub(super) fn check(
             index.push_indexed(Arc::new(segment), entries, limit);
             continue;
         }
-        let scanned = scan::walk(&segment, limit).map_err(OpenError::io("read", &segment.path))?;
+        let scanned = scan::walk(&segment, limit).map_err(LogOpenError::io("read", &segment.path))?;
         if scanned.end != limit || scanned.begin.is_none() {
             let what = format!("a record is not valid, but the segment continues up to offset {limit}");
-            return Err(OpenError::damaged(&segment.path, scanned.end, what));
+            return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
         }
         index.push(Arc::new(segment), scanned.entries, limit);
     }
@@ -224,24 +228,27 @@ pub(super) fn check(
     index.push(Arc::clone(&last.0), last.1.entries.clone(), last.1.end);
     if let Some((segment, entry)) = index.duplicate() {
         let what = format!("slot {} is in the log twice", entry.slot);
-        return Err(OpenError::damaged(&segment.path, entry.at, what));
+        return Err(LogOpenError::damaged(&segment.path, entry.at, what));
     }
-    Ok((index, End { last: Some(last), next }))
+    Ok((index, LogEnd { last: Some(last), next }))
 }
 
 /// The last segment that was written to, up to its last valid frame.
-fn written_last(segment: Segment, state: State) -> Result<(Arc<Segment>, Scanned, Rest), OpenError> {
+fn written_last(
+    segment: Segment,
+    state: ControlState,
+) -> Result<(Arc<Segment>, ScannedFrames, TailBytes), LogOpenError> {
     segment.check_whole()?;
-    let mut scanned = scan::walk(&segment, segment.capacity).map_err(OpenError::io("read", &segment.path))?;
-    let rest = scan::rest(&segment, &scanned).map_err(OpenError::io("read", &segment.path))?;
-    if let Rest::Damaged { proof } = rest {
+    let mut scanned = scan::walk(&segment, segment.capacity).map_err(LogOpenError::io("read", &segment.path))?;
+    let rest = scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", &segment.path))?;
+    if let TailBytes::Damaged { proof } = rest {
         let what = format!("a record is not valid, but one at offset {proof} was written later");
-        return Err(OpenError::damaged(&segment.path, scanned.end, what));
+        return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
     }
     let (synced_in, synced_to) = state.synced;
     if segment.seq < synced_in || (segment.seq == synced_in && scanned.end < synced_to) {
         let what = format!("it ends here, but segment {synced_in} was synced up to offset {synced_to}");
-        return Err(OpenError::damaged(&segment.path, scanned.end, what));
+        return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
     }
     // As good a proof as a mark after the batch.
     scanned.is_synced |= (segment.seq, scanned.end) == state.synced;
@@ -249,18 +256,18 @@ fn written_last(segment: Segment, state: State) -> Result<(Arc<Segment>, Scanned
 }
 
 /// The segment after the last one: prepared, or its first batch was never finished.
-fn unwritten(segment: Segment) -> Result<(Segment, Rest), OpenError> {
+fn unwritten(segment: Segment) -> Result<(Segment, TailBytes), LogOpenError> {
     segment.check_whole()?;
-    let scanned = Scanned {
-        batch: FRAMES,
-        end: FRAMES,
-        ..Scanned::default()
+    let scanned = ScannedFrames {
+        batch: FIRST_FRAME_OFFSET,
+        end: FIRST_FRAME_OFFSET,
+        ..ScannedFrames::default()
     };
-    let rest = scan::rest(&segment, &scanned).map_err(OpenError::io("read", &segment.path))?;
+    let rest = scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", &segment.path))?;
     match rest {
-        Rest::Damaged { proof } => {
+        TailBytes::Damaged { proof } => {
             let what = format!("its first frame is not valid, but one at offset {proof} was written later");
-            Err(OpenError::damaged(&segment.path, FRAMES, what))
+            Err(LogOpenError::damaged(&segment.path, FIRST_FRAME_OFFSET, what))
         }
         rest => Ok((segment, rest)),
     }

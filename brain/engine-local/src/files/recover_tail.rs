@@ -7,25 +7,25 @@
 use std::io;
 use std::sync::Arc;
 
-use super::OpenError;
+use super::LogOpenError;
 use super::disk::is_full;
-use super::frame::{self, Kind};
+use super::frame::{self, FrameKind};
 use super::read;
-use super::scan::{Rest, Scanned};
-use super::segment::{Entry, FRAMES, Segment};
-use super::shared::{Shared, capacity_after, room_for};
-use super::writer::{Active, Next};
+use super::scan::{ScannedFrames, TailBytes};
+use super::segment::{FIRST_FRAME_OFFSET, RecordPosition, Segment};
+use super::shared::{LogShared, capacity_after, room_for};
+use super::writer::{ActiveSegment, NextSegment};
 
 /// The state of the end of the log.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct LogEnd {
     /// The last segment with a batch in it; the log is empty without one.
-    pub(super) last: Option<(Arc<Segment>, Scanned, Rest)>,
+    pub(super) last: Option<(Arc<Segment>, ScannedFrames, TailBytes)>,
     /// The segment after that one.
-    pub(super) next: Option<(Segment, Rest)>,
+    pub(super) next: Option<(Segment, TailBytes)>,
 }
 
-impl End {
+impl LogEnd {
     /// Bytes of the segment that is not in the index.
     pub(super) fn bytes(&self) -> u64 {
         self.next.as_ref().map_or(0, |(segment, _)| u64::from(segment.capacity))
@@ -33,29 +33,29 @@ impl End {
 }
 
 /// Makes the end of the log certain, and returns where writing continues.
-pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), OpenError> {
+pub(super) fn recover_tail(shared: &LogShared, end: LogEnd) -> Result<(ActiveSegment, NextSegment), LogOpenError> {
     let Some((last, scanned, rest)) = end.last else {
         return begin(shared, end.next);
     };
     warn_torn(&last, &rest, scanned.end);
     let next = match end.next {
-        Some((torn, rest @ Rest::Torn { .. })) => {
-            warn_torn(&torn, &rest, FRAMES);
+        Some((torn, rest @ TailBytes::Torn { .. })) => {
+            warn_torn(&torn, &rest, FIRST_FRAME_OFFSET);
             shared.forget_bytes(&torn);
             Some(create(shared, torn.seq, last.capacity)?)
         }
         next => next.map(|(segment, _)| segment),
     };
-    if scanned.is_synced && rest == Rest::Zeros {
-        let active = Active {
+    if scanned.is_synced && rest == TailBytes::Zeros {
+        let active = ActiveSegment {
             segment: last,
             end: scanned.end,
             begin: None,
             is_spoiled: false,
         };
-        return Ok((active, next.map_or(Next::None, Next::Ready)));
+        return Ok((active, next.map_or(NextSegment::None, NextSegment::Ready)));
     }
-    let doubtful: Vec<Entry> = if scanned.is_synced {
+    let doubtful: Vec<RecordPosition> = if scanned.is_synced {
         Vec::new()
     } else {
         scanned
@@ -65,7 +65,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
             .copied()
             .collect()
     };
-    let keeps_last = scanned.is_synced || scanned.batch > FRAMES;
+    let keeps_last = scanned.is_synced || scanned.batch > FIRST_FRAME_OFFSET;
     let (seq, before, next) = if keeps_last {
         let before = if scanned.is_synced { scanned.end } else { scanned.batch };
         // `control` must name the segment before it holds anything.
@@ -74,13 +74,13 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
             None => create(shared, last.seq + 1, last.capacity)?,
         };
         shared.forget_bytes(&place);
-        (place.seq, before, Next::None)
+        (place.seq, before, NextSegment::None)
     } else {
         shared.forget_bytes(&last);
         (
             last.seq,
-            scanned.begin.unwrap_or(FRAMES),
-            next.map_or(Next::None, Next::Ready),
+            scanned.begin.unwrap_or(FIRST_FRAME_OFFSET),
+            next.map_or(NextSegment::None, NextSegment::Ready),
         )
     };
     let (segment, entries, end) = rewrite(shared, &last, &doubtful, seq, before)?;
@@ -88,7 +88,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
     if keeps_last {
         let shorter = last
             .shorten(&shared.disk, before)
-            .map_err(OpenError::io("shorten", &last.path))?;
+            .map_err(LogOpenError::io("shorten", &last.path))?;
         shared.forget_bytes(&last);
         shared.count_bytes(&shorter);
         index.cut_last(shorter, before);
@@ -96,7 +96,7 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
         index.drop_last();
     }
     index.push(Arc::clone(&segment), entries, end);
-    let active = Active {
+    let active = ActiveSegment {
         segment,
         end,
         begin: None,
@@ -106,75 +106,84 @@ pub(super) fn recover_tail(shared: &Shared, end: End) -> Result<(Active, Next), 
 }
 
 /// Returns the write position of a log without records.
-fn begin(shared: &Shared, next: Option<(Segment, Rest)>) -> Result<(Active, Next), OpenError> {
+fn begin(shared: &LogShared, next: Option<(Segment, TailBytes)>) -> Result<(ActiveSegment, NextSegment), LogOpenError> {
     let segment = match next {
-        Some((segment, Rest::Zeros)) => segment,
+        Some((segment, TailBytes::Zeros)) => segment,
         Some((torn, rest)) => {
-            warn_torn(&torn, &rest, FRAMES);
+            warn_torn(&torn, &rest, FIRST_FRAME_OFFSET);
             shared.forget_bytes(&torn);
             create(shared, torn.seq, 0)?
         }
         None => create(shared, 1, 0)?,
     };
     let segment = Arc::new(segment);
-    shared.index_mut().push(Arc::clone(&segment), Vec::new(), FRAMES);
-    let active = Active {
+    shared
+        .index_mut()
+        .push(Arc::clone(&segment), Vec::new(), FIRST_FRAME_OFFSET);
+    let active = ActiveSegment {
         segment,
-        end: FRAMES,
+        end: FIRST_FRAME_OFFSET,
         begin: Some(0),
         is_spoiled: false,
     };
-    Ok((active, Next::None))
+    Ok((active, NextSegment::None))
 }
 
-fn warn_torn(segment: &Segment, rest: &Rest, offset: u32) {
-    if let Rest::Torn { bytes } = rest {
+fn warn_torn(segment: &Segment, rest: &TailBytes, offset: u32) {
+    if let TailBytes::Torn { bytes } = rest {
         tracing::warn!(file = %segment.path.display(), offset, bytes, "truncated an incomplete, unacknowledged batch");
     }
 }
 
 /// Calls `make` with the usual length for a segment, and with the minimum length if there is no space for that.
-fn spare<T>(shared: &Shared, before: u32, len: u32, make: impl Fn(u32) -> io::Result<T>) -> Result<T, OpenError> {
+fn spare<T>(shared: &LogShared, before: u32, len: u32, make: impl Fn(u32) -> io::Result<T>) -> Result<T, LogOpenError> {
     let made = match make(capacity_after(shared.options, before, len)) {
         Err(error) if is_full(&error) => make(room_for(len)),
         made => made,
     };
-    made.map_err(OpenError::io("make a segment in", &shared.dir.join("segments")))
+    made.map_err(LogOpenError::io("make a segment in", &shared.dir.join("segments")))
 }
 
-fn create(shared: &Shared, seq: u64, before: u32) -> Result<Segment, OpenError> {
+fn create(shared: &LogShared, seq: u64, before: u32) -> Result<Segment, LogOpenError> {
     spare(shared, before, 0, |capacity| shared.create_segment(seq, capacity))
 }
 
 /// Writes `doubtful`, records of `last`, into a new segment `seq`, which takes the place of any of that name.
 fn rewrite(
-    shared: &Shared,
+    shared: &LogShared,
     last: &Segment,
-    doubtful: &[Entry],
+    doubtful: &[RecordPosition],
     seq: u64,
     before: u32,
-) -> Result<(Arc<Segment>, Vec<Entry>, u32), OpenError> {
+) -> Result<(Arc<Segment>, Vec<RecordPosition>, u32), LogOpenError> {
     let mut records = Vec::with_capacity(doubtful.len());
     let mut entries = Vec::with_capacity(doubtful.len());
-    let mut end = FRAMES + frame::HEAD;
+    let mut end = FIRST_FRAME_OFFSET + frame::FRAME_HEAD_BYTES;
     for entry in doubtful {
-        let record =
-            read::record(last, *entry).map_err(|error| OpenError::damaged(&last.path, entry.at, error.to_string()))?;
-        entries.push(Entry { at: end, ..*entry });
+        let record = read::record(last, *entry)
+            .map_err(|error| LogOpenError::damaged(&last.path, entry.at, error.to_string()))?;
+        entries.push(RecordPosition { at: end, ..*entry });
         records.push((entry.slot, record));
         end = end.saturating_add(entry.span());
     }
     let fill = |stamp| {
         let mut frames = Vec::new();
-        frame::encode(&mut frames, stamp, Kind::Begin, u64::from(before), FRAMES, &[]);
+        frame::encode(
+            &mut frames,
+            stamp,
+            FrameKind::Begin,
+            u64::from(before),
+            FIRST_FRAME_OFFSET,
+            &[],
+        );
         for (slot, record) in &records {
-            frame::encode(&mut frames, stamp, Kind::Record, *slot, FRAMES, record);
+            frame::encode(&mut frames, stamp, FrameKind::Record, *slot, FIRST_FRAME_OFFSET, record);
         }
-        frame::encode(&mut frames, stamp, Kind::Synced, 0, end, &[]);
+        frame::encode(&mut frames, stamp, FrameKind::Synced, 0, end, &[]);
         frames
     };
     // `room_for` adds a frame to its argument, which is the first one here.
-    let len = end - FRAMES;
+    let len = end - FIRST_FRAME_OFFSET;
     // A segment that takes the place of one with the same name need not be longer.
     let longer_than = if seq == last.seq {
         last.capacity / 2

@@ -9,16 +9,16 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::OpenError;
+use super::LogOpenError;
 use super::disk::Disk;
-use super::frame::{self, Head, Kind};
-use super::page::{self, PAGE};
+use super::frame::{self, FrameHead, FrameKind};
+use super::page::{self, PAGE_BYTES};
 use engine::log::LogId;
 use runtime::kill_points;
 
-const MAGIC: [u8; 8] = *b"KBLOGSEG";
+const SEGMENT_MAGIC: [u8; 8] = *b"KBLOGSEG";
 /// Offset of the first frame.
-pub(super) const FRAMES: u32 = 4096;
+pub(super) const FIRST_FRAME_OFFSET: u32 = 4096;
 
 /// An open segment file.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Segment {
 
 /// The position of a record in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct RecordPosition {
     pub(super) slot: u64,
     /// Offset of its frame.
     pub(super) at: u32,
@@ -45,7 +45,7 @@ pub(super) struct Entry {
     pub(super) len: u32,
 }
 
-impl Entry {
+impl RecordPosition {
     /// Bytes of the whole frame.
     pub(super) fn span(self) -> u32 {
         frame::span(self.len).unwrap_or(u32::MAX)
@@ -86,8 +86,12 @@ impl Segment {
                 .mode(0o600)
                 .open(&new)?;
             disk.allocate(&file, u64::from(capacity))?;
-            disk.write(&file, &page::encode(MAGIC, id, &[seq, stamp, u64::from(capacity)]), 0)?;
-            disk.write(&file, &fill(stamp), u64::from(FRAMES))?;
+            disk.write(
+                &file,
+                &page::encode(SEGMENT_MAGIC, id, &[seq, stamp, u64::from(capacity)]),
+                0,
+            )?;
+            disk.write(&file, &fill(stamp), u64::from(FIRST_FRAME_OFFSET))?;
             disk.sync(&file)?;
             kill_points::reach("segment-made");
             fs::rename(&new, &path)?;
@@ -115,34 +119,34 @@ impl Segment {
     }
 
     /// Opens the segment `seq` and checks its header and its length.
-    pub(super) fn open(dir: &Path, id: LogId, seq: u64) -> Result<Segment, OpenError> {
+    pub(super) fn open(dir: &Path, id: LogId, seq: u64) -> Result<Segment, LogOpenError> {
         Self::open_for(dir, id, seq, true)
     }
 
     /// The same, for a reader that writes nothing.
-    pub(super) fn open_to_read(dir: &Path, id: LogId, seq: u64) -> Result<Segment, OpenError> {
+    pub(super) fn open_to_read(dir: &Path, id: LogId, seq: u64) -> Result<Segment, LogOpenError> {
         Self::open_for(dir, id, seq, false)
     }
 
-    fn open_for(dir: &Path, id: LogId, seq: u64, is_written: bool) -> Result<Segment, OpenError> {
+    fn open_for(dir: &Path, id: LogId, seq: u64, is_written: bool) -> Result<Segment, LogOpenError> {
         let path = dir.join(name(seq));
         let file = match OpenOptions::new().read(true).write(is_written).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(OpenError::Missing { file: path }),
-            opened => opened.map_err(OpenError::io("open", &path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LogOpenError::Missing { file: path }),
+            opened => opened.map_err(LogOpenError::io("open", &path))?,
         };
-        let len = file.metadata().map_err(OpenError::io("look at", &path))?.len();
-        if len < PAGE as u64 {
-            return Err(OpenError::damaged(&path, len, "it was truncated inside its header"));
+        let len = file.metadata().map_err(LogOpenError::io("look at", &path))?.len();
+        if len < PAGE_BYTES as u64 {
+            return Err(LogOpenError::damaged(&path, len, "it was truncated inside its header"));
         }
-        let mut header = vec![0; PAGE];
+        let mut header = vec![0; PAGE_BYTES];
         file.read_exact_at(&mut header, 0)
-            .map_err(OpenError::io("read", &path))?;
-        let (owner, [named, stamp, made]) = page::decode(&header, MAGIC).map_err(OpenError::page(&path))?;
+            .map_err(LogOpenError::io("read", &path))?;
+        let (owner, [named, stamp, made]) = page::decode(&header, SEGMENT_MAGIC).map_err(LogOpenError::page(&path))?;
         if owner != id {
-            return Err(OpenError::Foreign { file: path });
+            return Err(LogOpenError::Foreign { file: path });
         }
         if named != seq {
-            return Err(OpenError::damaged(
+            return Err(LogOpenError::damaged(
                 &path,
                 0u64,
                 format!("its header says that it is segment {named}"),
@@ -157,7 +161,7 @@ impl Segment {
                 file,
                 path,
             }),
-            _ => Err(OpenError::damaged(
+            _ => Err(LogOpenError::damaged(
                 &path,
                 len.min(made),
                 format!("it has {len} bytes instead of {made}"),
@@ -166,17 +170,17 @@ impl Segment {
     }
 
     /// Checks that nothing was cut off.
-    pub(super) fn check_whole(&self) -> Result<(), OpenError> {
+    pub(super) fn check_whole(&self) -> Result<(), LogOpenError> {
         if self.capacity == self.made {
             return Ok(());
         }
         let what = format!("it has {} bytes instead of {}", self.capacity, self.made);
-        Err(OpenError::damaged(&self.path, self.capacity, what))
+        Err(LogOpenError::damaged(&self.path, self.capacity, what))
     }
 
     /// Returns the same segment without the bytes after `end`, whose space is freed.
     pub(super) fn shorten(&self, disk: &Disk, end: u32) -> io::Result<Segment> {
-        let capacity = end.next_multiple_of(FRAMES).min(self.capacity);
+        let capacity = end.next_multiple_of(FIRST_FRAME_OFFSET).min(self.capacity);
         let file = self.file.try_clone()?;
         disk.cut(&file, u64::from(capacity))?;
         Ok(Segment {
@@ -188,10 +192,10 @@ impl Segment {
     }
 
     /// Checks that `bytes`, its frame, holds the record of `entry`; the error describes the damage.
-    pub(super) fn check(&self, entry: Entry, bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn check(&self, entry: RecordPosition, bytes: &[u8]) -> Result<(), String> {
         let right = frame::is_intact(bytes)
-            && Head::parse(bytes, self.stamp)
-                .is_some_and(|head| head.kind == Kind::Record && head.slot == entry.slot && head.len == entry.len);
+            && FrameHead::parse(bytes, self.stamp)
+                .is_some_and(|head| head.kind == FrameKind::Record && head.slot == entry.slot && head.len == entry.len);
         if right {
             return Ok(());
         }

@@ -6,32 +6,39 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Options;
-use super::control::{Control, State};
+use super::FileLogOptions;
+use super::control::{Control, ControlState};
 use super::disk::{Disk, is_full};
 use super::frame;
-use super::index::Index;
-use super::page::PAGE;
-use super::segment::{FRAMES, Segment};
+use super::index::SegmentSlots;
+use super::page::PAGE_BYTES;
+use super::segment::{FIRST_FRAME_OFFSET, Segment};
 use super::segment_index;
 use engine::log::LogId;
 
 /// Lock order: `destroying`, `control`, `index`.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LogShared {
     pub(super) dir: PathBuf,
     pub(super) disk: Disk,
-    pub(super) options: Options,
+    pub(super) options: FileLogOptions,
     pub(super) id: LogId,
-    index: RwLock<Index>,
+    index: RwLock<SegmentSlots>,
     control: Mutex<Control>,
     destroying: Mutex<()>,
     failed: OnceLock<String>,
     bytes: AtomicU64,
 }
 
-impl Shared {
-    pub(super) fn new(dir: PathBuf, disk: Disk, options: Options, control: Control, index: Index, bytes: u64) -> Self {
+impl LogShared {
+    pub(super) fn new(
+        dir: PathBuf,
+        disk: Disk,
+        options: FileLogOptions,
+        control: Control,
+        index: SegmentSlots,
+        bytes: u64,
+    ) -> Self {
         Self {
             dir,
             disk,
@@ -45,11 +52,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub(super) fn index(&self) -> RwLockReadGuard<'_, SegmentSlots> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, SegmentSlots> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,12 +87,12 @@ impl Shared {
     }
 
     /// The present contents of `control`.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> ControlState {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).state
     }
 
     /// Changes `control` durably, if `change` returns another state. Does nothing when the log has failed.
-    pub(super) fn change(&self, change: impl FnOnce(State) -> State) -> io::Result<()> {
+    pub(super) fn change(&self, change: impl FnOnce(ControlState) -> ControlState) -> io::Result<()> {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = self.failure() {
             return Err(io::Error::other(format!("the log failed earlier: {reason}")));
@@ -96,7 +103,7 @@ impl Shared {
             return Ok(());
         }
         let synced = self.index().synced();
-        control.store(State { synced, ..new }).map_err(|error| {
+        control.store(ControlState { synced, ..new }).map_err(|error| {
             if is_full(&error) {
                 return error;
             }
@@ -111,7 +118,7 @@ impl Shared {
         let dead = self.index().destroyable(watermark);
         let Some(newest) = dead.last() else { return Ok(()) };
         // From here on the files are garbage, whether or not they are removed: the next open removes the rest.
-        self.change(|state| State {
+        self.change(|state| ControlState {
             first: newest.seq + 1,
             ..state
         })?;
@@ -152,7 +159,7 @@ impl Shared {
     /// Makes the segment `seq`, or makes it anew, and names it in `control`.
     pub(super) fn create_segment(&self, seq: u64, capacity: u32) -> io::Result<Segment> {
         let segment = Segment::create(&self.dir, &self.disk, self.id, seq, capacity, |_| Vec::new())?;
-        self.change(|state| State {
+        self.change(|state| ControlState {
             last: state.last.max(seq),
             ..state
         })?;
@@ -162,7 +169,7 @@ impl Shared {
 }
 
 /// Length of the segment after one of `before` bytes. It must have room for a record of `len` bytes at least.
-pub(super) fn capacity_after(options: Options, before: u32, len: u32) -> u32 {
+pub(super) fn capacity_after(options: FileLogOptions, before: u32, len: u32) -> u32 {
     let grown = before.saturating_mul(2).clamp(
         options.first_segment_bytes,
         options.segment_bytes.max(options.first_segment_bytes),
@@ -176,8 +183,8 @@ pub(super) fn room_for(len: u32) -> u32 {
     let frames = [len, 0, 0]
         .into_iter()
         .filter_map(frame::span)
-        .fold(FRAMES, u32::saturating_add);
+        .fold(FIRST_FRAME_OFFSET, u32::saturating_add);
     frames
-        .checked_next_multiple_of(PAGE as u32)
-        .unwrap_or(u32::MAX - u32::MAX % PAGE as u32)
+        .checked_next_multiple_of(PAGE_BYTES as u32)
+        .unwrap_or(u32::MAX - u32::MAX % PAGE_BYTES as u32)
 }

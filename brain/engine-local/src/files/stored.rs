@@ -7,9 +7,9 @@ use anyhow::anyhow;
 use bytes::Bytes;
 
 use super::control::{self, Control};
-use super::index::Index;
+use super::index::SegmentSlots;
 use super::segment::Segment;
-use super::{FileLog, OpenError, open, read};
+use super::{FileLog, LogOpenError, open, read};
 use engine::log::{AppendError, Log, LogError, LogId, Slot};
 
 /// A log that is only read. Clones share it.
@@ -17,15 +17,15 @@ use engine::log::{AppendError, Log, LogError, LogId, Slot};
 pub struct StoredLog {
     id: LogId,
     watermark: Slot,
-    index: Arc<Index>,
+    index: Arc<SegmentSlots>,
 }
 
 impl StoredLog {
     /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments after the last
     /// one are not read. Blocks.
-    pub fn open(dir: &Path) -> Result<StoredLog, OpenError> {
-        if !dir.join(control::NAME).exists() {
-            return Err(OpenError::Lost { dir: dir.to_owned() });
+    pub fn open(dir: &Path) -> Result<StoredLog, LogOpenError> {
+        if !dir.join(control::CONTROL_FILE).exists() {
+            return Err(LogOpenError::Lost { dir: dir.to_owned() });
         }
         let control = Control::open_to_read(dir)?;
         let state = control.state;

@@ -17,7 +17,7 @@ mod segment_index;
 mod space;
 
 /// Segments that a few records fill.
-const SMALL: Options = Options {
+const SMALL: FileLogOptions = FileLogOptions {
     first_segment_bytes: 8 << 10,
     segment_bytes: 8 << 10,
     unsafe_no_fsync: false,
@@ -72,7 +72,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
 async fn appends_that_wait_together_share_a_sync() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), Options::default(), disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), FileLogOptions::default(), disk.clone(), None).unwrap();
     let before = disk.faults.syncs.load(SeqCst);
     let appends = (1..=500).map(|slot| log.append(Slot(slot), record(slot, 0, 100)));
     for answer in futures::future::join_all(appends).await {
@@ -111,7 +111,7 @@ async fn destroyed_segments_give_their_bytes_back() {
     log.raise_watermark(Slot(201)).await.unwrap();
     log.destroy_below_watermark().await.unwrap();
     assert!(
-        log.size() <= 3 * 8192 + control::BYTES,
+        log.size() <= 3 * 8192 + control::CONTROL_BYTES,
         "{} of {full} bytes are left",
         log.size()
     );
@@ -168,7 +168,7 @@ async fn a_record_that_rots_is_named_when_it_is_read() {
     append_range(&log, 1..=3, 100).await;
     let file = segments(dir.path()).remove(0);
     let mut bytes = fs::read(&file).unwrap();
-    let second = segment::FRAMES as usize + 32 + 136 + 32;
+    let second = segment::FIRST_FRAME_OFFSET as usize + 32 + 136 + 32;
     bytes[second + 50] ^= 1;
     fs::write(&file, bytes).unwrap();
     assert_eq!(log.read(Slot(1), 1).await.unwrap().len(), 1);

@@ -14,20 +14,20 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::disk::is_full;
-use super::frame::{self, HEAD, Kind};
-use super::segment::{Entry, FRAMES, Segment};
-use super::shared::{Shared, capacity_after, room_for};
+use super::frame::{self, FRAME_HEAD_BYTES, FrameKind};
+use super::segment::{FIRST_FRAME_OFFSET, RecordPosition, Segment};
+use super::shared::{LogShared, capacity_after, room_for};
 use engine::log::{AppendError, Slot};
 use runtime::kill_points;
 
 /// A batch ends with the record that takes it to this many bytes.
-const BATCH_BYTES: usize = 4 << 20;
+const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Buffers that have grown beyond this are given back.
-const BUFFER_BYTES: usize = 8 << 20;
+const MAX_KEPT_BUFFER_BYTES: usize = 8 << 20;
 
 /// One append.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct AppendRequest {
     pub(super) slot: Slot,
     pub(super) record: Bytes,
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
@@ -35,13 +35,13 @@ pub(super) struct Request {
 
 /// Requests of the log's handles to its writer.
 #[derive(Debug)]
-pub(super) enum Ask {
-    Append(Request),
+pub(super) enum WriterCommand {
+    Append(AppendRequest),
     /// Go on in a new, short segment.
     Shrink(oneshot::Sender<Result<(), String>>),
 }
 
-impl Request {
+impl AppendRequest {
     fn answer(self, answer: Result<(), AppendError>) {
         if self.reply.send(answer).is_err() {
             tracing::debug!(slot = %self.slot, "no caller waits for this append any more");
@@ -51,7 +51,7 @@ impl Request {
 
 /// The segment written to.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveSegment {
     pub(super) segment: Arc<Segment>,
     /// Offset of the next batch.
     pub(super) end: u32,
@@ -63,54 +63,59 @@ pub(super) struct Active {
 
 /// The segment to write to next.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextSegment {
     None,
     Ready(Segment),
     UnderWay(JoinHandle<io::Result<Segment>>),
 }
 
 /// The reason why a batch did not become durable.
-enum Refusal {
+enum BatchError {
     Full(String),
     Failed(String),
 }
 
-impl Refusal {
+impl BatchError {
     fn error(&self) -> AppendError {
         match self {
-            Refusal::Full(reason) => AppendError::Full(anyhow::anyhow!("{reason}")),
-            Refusal::Failed(reason) => AppendError::Failed(anyhow::anyhow!("{reason}")),
+            BatchError::Full(reason) => AppendError::Full(anyhow::anyhow!("{reason}")),
+            BatchError::Failed(reason) => AppendError::Failed(anyhow::anyhow!("{reason}")),
         }
     }
 }
 
 /// There was no room for a segment. Holds for the appends that were queued by then, so that a long queue does not retry
 /// again and again, but not for appends that came after the first of them was answered.
-struct Full {
+struct FullDisk {
     reason: String,
     queued: usize,
 }
 
 /// State of the thread.
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-    inbox: mpsc::Receiver<Ask>,
-    active: Active,
-    next: Next,
+pub(super) struct LogWriter {
+    shared: Arc<LogShared>,
+    inbox: mpsc::Receiver<WriterCommand>,
+    active: ActiveSegment,
+    next: NextSegment,
     /// Frames of the batch under construction.
     buffer: Vec<u8>,
-    entries: Vec<Entry>,
-    staged: Vec<Request>,
+    entries: Vec<RecordPosition>,
+    staged: Vec<AppendRequest>,
     /// Appends to slots of the batch, with the number of the request that takes the slot.
-    duplicates: Vec<(usize, Request)>,
+    duplicates: Vec<(usize, AppendRequest)>,
     is_marked: bool,
-    full: Option<Full>,
+    full: Option<FullDisk>,
     /// Writes index files. Nothing waits for it but the end.
     indexing: Option<JoinHandle<()>>,
 }
 
-impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::Receiver<Ask>, active: Active, next: Next) -> Self {
+impl LogWriter {
+    pub(super) fn new(
+        shared: Arc<LogShared>,
+        inbox: mpsc::Receiver<WriterCommand>,
+        active: ActiveSegment,
+        next: NextSegment,
+    ) -> Self {
         Self {
             shared,
             inbox,
@@ -130,7 +135,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         while let Some(ask) = self.inbox.blocking_recv() {
             self.serve(ask);
-            while self.buffer.len() < BATCH_BYTES
+            while self.buffer.len() < MAX_BATCH_BYTES
                 && let Ok(ask) = self.inbox.try_recv()
             {
                 self.serve(ask);
@@ -140,7 +145,7 @@ impl Writer {
                 self.mark();
             }
         }
-        if let Next::UnderWay(thread) = self.next
+        if let NextSegment::UnderWay(thread) = self.next
             && !matches!(thread.join(), Ok(Ok(_)))
         {
             tracing::debug!("could not finish the prepared segment");
@@ -152,14 +157,14 @@ impl Writer {
         }
     }
 
-    fn serve(&mut self, ask: Ask) {
+    fn serve(&mut self, ask: WriterCommand) {
         self.full = self.full.take().filter(|full| full.queued > 0);
         if let Some(full) = &mut self.full {
             full.queued -= 1;
         }
         match ask {
-            Ask::Append(request) => self.take(request),
-            Ask::Shrink(reply) => {
+            WriterCommand::Append(request) => self.take(request),
+            WriterCommand::Shrink(reply) => {
                 self.commit();
                 let shrunk = match self.shared.failure() {
                     Some(reason) => Err(reason.to_owned()),
@@ -175,12 +180,12 @@ impl Writer {
     /// Continues in a segment of the first length, and frees the rest of the one before and of one made ahead.
     fn shrink(&mut self) -> Result<(), String> {
         self.is_marked = true;
-        if let Next::UnderWay(thread) = std::mem::replace(&mut self.next, Next::None)
+        if let NextSegment::UnderWay(thread) = std::mem::replace(&mut self.next, NextSegment::None)
             && let Ok(Ok(made)) = thread.join()
         {
-            self.next = Next::Ready(made);
+            self.next = NextSegment::Ready(made);
         }
-        let Active {
+        let ActiveSegment {
             segment, end, begin, ..
         } = &self.active;
         if begin.is_some() || self.active.is_spoiled {
@@ -197,14 +202,28 @@ impl Writer {
         };
         // `control` names the new segment before anything is in it.
         let capacity = capacity_after(self.shared.options, 0, 0);
-        let made_ahead = match std::mem::replace(&mut self.next, Next::None) {
-            Next::Ready(made) => made,
+        let made_ahead = match std::mem::replace(&mut self.next, NextSegment::None) {
+            NextSegment::Ready(made) => made,
             _ => self.shared.create_segment(seq, capacity).map_err(fail)?,
         };
         let fill = |stamp| {
             let mut frames = Vec::new();
-            frame::encode(&mut frames, stamp, Kind::Begin, u64::from(before), FRAMES, &[]);
-            frame::encode(&mut frames, stamp, Kind::Synced, 0, FRAMES + HEAD, &[]);
+            frame::encode(
+                &mut frames,
+                stamp,
+                FrameKind::Begin,
+                u64::from(before),
+                FIRST_FRAME_OFFSET,
+                &[],
+            );
+            frame::encode(
+                &mut frames,
+                stamp,
+                FrameKind::Synced,
+                0,
+                FIRST_FRAME_OFFSET + FRAME_HEAD_BYTES,
+                &[],
+            );
             frames
         };
         let shared = &self.shared;
@@ -212,7 +231,7 @@ impl Writer {
             Ok(next) => next,
             Err(error) => {
                 let reason = fail(error);
-                self.next = Next::Ready(made_ahead);
+                self.next = NextSegment::Ready(made_ahead);
                 return Err(reason);
             }
         };
@@ -234,11 +253,11 @@ impl Writer {
             shared.count_bytes(&shorter);
             index.cut_last(shorter, before);
         }
-        index.push(Arc::clone(&next), Vec::new(), FRAMES + HEAD);
+        index.push(Arc::clone(&next), Vec::new(), FIRST_FRAME_OFFSET + FRAME_HEAD_BYTES);
         drop(index);
-        self.active = Active {
+        self.active = ActiveSegment {
             segment: next,
-            end: FRAMES + HEAD,
+            end: FIRST_FRAME_OFFSET + FRAME_HEAD_BYTES,
             begin: None,
             is_spoiled: false,
         };
@@ -246,10 +265,10 @@ impl Writer {
     }
 
     /// Answers a request, or puts it into the batch.
-    fn take(&mut self, request: Request) {
+    fn take(&mut self, request: AppendRequest) {
         if let Some(reason) = self.shared.failure() {
             let reason = reason.to_owned();
-            return request.answer(Err(Refusal::Failed(reason).error()));
+            return request.answer(Err(BatchError::Failed(reason).error()));
         }
         if let Some(n) = self.entries.iter().rposition(|entry| entry.slot == request.slot.0) {
             return self.duplicates.push((n, request));
@@ -261,12 +280,12 @@ impl Writer {
         if !self.fits(len) {
             self.commit();
             let rolled = match &self.full {
-                Some(full) => Err(Refusal::Full(full.reason.clone())),
+                Some(full) => Err(BatchError::Full(full.reason.clone())),
                 None => self.roll(len),
             };
             if let Err(refusal) = rolled {
-                if let (Refusal::Full(reason), None) = (&refusal, &self.full) {
-                    self.full = Some(Full {
+                if let (BatchError::Full(reason), None) = (&refusal, &self.full) {
+                    self.full = Some(FullDisk {
                         reason: reason.clone(),
                         queued: self.inbox.len(),
                     });
@@ -278,7 +297,7 @@ impl Writer {
     }
 
     /// The answer to an append whose slot is taken.
-    fn stored(&self, request: &Request) -> Option<Result<(), AppendError>> {
+    fn stored(&self, request: &AppendRequest) -> Option<Result<(), AppendError>> {
         let (segment, entry) = self.shared.index().find(request.slot.0)?;
         Some(match super::read::record(&segment, entry) {
             Ok(record) if record == request.record => Ok(()),
@@ -289,7 +308,11 @@ impl Writer {
 
     fn fits(&self, len: u32) -> bool {
         let staged = u32::try_from(self.buffer.len()).unwrap_or(u32::MAX);
-        let begin = if self.active.begin.is_some() { HEAD } else { 0 };
+        let begin = if self.active.begin.is_some() {
+            FRAME_HEAD_BYTES
+        } else {
+            0
+        };
         let end = frame::span(len).and_then(|span| {
             span.checked_add(self.active.end)?
                 .checked_add(staged)?
@@ -298,17 +321,17 @@ impl Writer {
         !self.active.is_spoiled && end.is_some_and(|end| end <= self.active.segment.capacity)
     }
 
-    fn stage(&mut self, request: Request, len: u32) {
+    fn stage(&mut self, request: AppendRequest, len: u32) {
         let (stamp, batch) = (self.active.segment.stamp, self.active.end);
         if self.buffer.is_empty()
             && let Some(before) = self.active.begin
         {
-            frame::encode(&mut self.buffer, stamp, Kind::Begin, u64::from(before), batch, &[]);
+            frame::encode(&mut self.buffer, stamp, FrameKind::Begin, u64::from(before), batch, &[]);
         }
         let at = batch + u32::try_from(self.buffer.len()).expect("a batch fits into its segment");
         let slot = request.slot.0;
-        frame::encode(&mut self.buffer, stamp, Kind::Record, slot, batch, &request.record);
-        self.entries.push(Entry { slot, at, len });
+        frame::encode(&mut self.buffer, stamp, FrameKind::Record, slot, batch, &request.record);
+        self.entries.push(RecordPosition { slot, at, len });
         self.staged.push(request);
     }
 
@@ -335,18 +358,18 @@ impl Writer {
             rival.answer(answer);
         }
         for request in self.staged.drain(..) {
-            request.answer(outcome.as_ref().copied().map_err(Refusal::error));
+            request.answer(outcome.as_ref().copied().map_err(BatchError::error));
         }
         self.entries.clear();
         self.buffer.clear();
-        self.buffer.shrink_to(BUFFER_BYTES);
+        self.buffer.shrink_to(MAX_KEPT_BUFFER_BYTES);
         if outcome.is_ok() {
             self.prepare();
         }
     }
 
-    fn write(&mut self) -> Result<(), Refusal> {
-        let Active {
+    fn write(&mut self) -> Result<(), BatchError> {
+        let ActiveSegment {
             segment,
             end,
             is_spoiled,
@@ -362,10 +385,10 @@ impl Writer {
             Ok(()) => {}
             Err(error) if is_full(&error) => {
                 *is_spoiled = true;
-                return Err(Refusal::Full(format!("cannot write to {path}: {error}")));
+                return Err(BatchError::Full(format!("cannot write to {path}: {error}")));
             }
             Err(error) => {
-                return Err(Refusal::Failed(
+                return Err(BatchError::Failed(
                     self.shared.fail(format!("cannot write to {path}: {error}")),
                 ));
             }
@@ -377,23 +400,25 @@ impl Writer {
         self.shared
             .disk
             .sync_batch(&segment.file)
-            .map_err(|error| Refusal::Failed(self.shared.fail(format!("{path}: {error}"))))
+            .map_err(|error| BatchError::Failed(self.shared.fail(format!("{path}: {error}"))))
     }
 
     /// Writes a mark after the last batch. It shows the next opener that the batch is synced. The mark itself is not synced.
     fn mark(&mut self) {
-        let Active {
+        let ActiveSegment {
             segment,
             end,
             begin,
             is_spoiled,
         } = &self.active;
-        let has_room = end.checked_add(HEAD).is_some_and(|end| end <= segment.capacity);
+        let has_room = end
+            .checked_add(FRAME_HEAD_BYTES)
+            .is_some_and(|end| end <= segment.capacity);
         if self.is_marked || begin.is_some() || *is_spoiled || !has_room || self.shared.failure().is_some() {
             return;
         }
-        let mut mark = Vec::with_capacity(HEAD as usize);
-        frame::encode(&mut mark, segment.stamp, Kind::Synced, 0, *end, &[]);
+        let mut mark = Vec::with_capacity(FRAME_HEAD_BYTES as usize);
+        frame::encode(&mut mark, segment.stamp, FrameKind::Synced, 0, *end, &[]);
         match self.shared.disk.write(&segment.file, &mark, u64::from(*end)) {
             Ok(()) => self.is_marked = true,
             Err(error) if is_full(&error) => self.active.is_spoiled = true,
@@ -407,9 +432,9 @@ impl Writer {
     /// Has the next segment made in the background once this one is half full, but not before this one holds anything: Open
     /// takes a segment after it as proof of that.
     fn prepare(&mut self) {
-        let Active { segment, end, .. } = &self.active;
-        let half = FRAMES + (segment.capacity - FRAMES) / 2;
-        if !matches!(self.next, Next::None) || *end < half || self.shared.failure().is_some() {
+        let ActiveSegment { segment, end, .. } = &self.active;
+        let half = FIRST_FRAME_OFFSET + (segment.capacity - FIRST_FRAME_OFFSET) / 2;
+        if !matches!(self.next, NextSegment::None) || *end < half || self.shared.failure().is_some() {
             return;
         }
         let (seq, capacity) = (
@@ -428,7 +453,7 @@ impl Writer {
             made
         };
         match thread.spawn(make) {
-            Ok(thread) => self.next = Next::UnderWay(thread),
+            Ok(thread) => self.next = NextSegment::UnderWay(thread),
             Err(error) => tracing::debug!(%error, "cannot prepare a segment in the background"),
         }
         self.write_indexes();
@@ -447,16 +472,16 @@ impl Writer {
     }
 
     /// Continues in a new segment with room for a record of `len` bytes. Changes nothing if there is no space for it.
-    fn roll(&mut self, len: u32) -> Result<(), Refusal> {
-        let Active {
+    fn roll(&mut self, len: u32) -> Result<(), BatchError> {
+        let ActiveSegment {
             segment, end, begin, ..
         } = &self.active;
         // A segment whose first batch failed is made anew.
         let (seq, begin) = begin.map_or((segment.seq + 1, *end), |begin| (segment.seq, begin));
-        let prepared = match std::mem::replace(&mut self.next, Next::None) {
-            Next::None => None,
-            Next::Ready(next) => Some(next),
-            Next::UnderWay(thread) => thread.join().ok().and_then(Result::ok),
+        let prepared = match std::mem::replace(&mut self.next, NextSegment::None) {
+            NextSegment::None => None,
+            NextSegment::Ready(next) => Some(next),
+            NextSegment::UnderWay(thread) => thread.join().ok().and_then(Result::ok),
         };
         let next = match prepared {
             Some(next) if next.seq == seq && next.capacity >= room_for(len) => next,
@@ -465,7 +490,7 @@ impl Writer {
                 let made = self.shared.create_segment(seq, capacity);
                 match other {
                     Some(other) if made.is_ok() && other.seq == seq => self.shared.forget_bytes(&other),
-                    Some(other) => self.next = Next::Ready(other),
+                    Some(other) => self.next = NextSegment::Ready(other),
                     None => {}
                 }
                 made.map_err(|error| self.refuse(&error))?
@@ -477,11 +502,13 @@ impl Writer {
             self.shared.forget_bytes(&self.active.segment);
             self.shared.index_mut().replace_last(Arc::clone(&next));
         } else {
-            self.shared.index_mut().push(Arc::clone(&next), Vec::new(), FRAMES);
+            self.shared
+                .index_mut()
+                .push(Arc::clone(&next), Vec::new(), FIRST_FRAME_OFFSET);
         }
-        self.active = Active {
+        self.active = ActiveSegment {
             segment: next,
-            end: FRAMES,
+            end: FIRST_FRAME_OFFSET,
             begin: Some(begin),
             is_spoiled: false,
         };
@@ -489,12 +516,12 @@ impl Writer {
         Ok(())
     }
 
-    fn refuse(&self, error: &io::Error) -> Refusal {
+    fn refuse(&self, error: &io::Error) -> BatchError {
         let reason = format!("cannot create a segment in {}: {error}", self.shared.dir.display());
         if is_full(error) {
-            Refusal::Full(reason)
+            BatchError::Full(reason)
         } else {
-            Refusal::Failed(self.shared.fail(reason))
+            BatchError::Failed(self.shared.fail(reason))
         }
     }
 }

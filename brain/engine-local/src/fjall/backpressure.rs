@@ -7,38 +7,38 @@ use ::fjall::{AbstractTree, PersistMode};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::counts::LEFT_OVER;
+use super::counts::MAX_LEFT_OVER_BYTES;
 use super::guard::caught;
-use super::{RENEW_TIGHT, Shared, Writer, guard, inspect, pace};
+use super::{FjallShared, FjallWriter, MAX_VIEW_AGE_TIGHT_SPACE, guard, inspect, pace};
 use engine::rows::{RowChange, RowsError};
 use runtime::log_once::LogBackoff;
 
 /// fjall holds writes up, in a blocking loop, at four tables in memory and at twenty runs in level 0. We wait before that.
-const SEALED_MEMTABLES: usize = 3;
-pub(super) const LEVEL0_RUNS: usize = 19;
+const MAX_SEALED_MEMTABLES: usize = 3;
+pub(super) const MAX_LEVEL0_RUNS: usize = 19;
 /// Runs in level 0 at which writes wait for a merge when space is short: fewer, because all of level 0 is merged at once.
-const TIGHT_RUNS: usize = 6;
-const POLL: Duration = Duration::from_millis(5);
+const MAX_LEVEL0_RUNS_TIGHT_SPACE: usize = 6;
+const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval between log lines about one wait.
-const STALLED: Duration = Duration::from_secs(60);
+const STALL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The longest wait of a compaction for tables of the rows in memory.
-const TABLES: Duration = Duration::from_secs(120);
+const SEALED_MEMTABLES_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum number of bytes kept free for tables that fjall is going to write.
-const MOST_TO_COME: u64 = 32 << 20;
+const MAX_FLUSH_RESERVE_BYTES: u64 = 32 << 20;
 
-impl Shared {
+impl FjallShared {
     /// Waits until fjall can take a batch without blocking the thread. Reads continue during the wait.
     /// Removes files that merges no longer need during the wait.
     pub(super) async fn wait_for_room(
         self: &Arc<Self>,
-        mut writer: OwnedMutexGuard<Writer>,
+        mut writer: OwnedMutexGuard<FjallWriter>,
         changes: &[RowChange],
-    ) -> Result<OwnedMutexGuard<Writer>, RowsError> {
+    ) -> Result<OwnedMutexGuard<FjallWriter>, RowsError> {
         let begin = Instant::now();
-        let (mut log, mut released) = (LogBackoff::every(STALLED), begin);
-        while self.keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || !self.has_room_for(changes)? {
+        let (mut log, mut released) = (LogBackoff::every(STALL_LOG_INTERVAL), begin);
+        while self.keyspace.sealed_memtable_count() >= MAX_SEALED_MEMTABLES || !self.has_room_for(changes)? {
             // It will never make room.
             self.check_threads().await?;
             self.merger.ask();
@@ -50,12 +50,13 @@ impl Shared {
                     "rows wait for the disk: tables are written or merged more slowly than rows arrive"
                 );
             }
-            if released.elapsed() >= RENEW_TIGHT {
+            if released.elapsed() >= MAX_VIEW_AGE_TIGHT_SPACE {
                 let shared = self.clone();
-                writer = guard::blocking(move || shared.release(&mut writer, LEFT_OVER).map(|()| writer)).await?;
+                writer =
+                    guard::blocking(move || shared.release(&mut writer, MAX_LEFT_OVER_BYTES).map(|()| writer)).await?;
                 released = Instant::now();
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(WAIT_POLL_INTERVAL).await;
         }
         Ok(writer)
     }
@@ -63,9 +64,9 @@ impl Shared {
     /// Waits until fjall has flushed the full memtables. The wait has a limit, because new memtables fill up during it.
     pub(super) async fn wait_for_tables(self: &Arc<Self>) -> Result<(), RowsError> {
         let begin = Instant::now();
-        while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < TABLES {
+        while self.keyspace.sealed_memtable_count() > 0 && begin.elapsed() < SEALED_MEMTABLES_TIMEOUT {
             self.check_threads().await?;
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(WAIT_POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -89,13 +90,13 @@ impl Shared {
             return Ok(true);
         }
         let (runs, under_way) = (self.keyspace.tree.l0_run_count(), self.merger.under_way());
-        if runs >= LEVEL0_RUNS {
+        if runs >= MAX_LEVEL0_RUNS {
             if under_way == 0 {
                 self.merger.has_work()?;
             }
             return Ok(false);
         }
-        if runs >= TIGHT_RUNS
+        if runs >= MAX_LEVEL0_RUNS_TIGHT_SPACE
             && self.merger.is_tight()
             && (under_way > 0 || self.merger.has_work().is_ok_and(|work| work))
         {
@@ -128,6 +129,6 @@ impl Shared {
     /// The result is bounded: clients' writes are refused before the rows refuse a batch.
     fn tables_to_come(&self) -> u64 {
         let in_memory = (self.keyspace.sealed_memtable_count() as u64 + 1) * self.options.table_bytes();
-        in_memory.min(MOST_TO_COME)
+        in_memory.min(MAX_FLUSH_RESERVE_BYTES)
     }
 }

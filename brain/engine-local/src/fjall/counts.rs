@@ -2,35 +2,35 @@
 
 use ::fjall::{AbstractTree, Keyspace};
 
-use super::shape::{Levels, Table};
+use super::shape::{Levels, TableRange};
 
 /// Bytes of tables that were merged and may stay.
-pub(super) const LEFT_OVER: u64 = 8 << 20;
+pub(super) const MAX_LEFT_OVER_BYTES: u64 = 8 << 20;
 
 /// Tables are merged down to the last level once one row in this many is deleted above it. Otherwise deleted rows would stay until very
 /// much more was written.
-const DELETED: u64 = 4;
+const DELETED_ROWS_DIVISOR: u64 = 4;
 
 /// The contents of tables.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct TableCounts {
     pub(super) rows: u64,
     /// Deletions above the last level: there they end.
     pub(super) deleted: u64,
     pub(super) bytes: u64,
-    pub(super) last: Last,
+    pub(super) last: LastLevelCounts,
 }
 
 /// The contents of the last level.
 #[derive(Debug, Default)]
-pub(super) struct Last {
+pub(super) struct LastLevelCounts {
     pub(super) rows: u64,
     /// Deletions of rows that views needed when both came there.
     pub(super) deleted: u64,
     pub(super) bytes: u64,
 }
 
-impl Counts {
+impl TableCounts {
     pub(super) fn of(keyspace: &Keyspace) -> Self {
         let version = keyspace.tree.current_version();
         let mut counts = Self::default();
@@ -52,12 +52,12 @@ impl Counts {
 
     /// Returns true if a merge is worth it when this many rows are deleted.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
-        self.bytes > LEFT_OVER && deletions * DELETED >= self.rows
+        self.bytes > MAX_LEFT_OVER_BYTES && deletions * DELETED_ROWS_DIVISOR >= self.rows
     }
 
     pub(super) fn is_last_much_deleted(&self) -> bool {
         let last = &self.last;
-        last.bytes > LEFT_OVER && last.deleted > 0 && last.deleted * DELETED >= last.rows
+        last.bytes > MAX_LEFT_OVER_BYTES && last.deleted > 0 && last.deleted * DELETED_ROWS_DIVISOR >= last.rows
     }
 }
 
@@ -70,7 +70,7 @@ impl Levels {
             let runs = version.level(at).into_iter().flat_map(|level| level.iter());
             let found = runs.flat_map(|run| run.iter()).map(|table| {
                 let range = &table.metadata.key_range;
-                Table {
+                TableRange {
                     first: range.min().to_vec(),
                     last: range.max().to_vec(),
                     bytes: table.metadata.file_size,

@@ -12,11 +12,11 @@ use super::RowsError;
 
 /// Says if fjall can still be trusted with writes. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Health {
+pub(super) struct FjallHealth {
     failure: Arc<OnceLock<String>>,
 }
 
-impl Health {
+impl FjallHealth {
     /// An error once a write has failed.
     pub(super) fn check(&self) -> Result<(), RowsError> {
         match self.failure.get() {

@@ -11,23 +11,23 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::guard::io;
 use engine::rows::RowsError;
 
-pub(super) const LOCK: &str = "lock";
-pub(super) const VERSION: &str = "version";
-const KEYSPACES: &str = "keyspaces";
+pub(super) const LOCK_FILE: &str = "lock";
+pub(super) const VERSION_FILE: &str = "version";
+const KEYSPACES_DIR: &str = "keyspaces";
 const META_KEYSPACE: &str = "0";
-const CURRENT: &str = "current";
-pub(super) const TABLES: &str = "tables";
-const JOURNAL: &str = "jnl";
+const CURRENT_FILE: &str = "current";
+pub(super) const TABLES_DIR: &str = "tables";
+const JOURNAL_EXTENSION: &str = "jnl";
 
 /// The prefix of files that fjall renames once they are whole.
-const TEMPORARY: &str = ".tmp";
+const TEMPORARY_PREFIX: &str = ".tmp";
 
 /// Checks that every file that fjall needs exists, and that the manifests are as they were written.
 pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
-    for name in [LOCK, VERSION, KEYSPACES] {
+    for name in [LOCK_FILE, VERSION_FILE, KEYSPACES_DIR] {
         require(&dir.join(name))?;
     }
-    let keyspaces = list(&dir.join(KEYSPACES))?;
+    let keyspaces = list(&dir.join(KEYSPACES_DIR))?;
     let names: Vec<String> = keyspaces.iter().map(|path| name(path)).collect();
     if names.len() != 2
         || !names.iter().any(|name| name == META_KEYSPACE)
@@ -35,11 +35,11 @@ pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
     {
         return Err(RowsError::Corrupt(format!(
             "{} holds {names:?}, expected {META_KEYSPACE:?} and one other number",
-            dir.join(KEYSPACES).display()
+            dir.join(KEYSPACES_DIR).display()
         )));
     }
     for keyspace in keyspaces {
-        require(&keyspace.join(TABLES))?;
+        require(&keyspace.join(TABLES_DIR))?;
         manifest(&keyspace)?;
     }
     Ok(())
@@ -47,7 +47,7 @@ pub(super) fn manifests(dir: &Path) -> Result<(), RowsError> {
 
 /// `current` names a manifest `vN` and its checksum: number (8 bytes), xxh3-128 (16), kind (1), little endian.
 fn manifest(keyspace: &Path) -> Result<(), RowsError> {
-    let current = keyspace.join(CURRENT);
+    let current = keyspace.join(CURRENT_FILE);
     let bytes = read(&current)?;
     let parsed = bytes
         .split_first_chunk::<8>()
@@ -69,16 +69,16 @@ fn manifest(keyspace: &Path) -> Result<(), RowsError> {
 
 /// Removes files that fjall began and never finished. Returns an error that names any other file that is no table: fjall's does not.
 pub(super) fn sweep(dir: &Path) -> Result<(), RowsError> {
-    for keyspace in list(&dir.join(KEYSPACES))? {
-        let tables = list(&keyspace.join(TABLES))?;
+    for keyspace in list(&dir.join(KEYSPACES_DIR))? {
+        let tables = list(&keyspace.join(TABLES_DIR))?;
         for path in list(&keyspace)?.iter().chain(&tables) {
-            if name(path).starts_with(TEMPORARY) && path.is_file() {
+            if name(path).starts_with(TEMPORARY_PREFIX) && path.is_file() {
                 fs::remove_file(path).map_err(|error| named(path, error))?;
             }
         }
         for path in &tables {
             let name = name(path);
-            let is_ignored = name.starts_with(TEMPORARY) || name.starts_with("._") || name == ".DS_Store";
+            let is_ignored = name.starts_with(TEMPORARY_PREFIX) || name.starts_with("._") || name == ".DS_Store";
             if !is_ignored && (name.parse::<u64>().is_err() || path.is_dir()) {
                 return Err(damaged(path, "is not a table: move it away"));
             }
@@ -102,7 +102,7 @@ fn in_order(paths: Vec<PathBuf>) -> Result<Vec<PathBuf>, RowsError> {
     for path in paths {
         if !path
             .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case(JOURNAL))
+            .is_some_and(|extension| extension.eq_ignore_ascii_case(JOURNAL_EXTENSION))
         {
             continue;
         }
@@ -144,7 +144,7 @@ pub(super) fn newest_journal_bytes(dir: &Path) -> Result<u64, RowsError> {
 
 /// Bytes of all table files of a keyspace, including those of compacted tables.
 pub(super) fn table_bytes(keyspace: &Path) -> Result<u64, RowsError> {
-    let tables = list(&keyspace.join(TABLES))?;
+    let tables = list(&keyspace.join(TABLES_DIR))?;
     // A file may have been removed since it was listed.
     Ok(tables
         .iter()
@@ -178,7 +178,7 @@ pub(super) fn is_vacant(dir: &Path) -> Result<bool, RowsError> {
 
 /// The error of a version file that holds no version.
 pub(super) fn no_version(dir: &Path) -> RowsError {
-    damaged(&dir.join(VERSION), "does not hold a version of fjall")
+    damaged(&dir.join(VERSION_FILE), "does not hold a version of fjall")
 }
 
 pub(super) fn damaged(path: &Path, what: &str) -> RowsError {

@@ -28,16 +28,16 @@ use super::inspect::{self, damaged, named};
 use super::layout::{FENCE_ROW, parse_fence};
 use engine::rows::RowsError;
 
-const START: u8 = 1;
-const ITEM: u8 = 2;
-const END: u8 = 3;
+const START_TAG: u8 = 1;
+const ITEM_TAG: u8 = 2;
+const END_TAG: u8 = 3;
 /// The suffix of files that hold the bytes that were cut off.
-const KEPT: &str = ".jnl.cut";
+const CUT_TAIL_SUFFIX: &str = ".jnl.cut";
 
-const TRAILER: [u8; 4] = *b"FJL\x03";
+const BATCH_TRAILER: [u8; 4] = *b"FJL\x03";
 
 /// Longest value that a batch can hold. A longer length is damage, and must not cause an allocation of that size.
-const MAX_VALUE: u32 = 1 << 30;
+const MAX_VALUE_BYTES: u32 = 1 << 30;
 
 /// fjall counts batches and tables, and keeps the highest bit for itself.
 const MAX_SEQUENCE: u64 = 1 << 48;
@@ -77,7 +77,7 @@ pub(super) fn check(dir: &Path) -> Result<Journals, RowsError> {
 }
 
 /// The bytes that were cut off a journal, as long as they may be needed.
-pub(super) struct Cut {
+pub(super) struct JournalCut {
     journal: PathBuf,
     end: u64,
     tail: Vec<u8>,
@@ -94,13 +94,13 @@ impl Journals {
     }
 
     /// Syncs the whole batches of the newest journal, and cuts off the bytes after them.
-    pub(super) fn settle(&self) -> Result<Option<Cut>, RowsError> {
+    pub(super) fn settle(&self) -> Result<Option<JournalCut>, RowsError> {
         let (path, end) = (&self.newest, self.end);
         renew(path, end).map_err(|error| named(path, error))?;
         if self.flaw.is_none() {
             return Ok(None);
         }
-        let cut = Cut::read(path, end).map_err(|error| named(path, error))?;
+        let cut = JournalCut::read(path, end).map_err(|error| named(path, error))?;
         let kept = match keep(path, &cut.tail) {
             Ok(kept) => Some(kept),
             // Without whole batches in journals only fjall knows the rows in tables: it must be possible to undo the cut.
@@ -111,13 +111,13 @@ impl Journals {
             }
         };
         shorten(path, end).map_err(|error| named(path, error))?;
-        Ok(Some(Cut { kept, ..cut }))
+        Ok(Some(JournalCut { kept, ..cut }))
     }
 
     /// Reads one journal; returns the end of its last whole batch, and the damage after it.
     fn read(&mut self, path: &Path) -> Result<(u64, Option<&'static str>), RowsError> {
         let file = File::open(path).map_err(|error| named(path, error))?;
-        let mut reader = Reader {
+        let mut reader = JournalReader {
             inner: BufReader::with_capacity(1 << 16, file),
             position: 0,
         };
@@ -130,16 +130,16 @@ impl Journals {
                     end = reader.position;
                 }
                 Ok(None) => return Ok((end, None)),
-                Err(Flaw::Content(flaw)) => return Ok((end, Some(flaw))),
-                Err(Flaw::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(JournalFlaw::Content(flaw)) => return Ok((end, Some(flaw))),
+                Err(JournalFlaw::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
                     return Ok((end, Some("the file ends within a batch")));
                 }
-                Err(Flaw::Io(error)) => return Err(named(path, error)),
+                Err(JournalFlaw::Io(error)) => return Err(named(path, error)),
             }
         }
     }
 
-    fn follow(&mut self, batch: Batch) -> Result<(), String> {
+    fn follow(&mut self, batch: JournalBatch) -> Result<(), String> {
         let (number, fence) = batch.fence.ok_or("is a batch without a fence")?;
         let next = self.first + self.sequences.len() as u64;
         match self.sequences.last() {
@@ -195,7 +195,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
     let dir = path.parent().unwrap_or(path);
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?.path();
-        if entry.to_string_lossy().ends_with(KEPT) {
+        if entry.to_string_lossy().ends_with(CUT_TAIL_SUFFIX) {
             std::fs::remove_file(entry)?;
         }
     }
@@ -221,7 +221,7 @@ fn keep(path: &Path, tail: &[u8]) -> std::io::Result<PathBuf> {
     Ok(kept)
 }
 
-impl Cut {
+impl JournalCut {
     /// Reads the bytes after `end`, without the zeros that fill the file up.
     fn read(path: &Path, end: u64) -> std::io::Result<Self> {
         let file = File::open(path)?;
@@ -252,39 +252,39 @@ impl Cut {
     }
 }
 
-struct Batch {
+struct JournalBatch {
     sequence: u64,
     fence: Option<(u64, Bytes)>,
 }
 
-enum Flaw {
+enum JournalFlaw {
     Content(&'static str),
     Io(std::io::Error),
 }
 
-impl From<std::io::Error> for Flaw {
+impl From<std::io::Error> for JournalFlaw {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-struct Reader<R> {
+struct JournalReader<R> {
     inner: R,
     position: u64,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> JournalReader<R> {
     /// The next batch; `None` where nothing but zeros, or nothing at all, is left.
-    fn batch(&mut self) -> Result<Option<Batch>, Flaw> {
+    fn batch(&mut self) -> Result<Option<JournalBatch>, JournalFlaw> {
         let mut tag = [0];
         if self.inner.read(&mut tag)? == 0 {
             return Ok(None);
         }
         self.position += 1;
         match tag {
-            [START] => {}
+            [START_TAG] => {}
             [0] if self.only_zeros()? => return Ok(None),
-            _ => return Err(Flaw::Content("a batch does not begin here")),
+            _ => return Err(JournalFlaw::Content("a batch does not begin here")),
         }
         let items = u32::from_le_bytes(self.array()?);
         let sequence = u64::from_le_bytes(self.array()?);
@@ -293,28 +293,28 @@ impl<R: Read> Reader<R> {
         for _ in 0..items {
             fence = self.item(&mut sum)?.or(fence);
         }
-        if self.array()? != [END] {
-            return Err(Flaw::Content("the batch does not end after its items"));
+        if self.array()? != [END_TAG] {
+            return Err(JournalFlaw::Content("the batch does not end after its items"));
         }
         if u64::from_le_bytes(self.array()?) != sum.digest() {
-            return Err(Flaw::Content("the checksum of the batch is wrong"));
+            return Err(JournalFlaw::Content("the checksum of the batch is wrong"));
         }
-        if self.array()? != TRAILER {
-            return Err(Flaw::Content("the batch has no trailer"));
+        if self.array()? != BATCH_TRAILER {
+            return Err(JournalFlaw::Content("the batch has no trailer"));
         }
-        Ok(Some(Batch { sequence, fence }))
+        Ok(Some(JournalBatch { sequence, fence }))
     }
 
     /// Reads an item into the checksum: the number and the fence in it if it is the fence.
-    fn item(&mut self, sum: &mut Xxh3) -> Result<Option<(u64, Bytes)>, Flaw> {
+    fn item(&mut self, sum: &mut Xxh3) -> Result<Option<(u64, Bytes)>, JournalFlaw> {
         let head: [u8; 21] = self.array()?;
-        let [ITEM, kind, compression, .., l0, l1, l2, l3, s0, s1, s2, s3] = head else {
-            return Err(Flaw::Content("an item does not begin here"));
+        let [ITEM_TAG, kind, compression, .., l0, l1, l2, l3, s0, s1, s2, s3] = head else {
+            return Err(JournalFlaw::Content("an item does not begin here"));
         };
         let key_len = u16::from_le_bytes([head[11], head[12]]);
         let length = u32::from_le_bytes([l0, l1, l2, l3]);
-        if kind > 1 || compression != 0 || length != u32::from_le_bytes([s0, s1, s2, s3]) || length > MAX_VALUE {
-            return Err(Flaw::Content("the head of an item is wrong"));
+        if kind > 1 || compression != 0 || length != u32::from_le_bytes([s0, s1, s2, s3]) || length > MAX_VALUE_BYTES {
+            return Err(JournalFlaw::Content("the head of an item is wrong"));
         }
         sum.update(&head);
         if usize::from(key_len) == FENCE_ROW.len() {

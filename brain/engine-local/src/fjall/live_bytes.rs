@@ -8,14 +8,14 @@ use super::guard::caught;
 use engine::rows::RowsError;
 
 /// The bytes that a table stores for each row in addition to its key and value.
-const PER_ROW: u64 = 16;
+const ROW_OVERHEAD_BYTES: u64 = 16;
 
 /// Tables are read again once one in this many of their rows is another.
-const CHANGED: u64 = 8;
+const CHANGED_ROWS_DIVISOR: u64 = 8;
 
 /// The contents of all tables.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Contents {
+pub(super) struct TableContents {
     pub(super) rows: u64,
     pub(super) deleted: u64,
     pub(super) bytes: u64,
@@ -23,14 +23,14 @@ pub(super) struct Contents {
 
 /// The bytes that were left of some contents.
 #[derive(Debug, Default)]
-pub(super) struct LiveBytes(Option<(Contents, u64)>);
+pub(super) struct LiveBytes(Option<(TableContents, u64)>);
 
 impl LiveBytes {
     /// Returns what was found before, if the contents are much the same still; all that was added is counted.
-    pub(super) fn known(&self, now: Contents) -> Option<u64> {
+    pub(super) fn known(&self, now: TableContents) -> Option<u64> {
         let (then, left) = self.0?;
         let changed = now.rows.abs_diff(then.rows) + now.deleted.abs_diff(then.deleted);
-        (changed <= then.rows / CHANGED).then(|| left + now.bytes.saturating_sub(then.bytes))
+        (changed <= then.rows / CHANGED_ROWS_DIVISOR).then(|| left + now.bytes.saturating_sub(then.bytes))
     }
 
     /// Reads all rows that a view sees, and remembers their bytes: not compressed, and no more than the tables have. Blocks until the read
@@ -38,7 +38,7 @@ impl LiveBytes {
     pub(super) fn read(
         &mut self,
         keyspace: &Keyspace,
-        (now, seqno): (Contents, SeqNo),
+        (now, seqno): (TableContents, SeqNo),
         is_over: impl Fn() -> bool,
     ) -> Result<u64, RowsError> {
         let Ok(rows) = caught(|| Ok(keyspace.tree.iter(seqno, None))) else {
@@ -48,7 +48,7 @@ impl LiveBytes {
         caught(|| {
             for row in rows {
                 let (key, value) = row.into_inner()?;
-                left += key.len() as u64 + value.len() as u64 + PER_ROW;
+                left += key.len() as u64 + value.len() as u64 + ROW_OVERHEAD_BYTES;
                 if left >= now.bytes || is_over() {
                     left = now.bytes;
                     break;

@@ -14,14 +14,14 @@ use lsm_tree::compaction::{CompactionStrategy, PullDown};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::counts::{Counts, LEFT_OVER};
-use super::guard::{Health, caught, describe};
+use super::counts::{MAX_LEFT_OVER_BYTES, TableCounts};
+use super::guard::{FjallHealth, caught, describe};
 use super::inspect;
-use super::live_bytes::{Contents, LiveBytes};
-use super::quota::{Quota, Usage};
-use super::shape::{LAST, Levels, Shape};
-use super::snapshot::Live;
-use super::{RENEWAL, RENEWAL_POLL};
+use super::live_bytes::{LiveBytes, TableContents};
+use super::quota::{RowsQuota, RowsUsage};
+use super::shape::{LAST_LEVEL, Levels, MergeShape};
+use super::snapshot::LiveViews;
+use super::{VIEW_RENEWAL_POLL_INTERVAL, VIEW_RENEWAL_TIMEOUT};
 use engine::rows::RowsError;
 use runtime::kill_points;
 
@@ -33,80 +33,80 @@ pub(super) fn nothing() -> Leveled {
         .with_l0_threshold(u8::MAX)
 }
 
-/// The multiple of the reserve that must stay free while more than `LEFT_OVER` bytes of merged tables are still there.
-const KEPT_FREE: u64 = 6;
+/// The multiple of the reserve that must stay free while more than `MAX_LEFT_OVER_BYTES` of merged tables are still there.
+const FREE_RESERVE_FACTOR: u64 = 6;
 
 /// The factor by which tables are made larger where fjall merges them no other way.
-const LARGE: u64 = 16;
+const LARGE_TABLE_FACTOR: u64 = 16;
 
 /// Maximum size of two levels that are merged whole, in tables as they come from memory.
-const MOST_PULLED: u64 = 32;
+const MAX_PULLED_MEMTABLES: u64 = 32;
 
 /// The size of the tables that a merge of everything makes, in bytes.
-const WHOLE_TABLE: u64 = 64_000_000;
+const FULL_MERGE_TABLE_BYTES: u64 = 64_000_000;
 
 /// Bytes of tables that are merged all at once if the quota asks for space: fjall writes no other tables during such a merge.
-const AT_ONCE: u64 = 256 << 20;
+const MAX_FULL_MERGE_BYTES: u64 = 256 << 20;
 
 /// The limits of merges.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct MergeLimits {
     /// Bytes of a table as it comes from memory.
     pub(super) memtable_bytes: u64,
     /// Bytes that must stay free.
     pub(super) reserve_bytes: u64,
     /// Bytes that the rows may occupy.
-    pub(super) quota: Option<Quota>,
+    pub(super) quota: Option<RowsQuota>,
 }
 
 /// The rows whose tables are merged.
-pub(super) struct Merged {
+pub(super) struct MergeTarget {
     pub(super) dir: PathBuf,
     pub(super) database: Database,
     pub(super) keyspace: Keyspace,
-    pub(super) live: Live,
-    pub(super) health: Health,
+    pub(super) live: LiveViews,
+    pub(super) health: FjallHealth,
     /// Asks for younger views.
     pub(super) renewal: Arc<Notify>,
-    pub(super) limits: Limits,
+    pub(super) limits: MergeLimits,
 }
 
 /// The thread that merges. It ends with this, after the merge under way.
 pub(super) struct Merger {
-    work: Arc<Work>,
+    work: Arc<MergeWork>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Work {
+struct MergeWork {
     dir: PathBuf,
     database: Database,
     keyspace: Keyspace,
-    live: Live,
-    health: Health,
+    live: LiveViews,
+    health: FjallHealth,
     renewal: Arc<Notify>,
-    limits: Limits,
+    limits: MergeLimits,
     /// True if the last merge that the quota asked for could not be done.
     is_reclaim_refused: AtomicBool,
     /// The watermark of views when all tables were merged because of the quota, and when views were last not renewed in time.
     merged_at: AtomicU64,
     kept_at: AtomicU64,
     /// Held while a merge runs.
-    turn: Mutex<Unfinished>,
+    turn: Mutex<UnfinishedTables>,
     /// Bytes that the merge under way may write.
     under_way: AtomicU64,
     /// Bytes that the next ones will need.
     to_come: AtomicU64,
     live_bytes: Mutex<LiveBytes>,
-    state: Mutex<State>,
+    state: Mutex<MergerState>,
     changed: Condvar,
 }
 
 /// Numbers of tables that merges began and could not finish, and of those that fjall flushed from memory during these merges.
 #[derive(Debug, Default)]
-struct Unfinished(BTreeSet<u64>);
+struct UnfinishedTables(BTreeSet<u64>);
 
 #[derive(Default)]
-struct State {
+struct MergerState {
     /// There may be something to merge.
     asked: bool,
     stop: bool,
@@ -114,8 +114,8 @@ struct State {
 
 impl Merger {
     /// Waits to be asked.
-    pub(super) fn start(merged: Merged) -> std::io::Result<Self> {
-        let work = Arc::new(Work {
+    pub(super) fn start(merged: MergeTarget) -> std::io::Result<Self> {
+        let work = Arc::new(MergeWork {
             dir: merged.dir,
             database: merged.database,
             keyspace: merged.keyspace,
@@ -160,7 +160,7 @@ impl Merger {
 
     /// Returns true if this many deletions, which are in memory, are a large part of the rows in tables.
     pub(super) fn are_many(&self, deletions: u64) -> bool {
-        let counts = Counts::of(&self.work.keyspace);
+        let counts = TableCounts::of(&self.work.keyspace);
         counts.are_many(deletions)
     }
 
@@ -191,7 +191,7 @@ impl Merger {
 
     /// Returns true if much in the last level is deleted, and goes once views are younger.
     pub(super) fn waits_for_views(&self) -> bool {
-        Counts::of(&self.work.keyspace).is_last_much_deleted() && !self.work.are_views_younger()
+        TableCounts::of(&self.work.keyspace).is_last_much_deleted() && !self.work.are_views_younger()
     }
 
     /// Additional bytes that the next small merges, and the next table that comes from memory, need.
@@ -209,7 +209,7 @@ impl Merger {
 
     /// Does one merge of this shape. Returns [`RowsError::Full`] if there is no space for it.
     #[cfg(test)]
-    pub(super) fn step(&self, shape: Shape) -> Result<bool, RowsError> {
+    pub(super) fn step(&self, shape: MergeShape) -> Result<bool, RowsError> {
         self.work.step(shape)
     }
 
@@ -264,8 +264,8 @@ impl Drop for Merger {
     }
 }
 
-impl Work {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl MergeWork {
+    fn state(&self) -> MutexGuard<'_, MergerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -302,7 +302,9 @@ impl Work {
             let merged = match self.next(&levels) {
                 Some((shape, _)) => self.step(shape),
                 None if self.is_stuck(&levels) || self.is_much_deleted() => self.push_down(),
-                None if self.is_last_much_deleted() => self.rewrite_last(MOST_PULLED * self.limits.memtable_bytes),
+                None if self.is_last_much_deleted() => {
+                    self.rewrite_last(MAX_PULLED_MEMTABLES * self.limits.memtable_bytes)
+                }
                 None => return Ok(()),
             };
             match merged {
@@ -317,14 +319,14 @@ impl Work {
         }
     }
 
-    fn usage(&self, quota_bytes: u64) -> Option<Usage> {
+    fn usage(&self, quota_bytes: u64) -> Option<RowsUsage> {
         let bytes = self.keyspace.disk_space() + self.database.write_buffer_size();
         // Nothing is due before; tables are counted one by one.
         if bytes <= quota_bytes / 2 {
             return None;
         }
-        let counts = Counts::of(&self.keyspace);
-        Some(Usage {
+        let counts = TableCounts::of(&self.keyspace);
+        Some(RowsUsage {
             bytes,
             above: counts.bytes - counts.last.bytes,
             last: counts.last.bytes,
@@ -375,7 +377,7 @@ impl Work {
 
     /// Merges everything at once where it is little, else some tables; and the last level with itself when nothing is above it.
     fn merge_down(&self) -> Result<bool, RowsError> {
-        if self.keyspace.disk_space() <= AT_ONCE && self.merge_everything()? {
+        if self.keyspace.disk_space() <= MAX_FULL_MERGE_BYTES && self.merge_everything()? {
             return Ok(true);
         }
         match Levels::of(&self.keyspace).is_spread() {
@@ -393,25 +395,25 @@ impl Work {
             if newest <= Some(watermark) || watermark == self.kept_at.load(Ordering::Acquire) || self.state().stop {
                 return;
             }
-            if begun.elapsed() >= RENEWAL {
+            if begun.elapsed() >= VIEW_RENEWAL_TIMEOUT {
                 self.kept_at.store(watermark, Ordering::Release);
                 return;
             }
             self.renewal.notify_one();
-            std::thread::sleep(RENEWAL_POLL);
+            std::thread::sleep(VIEW_RENEWAL_POLL_INTERVAL);
         }
     }
 
     /// Returns true if the tables delete many rows of the last level, and no view is so old that merges would keep those rows.
     fn is_much_deleted(&self) -> bool {
-        let counts = Counts::of(&self.keyspace);
+        let counts = TableCounts::of(&self.keyspace);
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
         counts.are_many(counts.deleted) && newest <= Some(self.live.watermark())
     }
 
     /// Returns true if the last level holds many deletions, and no view is so old that writing it again would keep them.
     fn is_last_much_deleted(&self) -> bool {
-        Counts::of(&self.keyspace).is_last_much_deleted() && self.are_views_younger()
+        TableCounts::of(&self.keyspace).is_last_much_deleted() && self.are_views_younger()
     }
 
     fn are_views_younger(&self) -> bool {
@@ -421,7 +423,7 @@ impl Work {
     /// Returns true if a level is too large and fjall finds no merge for it: then it looks at no other level either. Only where there is space
     /// for any other merge, too.
     fn is_stuck(&self, levels: &Levels) -> bool {
-        let ample = Shape::ample(self.limits.memtable_bytes);
+        let ample = MergeShape::ample(self.limits.memtable_bytes);
         levels.fullest(ample).is_some() && levels.need(ample).is_none() && self.is_ample(levels.bytes())
     }
 
@@ -432,21 +434,23 @@ impl Work {
 
     fn push_down(&self) -> Result<bool, RowsError> {
         let table_bytes = self.limits.memtable_bytes;
-        let done = self.step(Shape::down(table_bytes))?;
+        let done = self.step(MergeShape::down(table_bytes))?;
         if done || !Levels::of(&self.keyspace).is_spread() {
             return Ok(done);
         }
         // Few rows above very many: fjall looks at such merges only where tables are large.
-        if self.step(Shape::down(LARGE * table_bytes))? || self.pull_down()? {
+        if self.step(MergeShape::down(LARGE_TABLE_FACTOR * table_bytes))? || self.pull_down()? {
             return Ok(true);
         }
         // Its deletions come down to the level that is in the way first.
-        if self.is_much_deleted() && self.step(Shape::level0(LARGE * table_bytes))? || self.pull_deleted()? {
+        if self.is_much_deleted() && self.step(MergeShape::level0(LARGE_TABLE_FACTOR * table_bytes))?
+            || self.pull_deleted()?
+        {
             return Ok(true);
         }
         // Level 0 must not wait for ever for a level that cannot be merged: nothing would be written any more.
-        let is_full = self.keyspace.tree.l0_run_count() >= usize::from(Shape::AMPLE_RUNS);
-        Ok(is_full && self.step(Shape::level0(LARGE * table_bytes))?)
+        let is_full = self.keyspace.tree.l0_run_count() >= usize::from(MergeShape::AMPLE_RUNS);
+        Ok(is_full && self.step(MergeShape::level0(LARGE_TABLE_FACTOR * table_bytes))?)
     }
 
     /// Merges a level and the last one whole: fjall does not merge a table whose keys extend beyond those of the level below, until other
@@ -457,10 +461,10 @@ impl Work {
         let Some((level, need)) = Levels::of(&self.keyspace).lowest() else {
             return Ok(false);
         };
-        if need > MOST_PULLED * self.limits.memtable_bytes || !self.is_ample(2 * need) {
+        if need > MAX_PULLED_MEMTABLES * self.limits.memtable_bytes || !self.is_ample(2 * need) {
             return Ok(false);
         }
-        self.merge(&mut unfinished, PullDown(level, LAST), need)
+        self.merge(&mut unfinished, PullDown(level, LAST_LEVEL), need)
     }
 
     /// Merges a level and the last one whole, however little space there is, if the tables delete many rows and no view needs those: the
@@ -482,7 +486,7 @@ impl Work {
             outcome => outcome.map(|()| bytes)?,
         };
         self.require_space(need)?;
-        let merged = self.merge(&mut unfinished, PullDown(level, LAST), need)?;
+        let merged = self.merge(&mut unfinished, PullDown(level, LAST_LEVEL), need)?;
         *self.known() = LiveBytes::default();
         Ok(merged)
     }
@@ -493,10 +497,10 @@ impl Work {
 
     /// Bytes that would be left of all tables. Reads them until `is_over`, if they have changed much since that was done.
     fn live_bytes(&self, is_over: impl Fn() -> bool) -> Result<u64, RowsError> {
-        let Counts {
+        let TableCounts {
             rows, deleted, bytes, ..
-        } = Counts::of(&self.keyspace);
-        let now = Contents { rows, deleted, bytes };
+        } = TableCounts::of(&self.keyspace);
+        let now = TableContents { rows, deleted, bytes };
         // Deletions that are in memory only are not merged, so they are left out unless all views are younger.
         let newest = self.keyspace.tree.get_highest_persisted_seqno();
         let view = self.live.enter_readable(newest.map_or(0, |newest| newest + 1));
@@ -517,16 +521,16 @@ impl Work {
             return Ok(false);
         }
         match self.require_space(need) {
-            Err(RowsError::Full(_)) if !Counts::of(&self.keyspace).is_last_much_deleted() => return Ok(false),
+            Err(RowsError::Full(_)) if !TableCounts::of(&self.keyspace).is_last_much_deleted() => return Ok(false),
             outcome => outcome?,
         }
         kill_points::reach("tables-unmerged");
-        self.merge(&mut unfinished, PullDown(LAST, LAST), need)
+        self.merge(&mut unfinished, PullDown(LAST_LEVEL, LAST_LEVEL), need)
     }
 
     /// Does one merge, if there is something to merge and space for it. Returns true if anything was done. [`RowsError::Full`] leaves
     /// everything as it was: there was no space, or it was used up during the merge.
-    fn step(&self, shape: Shape) -> Result<bool, RowsError> {
+    fn step(&self, shape: MergeShape) -> Result<bool, RowsError> {
         let mut unfinished = self.turn();
         self.remove_unfinished(&mut unfinished)?;
         let Some(need) = Levels::of(&self.keyspace).need(shape) else {
@@ -540,7 +544,7 @@ impl Work {
     /// Does one merge that may write this many bytes. Returns true if anything was done.
     fn merge(
         &self,
-        unfinished: &mut Unfinished,
+        unfinished: &mut UnfinishedTables,
         strategy: impl CompactionStrategy + Send + Sync + 'static,
         need: u64,
     ) -> Result<bool, RowsError> {
@@ -563,7 +567,7 @@ impl Work {
     }
 
     /// Records the tables from number `first` on as unfinished, if the merge that made them failed because the disk became full.
-    fn note_unfinished(&self, unfinished: &mut Unfinished, first: u64, merged: &Result<(), RowsError>) {
+    fn note_unfinished(&self, unfinished: &mut UnfinishedTables, first: u64, merged: &Result<(), RowsError>) {
         if let Err(RowsError::Full(reason)) = merged {
             tracing::warn!(
                 reason = format!("{reason:#}"),
@@ -573,14 +577,14 @@ impl Work {
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, Unfinished> {
+    fn turn(&self) -> MutexGuard<'_, UnfinishedTables> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes tables of unfinished merges, which never became part of the rows. Returns [`RowsError::Full`] while fjall makes a table that
     /// may have one of these numbers. Until that is known nothing is merged, because a table that was merged away is not known either, and
     /// views may need it.
-    fn remove_unfinished(&self, unfinished: &mut Unfinished) -> Result<(), RowsError> {
+    fn remove_unfinished(&self, unfinished: &mut UnfinishedTables) -> Result<(), RowsError> {
         if unfinished.0.is_empty() {
             return Ok(());
         }
@@ -596,7 +600,7 @@ impl Work {
             )));
         }
         for number in std::mem::take(&mut unfinished.0) {
-            let path = self.keyspace.path().join(inspect::TABLES).join(number.to_string());
+            let path = self.keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
             match std::fs::remove_file(&path) {
                 Ok(()) => tracing::info!(path = %path.display(), "removed a table that was not finished"),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -618,19 +622,21 @@ impl Work {
         let first = self.keyspace.tree.get_next_table_id();
         // Not the keyspace's own function: the oldest view that it assumes may have ended long ago.
         let tree = &self.keyspace.tree;
-        let merged = self.promised(need, || Ok(tree.major_compact(WHOLE_TABLE, self.live.watermark())?));
+        let merged = self.promised(need, || {
+            Ok(tree.major_compact(FULL_MERGE_TABLE_BYTES, self.live.watermark())?)
+        });
         self.note_unfinished(&mut unfinished, first, &merged);
         merged.map(|()| true)
     }
 
     /// Bytes that must be free, or space is short.
     fn tight_below(&self) -> u64 {
-        let Limits {
+        let MergeLimits {
             memtable_bytes,
             reserve_bytes,
             ..
         } = self.limits;
-        reserve_bytes + 6 * u64::from(Shape::AMPLE_RUNS) * memtable_bytes
+        reserve_bytes + 6 * u64::from(MergeShape::AMPLE_RUNS) * memtable_bytes
     }
 
     fn is_tight(&self) -> bool {
@@ -640,16 +646,16 @@ impl Work {
     /// Returns the current tables. Records the bytes that the next merges will need.
     fn levels(&self) -> Levels {
         let levels = Levels::of(&self.keyspace);
-        let need = levels.most_need(Shape::tight(self.limits.memtable_bytes));
+        let need = levels.most_need(MergeShape::tight(self.limits.memtable_bytes));
         self.to_come.store(with_overhead(need), Ordering::Release);
         levels
     }
 
     /// Returns the next merge: its shape, and the bytes it needs. It is a small one if space would become short while a large one lasts.
-    fn next(&self, levels: &Levels) -> Option<(Shape, u64)> {
+    fn next(&self, levels: &Levels) -> Option<(MergeShape, u64)> {
         let (ample, tight) = (
-            Shape::ample(self.limits.memtable_bytes),
-            Shape::tight(self.limits.memtable_bytes),
+            MergeShape::ample(self.limits.memtable_bytes),
+            MergeShape::tight(self.limits.memtable_bytes),
         );
         let need = levels.need(ample);
         if self.is_ample(need.unwrap_or(0)) {
@@ -663,14 +669,14 @@ impl Work {
     fn require_space(&self, need: u64) -> Result<(), RowsError> {
         let left_over = left_over(&self.keyspace)?;
         let to_come = self.to_come.load(Ordering::Acquire);
-        if left_over > to_come.max(LEFT_OVER) && self.is_tight() {
+        if left_over > to_come.max(MAX_LEFT_OVER_BYTES) && self.is_tight() {
             return Err(RowsError::Full(anyhow!(
                 "views keep {left_over} bytes of tables that were merged"
             )));
         }
         // While merged tables are about to be deleted, more space is kept free, so that none is missing elsewhere.
-        let floor = match left_over > LEFT_OVER {
-            true => self.limits.reserve_bytes.saturating_mul(KEPT_FREE),
+        let floor = match left_over > MAX_LEFT_OVER_BYTES {
+            true => self.limits.reserve_bytes.saturating_mul(FREE_RESERVE_FACTOR),
             false => self.limits.reserve_bytes,
         };
         inspect::require_space(&self.dir, floor + with_overhead(need))

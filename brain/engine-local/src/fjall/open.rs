@@ -13,19 +13,19 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 
-use super::guard::{Health, caught, io, within};
+use super::guard::{FjallHealth, caught, io, within};
 use super::inspect::{self, named};
 use super::journal::{self, Journals};
 use super::layout::{FENCE_ROW, KEYSPACE, parse_fence};
-use super::merge::{self, Limits, Merged, Merger};
-use super::snapshot::{FjallSnapshot, Live};
-use super::{MIN_MEMTABLE_BYTES, Options, Shared, Writer};
+use super::merge::{self, MergeLimits, MergeTarget, Merger};
+use super::snapshot::{FjallSnapshot, LiveViews};
+use super::{FjallOptions, FjallShared, FjallWriter, MIN_MEMTABLE_BYTES};
 use engine::rows::RowsError;
 use runtime::kill_points;
 
 /// Errors of opening the rows.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum RowsOpenError {
     /// Stop the other process, or choose another directory.
     #[error("the rows in {0} are in use by another process")]
     InUse(PathBuf),
@@ -46,23 +46,23 @@ pub enum OpenError {
 }
 
 /// fjall's thread pool has a member that spins while another compacts; with one thread there is none.
-const WORKERS: usize = 1;
+const WORKER_THREADS: usize = 1;
 const MIN_JOURNAL_BYTES: u64 = 64 << 20;
 const MIN_OPEN_FILES: usize = 10;
 
 /// Opens rows. `covers` refuses a fence after which the log is not complete.
 pub(super) fn open(
     dir: &Path,
-    options: Options,
+    options: FjallOptions,
     covers: impl Fn(Option<Bytes>) -> anyhow::Result<()>,
-) -> Result<Shared, OpenError> {
+) -> Result<FjallShared, RowsOpenError> {
     let dir = std::path::absolute(dir).map_err(io)?;
     if inspect::is_vacant(&dir)? {
         create(&dir, &options)?;
     }
     let (lock, journals) = look_before(&dir)?;
     let flaw = journals.flaw();
-    let uncovered = |reason| OpenError::Uncovered {
+    let uncovered = |reason| RowsOpenError::Uncovered {
         flaw: flaw.clone().unwrap_or_default(),
         reason,
     };
@@ -96,15 +96,15 @@ pub(super) fn open(
         }
         (Err(error), None) => return Err(error),
     };
-    let (live, health) = (Live::default(), Health::default());
+    let (live, health) = (LiveViews::default(), FjallHealth::default());
     let view = ArcSwap::from_pointee(FjallSnapshot::take(&database, &keyspace, &live));
-    let limits = Limits {
+    let limits = MergeLimits {
         memtable_bytes: options.table_bytes(),
         reserve_bytes: options.reserve_bytes,
         quota: options.quota(),
     };
     let renewal = Arc::new(Notify::new());
-    let merged = Merged {
+    let merged = MergeTarget {
         dir: dir.clone(),
         database: database.clone(),
         keyspace: keyspace.clone(),
@@ -116,7 +116,7 @@ pub(super) fn open(
     let merger = Merger::start(merged).map_err(io)?;
     // Merges that were not done before the last process ended.
     merger.ask();
-    Ok(Shared {
+    Ok(FjallShared {
         merger,
         live,
         dir,
@@ -124,7 +124,7 @@ pub(super) fn open(
         keyspace,
         options,
         health,
-        writer: Arc::new(Mutex::new(Writer {
+        writer: Arc::new(Mutex::new(FjallWriter {
             batch,
             renewed: 0,
             deleted: 0,
@@ -137,7 +137,7 @@ pub(super) fn open(
 }
 
 /// Makes an empty database beside `dir` and moves it there, so that `dir` is never there in part.
-fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
+fn create(dir: &Path, options: &FjallOptions) -> Result<(), RowsOpenError> {
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = dir.with_file_name(name);
@@ -161,9 +161,9 @@ fn create(dir: &Path, options: &Options) -> Result<(), OpenError> {
 }
 
 /// Makes the checks that fjall does not make, while no other process has the database open, and keeps others out.
-pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
+pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), RowsOpenError> {
     inspect::manifests(dir)?;
-    let path = dir.join(inspect::LOCK);
+    let path = dir.join(inspect::LOCK_FILE);
     let lock = File::options()
         .read(true)
         .write(true)
@@ -175,7 +175,7 @@ pub(super) fn look_before(dir: &Path) -> Result<(File, Journals), OpenError> {
             let journals = journal::check(dir)?;
             Ok((lock, journals))
         }
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(RowsOpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(error)) => Err(named(&path, error).into()),
     }
 }
@@ -226,7 +226,7 @@ pub(super) fn look_behind(
     Ok((batch, fence))
 }
 
-pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace), OpenError> {
+pub(super) fn start(dir: &Path, options: &FjallOptions) -> Result<(Database, Keyspace), RowsOpenError> {
     let opened = caught(|| {
         let database = Database::builder(dir)
             .cache_size(counted(options.cache_bytes))
@@ -234,7 +234,7 @@ pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace
             .journal_compression(CompressionType::None)
             .max_journaling_size(options.journal_bytes.max(MIN_JOURNAL_BYTES))
             .max_cached_files(Some(options.open_files.get().max(MIN_OPEN_FILES)))
-            .worker_threads(WORKERS)
+            .worker_threads(WORKER_THREADS)
             .open();
         match database {
             Err(error @ (Error::Locked | Error::InvalidVersion(_))) => Ok(Err(error)),
@@ -244,9 +244,9 @@ pub(super) fn start(dir: &Path, options: &Options) -> Result<(Database, Keyspace
     .map_err(|error| within(dir, error))?;
     let database = match opened {
         Ok(database) => database,
-        Err(Error::Locked) => return Err(OpenError::InUse(dir.to_owned())),
+        Err(Error::Locked) => return Err(RowsOpenError::InUse(dir.to_owned())),
         Err(Error::InvalidVersion(None)) => return Err(inspect::no_version(dir).into()),
-        Err(_) => return Err(OpenError::Newer(dir.join(inspect::VERSION))),
+        Err(_) => return Err(RowsOpenError::Newer(dir.join(inspect::VERSION_FILE))),
     };
     let keyspace =
         caught(|| database.keyspace(KEYSPACE, || keyspace_options(options))).map_err(|error| within(dir, error))?;
@@ -264,7 +264,7 @@ fn counted(memory: u64) -> u64 {
 /// each, and the cache holds the used ones. Small tables keep the first level small, into which all of level 0 is merged each time.
 ///
 /// fjall stores these options when it makes the keyspace.
-fn keyspace_options(options: &Options) -> KeyspaceCreateOptions {
+fn keyspace_options(options: &FjallOptions) -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .manual_journal_persist(true)
         .max_memtable_size(options.memtable_bytes.max(MIN_MEMTABLE_BYTES))

@@ -6,22 +6,24 @@
 use std::time::Duration;
 
 /// Runs in level 0 that cost nothing. At eight of them they are merged.
-const FREE_RUNS: usize = 10;
+const FREE_LEVEL0_RUNS: usize = 10;
 
 /// The weight, in runs, of a table in memory that waits to be written: there is room for few of them.
-const SEALED: usize = 4;
+const SEALED_MEMTABLE_WEIGHT: usize = 4;
 
 /// The wait for a MiB at one run more than is free; it grows with the square.
-const UNIT: Duration = Duration::from_millis(4);
+const WAIT_UNIT: Duration = Duration::from_millis(4);
 
 /// The longest wait for a MiB.
-const LONGEST: Duration = Duration::from_millis(400);
+const MAX_WAIT: Duration = Duration::from_millis(400);
 
 /// Returns the delay of a batch of this many bytes.
 pub(super) fn wait(level0_runs: usize, sealed_memtables: usize, bytes: usize) -> Duration {
-    let pressure = level0_runs.saturating_sub(FREE_RUNS) + SEALED * sealed_memtables;
+    let pressure = level0_runs.saturating_sub(FREE_LEVEL0_RUNS) + SEALED_MEMTABLE_WEIGHT * sealed_memtables;
     let pressure = u32::try_from(pressure).unwrap_or(u32::MAX);
-    let per_mib = UNIT.saturating_mul(pressure.saturating_mul(pressure)).min(LONGEST);
+    let per_mib = WAIT_UNIT
+        .saturating_mul(pressure.saturating_mul(pressure))
+        .min(MAX_WAIT);
     per_mib.mul_f64(bytes as f64 / f64::from(1 << 20))
 }
 
@@ -33,11 +35,11 @@ mod tests {
 
     #[test]
     fn batches_wait_longer_the_more_there_is_to_merge() {
-        assert_eq!(wait(FREE_RUNS, 0, MIB), Duration::ZERO);
-        assert_eq!(wait(FREE_RUNS + 1, 0, MIB), UNIT);
-        assert_eq!(wait(FREE_RUNS + 3, 0, 2 * MIB), 18 * UNIT);
-        assert_eq!(wait(0, 1, MIB), 16 * UNIT);
-        assert_eq!(wait(100, 3, MIB), LONGEST);
+        assert_eq!(wait(FREE_LEVEL0_RUNS, 0, MIB), Duration::ZERO);
+        assert_eq!(wait(FREE_LEVEL0_RUNS + 1, 0, MIB), WAIT_UNIT);
+        assert_eq!(wait(FREE_LEVEL0_RUNS + 3, 0, 2 * MIB), 18 * WAIT_UNIT);
+        assert_eq!(wait(0, 1, MIB), 16 * WAIT_UNIT);
+        assert_eq!(wait(100, 3, MIB), MAX_WAIT);
         assert_eq!(wait(100, 3, 0), Duration::ZERO, "an empty batch does not wait");
     }
 }

@@ -9,24 +9,24 @@ use ::fjall::compaction::Leveled;
 const LEVELS: usize = 7;
 
 /// The level below which there is none.
-pub(super) const LAST: u8 = 6;
+pub(super) const LAST_LEVEL: u8 = 6;
 
 /// The ratio of the size of a level to that of the one above.
-const RATIO: u8 = 10;
+const LEVEL_RATIO: u8 = 10;
 
 /// Maximum number of tables of the lower level in a merge: fjall considers no larger one.
-const MOST_TABLES: u64 = 50;
+const MAX_MERGE_TABLES: u64 = 50;
 
 /// The shape of merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct MergeShape {
     /// Tables of level 0 that are merged at once. The level below holds about as much, and each further one ten times as much.
     pub(super) level0: u8,
     /// The size of the tables that merges make, in bytes.
     pub(super) table_bytes: u64,
 }
 
-impl Shape {
+impl MergeShape {
     /// Tables of level 0 that are merged at once where there is space.
     pub(super) const AMPLE_RUNS: u8 = 8;
 
@@ -61,19 +61,19 @@ impl Shape {
         Leveled::default()
             .with_table_target_size(self.table_bytes)
             .with_l0_threshold(self.level0)
-            .with_level_ratio_policy(vec![f32::from(RATIO)])
+            .with_level_ratio_policy(vec![f32::from(LEVEL_RATIO)])
     }
 
     /// The size of the n-th level below level 0 that is in use.
     fn target(self, nth: usize) -> u64 {
         let base = self.table_bytes * u64::from(self.level0);
-        (1..nth).fold(base, |size, _| size.saturating_mul(u64::from(RATIO)))
+        (1..nth).fold(base, |size, _| size.saturating_mul(u64::from(LEVEL_RATIO)))
     }
 }
 
 /// A table: its first and last key, and its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct TableRange {
     pub(super) first: Vec<u8>,
     pub(super) last: Vec<u8>,
     pub(super) bytes: u64,
@@ -81,15 +81,15 @@ pub(super) struct Table {
 
 /// The tables of each level. Those of level 0 may overlap, those of another level are in the order of their keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Levels(pub(super) [Vec<Table>; LEVELS]);
+pub(super) struct Levels(pub(super) [Vec<TableRange>; LEVELS]);
 
-fn sum(tables: &[Table]) -> u64 {
+fn sum(tables: &[TableRange]) -> u64 {
     tables.iter().map(|table| table.bytes).sum()
 }
 
 impl Levels {
     /// Additional bytes that merging all of level 0 needs.
-    pub(super) fn level0_need(&self, shape: Shape) -> u64 {
+    pub(super) fn level0_need(&self, shape: MergeShape) -> u64 {
         let level0 = &self.0[0];
         let (Some(first), Some(last)) = (
             level0.iter().map(|table| &table.first).min(),
@@ -120,13 +120,13 @@ impl Levels {
     }
 
     /// Bytes that any one of the merges to come needs at most, as far as can be seen.
-    pub(super) fn most_need(&self, shape: Shape) -> u64 {
+    pub(super) fn most_need(&self, shape: MergeShape) -> u64 {
         let others = (1..LEVELS - 1).filter_map(|level| self.cheapest(level, shape));
         others.fold(self.level0_need(shape), u64::max)
     }
 
     /// The level that level 0 goes to: the first that is in use, or the one above it when all are full.
-    fn below(&self, shape: Shape) -> usize {
+    fn below(&self, shape: MergeShape) -> usize {
         let Some(first) = (1..LEVELS).find(|level| !self.0[*level].is_empty()) else {
             return LEVELS - 1;
         };
@@ -142,15 +142,17 @@ impl Levels {
 
     /// The lowest level above the last one that has tables, and the bytes that merging both levels whole needs.
     pub(super) fn lowest(&self) -> Option<(u8, u64)> {
-        let level = (0..LAST).rev().find(|level| !self.0[usize::from(*level)].is_empty())?;
+        let level = (0..LAST_LEVEL)
+            .rev()
+            .find(|level| !self.0[usize::from(*level)].is_empty())?;
         Some((
             level,
-            sum(&self.0[usize::from(level)]) + sum(&self.0[usize::from(LAST)]),
+            sum(&self.0[usize::from(level)]) + sum(&self.0[usize::from(LAST_LEVEL)]),
         ))
     }
 
     /// Additional bytes that the next merge needs; `None` if there is nothing to merge, or fjall finds no merge of the fullest level.
-    pub(super) fn need(&self, shape: Shape) -> Option<u64> {
+    pub(super) fn need(&self, shape: MergeShape) -> Option<u64> {
         match self.fullest(shape)? {
             0 => Some(self.level0_need(shape)),
             level => self.cheapest(level, shape),
@@ -158,7 +160,7 @@ impl Levels {
     }
 
     /// The level that is fullest for its size, if one is too full.
-    pub(super) fn fullest(&self, shape: Shape) -> Option<usize> {
+    pub(super) fn fullest(&self, shape: MergeShape) -> Option<usize> {
         let shift = self.below(shape) - 1;
         let count = self.0[0].len();
         let mut fullest = (0.0, 0);
@@ -187,9 +189,9 @@ impl Levels {
     }
 
     /// The bytes that the cheapest merge of tables of this level into the next one reads; `None` if fjall finds none.
-    fn cheapest(&self, level: usize, shape: Shape) -> Option<u64> {
+    fn cheapest(&self, level: usize, shape: MergeShape) -> Option<u64> {
         let (upper, lower) = (&self.0[level], &self.0[level + 1]);
-        let overlaps = |table: &Table| {
+        let overlaps = |table: &TableRange| {
             let from = lower.partition_point(|other| other.last < table.first);
             lower.get(from).is_some_and(|other| other.first <= table.last)
         };
@@ -205,7 +207,7 @@ impl Levels {
             let mut bytes = 0;
             for table in &lower[from..] {
                 bytes += table.bytes;
-                if bytes > MOST_TABLES * shape.table_bytes || cheapest.is_some_and(|cheapest| bytes >= cheapest) {
+                if bytes > MAX_MERGE_TABLES * shape.table_bytes || cheapest.is_some_and(|cheapest| bytes >= cheapest) {
                     break;
                 }
                 let begin = upper.partition_point(|other| other.first < lower[from].first);
@@ -226,19 +228,19 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn shape() -> Shape {
-        Shape::ample(16 * MIB)
+    fn shape() -> MergeShape {
+        MergeShape::ample(16 * MIB)
     }
 
-    fn table(first: u8, last: u8, mib: u64) -> Table {
-        Table {
+    fn table(first: u8, last: u8, mib: u64) -> TableRange {
+        TableRange {
             first: vec![first],
             last: vec![last],
             bytes: mib * MIB,
         }
     }
 
-    fn levels(filled: &[(usize, &[Table])]) -> Levels {
+    fn levels(filled: &[(usize, &[TableRange])]) -> Levels {
         let mut levels = Levels::default();
         for (level, tables) in filled {
             levels.0[*level] = tables.to_vec();
@@ -254,15 +256,15 @@ mod tests {
         let below = [table(0, 5, 16), table(6, 100, 16), table(150, 255, 16)];
         assert_eq!(levels(&[(0, &runs), (6, &below)]).need(shape()), Some(160 * MIB));
         // A last level that is too large for its place gets one above it, which is empty.
-        let large: Vec<Table> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
+        let large: Vec<TableRange> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
         assert_eq!(levels(&[(0, &runs), (6, &large)]).need(shape()), Some(128 * MIB));
     }
 
     #[test]
     fn level_that_is_too_large_gives_what_costs_least() {
         // 160 MiB where the target is 128 MiB, above 20 tables; each table overlaps few of them.
-        let upper: Vec<Table> = (0..10).map(|at| table(at * 20, at * 20 + 15, 16)).collect();
-        let lower: Vec<Table> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
+        let upper: Vec<TableRange> = (0..10).map(|at| table(at * 20, at * 20 + 15, 16)).collect();
+        let lower: Vec<TableRange> = (0..20).map(|at| table(at * 10, at * 10 + 9, 16)).collect();
         assert_eq!(levels(&[(5, &upper), (6, &lower)]).need(shape()), Some(48 * MIB));
         // One that overlaps nothing is moved.
         let mut moved = upper.clone();
@@ -272,7 +274,7 @@ mod tests {
 
     #[test]
     fn pushed_down_everything_is_in_the_last_level() {
-        let down = Shape::down(4 * MIB);
+        let down = MergeShape::down(4 * MIB);
         let below = [table(0, 99, 4), table(100, 199, 4)];
         assert_eq!(levels(&[(6, &below)]).need(down), None);
         let spread = levels(&[(5, &[table(20, 30, 1)]), (6, &below)]);
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn table_that_goes_beyond_the_level_below_is_stuck_and_merged_with_all_of_it() {
-        let (down, below) = (Shape::down(4 * MIB), [table(0, 99, 4), table(100, 199, 4)]);
+        let (down, below) = (MergeShape::down(4 * MIB), [table(0, 99, 4), table(100, 199, 4)]);
         let stuck = levels(&[(5, &[table(20, 240, 1)]), (6, &below)]);
         assert_eq!((stuck.fullest(down), stuck.need(down)), (Some(5), None));
         assert_eq!(stuck.lowest(), Some((5, 9 * MIB)));
@@ -291,17 +293,17 @@ mod tests {
         // Tables above that level are merged into it.
         let above = levels(&[(0, &[table(20, 30, 1)]), (5, &[table(20, 240, 1)]), (6, &below)]);
         assert_eq!((above.fullest(down), above.need(down)), (Some(5), None));
-        assert_eq!(above.need(Shape::level0(4 * MIB)), Some(2 * MIB));
+        assert_eq!(above.need(MergeShape::level0(4 * MIB)), Some(2 * MIB));
     }
 
     #[test]
     fn short_of_space_merges_are_small() {
         let runs = vec![table(10, 200, 4); 2];
-        let below: Vec<Table> = (0..2).map(|at| table(at * 100, at * 100 + 99, 1)).collect();
-        let need = levels(&[(0, &runs), (6, &below)]).need(Shape::tight(4 * MIB));
+        let below: Vec<TableRange> = (0..2).map(|at| table(at * 100, at * 100 + 99, 1)).collect();
+        let need = levels(&[(0, &runs), (6, &below)]).need(MergeShape::tight(4 * MIB));
         assert_eq!(need, Some(10 * MIB));
         assert_eq!(
-            levels(&[(0, &runs[..1]), (6, &below)]).need(Shape::tight(4 * MIB)),
+            levels(&[(0, &runs[..1]), (6, &below)]).need(MergeShape::tight(4 * MIB)),
             None
         );
     }

@@ -12,30 +12,30 @@ use super::{MAX_KEY_LEN, RowsError};
 use engine::rows::{Order, Page, Scan, Snapshot};
 
 /// Gets of up to this many rows run on the caller's thread. No scan does: it may pass any number of deleted rows.
-const INLINE_ROWS: usize = 32;
+const MAX_INLINE_ROWS: usize = 32;
 
 /// Smaller values are copied, larger ones share memory with fjall.
-const COPIED_BYTES: usize = 4096;
+const MAX_COPIED_BYTES: usize = 4096;
 
 /// The rows as they were.
 #[derive(Clone)]
 pub struct FjallSnapshot {
-    view: Arc<View>,
+    view: Arc<SnapshotView>,
 }
 
-struct View {
+struct SnapshotView {
     /// `None` before the first batch. fjall 3.1 ignores a snapshot at sequence number 0 when it looks for versions that no
     /// snapshot needs any more, and then removes more than it may.
     snapshot: Option<::fjall::Snapshot>,
     keyspace: Keyspace,
-    _place: Place,
+    _place: LiveView,
 }
 
 /// The sequence numbers of all views.
 #[derive(Clone, Default)]
-pub(super) struct Live(Arc<Mutex<BTreeMap<SeqNo, usize>>>);
+pub(super) struct LiveViews(Arc<Mutex<BTreeMap<SeqNo, usize>>>);
 
-impl Live {
+impl LiveViews {
     /// A version below this is needed by no view if a newer one of its row is below it, too.
     pub(super) fn watermark(&self) -> SeqNo {
         let first = self.counts().first_key_value().map(|(number, _)| *number);
@@ -54,20 +54,20 @@ impl Live {
 
     /// Enters a view that sees everything below `number`, or below the number of the oldest view if that is higher: versions that no view
     /// sees may be deleted.
-    pub(super) fn enter_readable(&self, number: SeqNo) -> Place {
+    pub(super) fn enter_readable(&self, number: SeqNo) -> LiveView {
         let mut counts = self.counts();
         let oldest = counts.first_key_value().map_or(0, |(oldest, _)| *oldest);
         let number = number.max(oldest);
         *counts.entry(number).or_default() += 1;
-        Place {
+        LiveView {
             live: self.clone(),
             number,
         }
     }
 
-    fn enter(&self, number: SeqNo) -> Place {
+    fn enter(&self, number: SeqNo) -> LiveView {
         *self.counts().entry(number).or_default() += 1;
-        Place {
+        LiveView {
             live: self.clone(),
             number,
         }
@@ -75,12 +75,12 @@ impl Live {
 }
 
 /// A view among those that live.
-pub(super) struct Place {
-    live: Live,
+pub(super) struct LiveView {
+    live: LiveViews,
     pub(super) number: SeqNo,
 }
 
-impl Drop for Place {
+impl Drop for LiveView {
     fn drop(&mut self) {
         let mut counts = self.live.counts();
         if let Some(count) = counts.get_mut(&self.number) {
@@ -95,10 +95,10 @@ impl Drop for Place {
 impl FjallSnapshot {
     /// Returns the rows as they are now. No batch may be under way, and the previous view must still exist: this one may need what that
     /// one needs.
-    pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &Live) -> Self {
+    pub(super) fn take(database: &Database, keyspace: &Keyspace, live: &LiveViews) -> Self {
         let snapshot = database.snapshot();
         Self {
-            view: Arc::new(View {
+            view: Arc::new(SnapshotView {
                 _place: live.enter(snapshot.seqno()),
                 snapshot: (snapshot.seqno() > 0).then_some(snapshot),
                 keyspace: keyspace.clone(),
@@ -108,7 +108,7 @@ impl FjallSnapshot {
 
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&View) -> Result<T, RowsError> + Send + 'static,
+        read: impl FnOnce(&SnapshotView) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
         let view = self.view.clone();
         guard::blocking(move || read(&view)).await
@@ -125,7 +125,7 @@ impl Snapshot for FjallSnapshot {
     }
 
     async fn multi_get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, RowsError> {
-        if keys.len() <= INLINE_ROWS {
+        if keys.len() <= MAX_INLINE_ROWS {
             return keys.iter().map(|key| self.view.get(key)).collect();
         }
         let keys = keys.to_vec();
@@ -146,7 +146,7 @@ impl Snapshot for FjallSnapshot {
     }
 }
 
-impl View {
+impl SnapshotView {
     fn caught<T>(&self, read: impl FnOnce() -> ::fjall::Result<T>) -> Result<T, RowsError> {
         caught(read).map_err(|error| within(self.keyspace.path(), error))
     }
@@ -237,7 +237,7 @@ fn take(row: Guard, keys_only: bool) -> ::fjall::Result<(Bytes, Bytes)> {
 }
 
 fn value(slice: Slice) -> Bytes {
-    if slice.len() <= COPIED_BYTES {
+    if slice.len() <= MAX_COPIED_BYTES {
         Bytes::copy_from_slice(&slice)
     } else {
         Bytes::from_owner(slice)

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use ::fjall::{Database, Keyspace};
 
-use super::inspect::{self, TABLES, list, name};
+use super::inspect::{self, TABLES_DIR, list, name};
 use super::open::{look_before, look_behind, start};
-use super::snapshot::{FjallSnapshot, Live};
-use super::{OpenError, Options};
+use super::snapshot::{FjallSnapshot, LiveViews};
+use super::{FjallOptions, RowsOpenError};
 use engine::rows::RowsError;
 
 /// Rows that are only read. They are gone from `$TMPDIR` when this is dropped.
@@ -27,7 +27,7 @@ pub struct StoredRows {
 
 impl StoredRows {
     /// Opens a copy of the rows in `dir`. Blocks. Error messages name the files of `dir`. Also fails if there is no place for the copy.
-    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path) -> Result<Self, RowsOpenError> {
         let dir = std::path::absolute(dir).map_err(super::guard::io)?;
         if inspect::is_vacant(&dir)? {
             return Err(RowsError::Corrupt(format!("there are no rows in {}", dir.display())).into());
@@ -36,9 +36,9 @@ impl StoredRows {
         let opened = open(&copy.0);
         let original = |text: &str| text.replace(&copy.0.display().to_string(), &dir.display().to_string());
         let (open, snapshot, cut) = opened.map_err(|error| match error {
-            OpenError::InUse(_) => OpenError::InUse(dir.clone()),
-            OpenError::Newer(_) => OpenError::Newer(dir.join(inspect::VERSION)),
-            OpenError::Rows(RowsError::Corrupt(what)) => OpenError::Rows(RowsError::Corrupt(original(&what))),
+            RowsOpenError::InUse(_) => RowsOpenError::InUse(dir.clone()),
+            RowsOpenError::Newer(_) => RowsOpenError::Newer(dir.join(inspect::VERSION_FILE)),
+            RowsOpenError::Rows(RowsError::Corrupt(what)) => RowsOpenError::Rows(RowsError::Corrupt(original(&what))),
             other => other,
         })?;
         Ok(Self {
@@ -70,15 +70,15 @@ impl std::fmt::Debug for StoredRows {
     }
 }
 
-type Opened = ((Keyspace, Database), FjallSnapshot, Option<String>);
+type OpenedRows = ((Keyspace, Database), FjallSnapshot, Option<String>);
 
-fn open(dir: &Path) -> Result<Opened, OpenError> {
+fn open(dir: &Path) -> Result<OpenedRows, RowsOpenError> {
     let (lock, journals) = look_before(dir)?;
     journals.settle()?;
     drop(lock);
-    let (database, keyspace) = start(dir, &Options::default())?;
+    let (database, keyspace) = start(dir, &FjallOptions::default())?;
     look_behind(dir, &keyspace, &journals)?;
-    let snapshot = FjallSnapshot::take(&database, &keyspace, &Live::default());
+    let snapshot = FjallSnapshot::take(&database, &keyspace, &LiveViews::default());
     Ok(((keyspace, database), snapshot, journals.flaw()))
 }
 
@@ -125,7 +125,7 @@ fn fill(from: &Path, to: &Path) -> Result<(), RowsError> {
         if path.is_dir() {
             private(&copy)?;
             fill(&path, &copy)?;
-        } else if from.ends_with(TABLES) {
+        } else if from.ends_with(TABLES_DIR) {
             symlink(&path, &copy).map_err(|error| uncopied(&copy, error))?;
         } else {
             fs::copy(&path, &copy).map_err(|error| uncopied(&copy, error))?;

@@ -12,18 +12,18 @@ mod quota;
 mod space;
 
 /// Small memory tables, so that little data is enough for tables, compactions and several journals' worth of work.
-fn small() -> Options {
-    Options {
+fn small() -> FjallOptions {
+    FjallOptions {
         cache_bytes: 1 << 20,
         memtable_bytes: 64 << 10,
         reserve_bytes: 1 << 20,
-        ..Options::default()
+        ..FjallOptions::default()
     }
 }
 
 #[tokio::test]
 async fn the_laws_of_rows_hold_on_disk() {
-    for options in [small(), Options::default()] {
+    for options in [small(), FjallOptions::default()] {
         let root = tempfile::tempdir().unwrap();
         let mut number = 0;
         let fresh = async || {

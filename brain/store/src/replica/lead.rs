@@ -230,8 +230,8 @@ mod tests {
     use engine::log::frame::is_barrier;
     use engine::rows::RowChange;
     use engine::rows::mem::MemRows;
-    use engine_local::files::{FileLog, Options as LogOptions};
-    use engine_local::fjall::{FjallRows, Options as RowsOptions};
+    use engine_local::files::{FileLog, FileLogOptions as LogOptions};
+    use engine_local::fjall::{FjallOptions as RowsOptions, FjallRows};
     use testkit::small_disk;
 
     /// No space, and no other process that can write the rows.

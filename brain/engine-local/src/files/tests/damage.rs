@@ -21,7 +21,7 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     fs::write(&file, bytes).unwrap();
     let log = match FileLog::open(copied.path(), SMALL) {
         Ok(log) => log,
-        Err(refusal @ (OpenError::Damaged { .. } | OpenError::Foreign { .. } | OpenError::Newer { .. })) => {
+        Err(refusal @ (LogOpenError::Damaged { .. } | LogOpenError::Foreign { .. } | LogOpenError::Newer { .. })) => {
             let message = refusal.to_string();
             assert!(message.contains(&*file.to_string_lossy()), "{message}");
             return Outcome::Named;
@@ -113,15 +113,20 @@ async fn a_batch_torn_anywhere_is_cut_and_what_came_before_stays() {
 }
 
 /// Appends all of `slots` in one batch.
-fn append_batch(dir: &Path, options: Options, slots: std::ops::RangeInclusive<u64>, len: usize) -> Vec<(u64, Bytes)> {
+fn append_batch(
+    dir: &Path,
+    options: FileLogOptions,
+    slots: std::ops::RangeInclusive<u64>,
+    len: usize,
+) -> Vec<(u64, Bytes)> {
     let (shared, active, next) = open::open(dir, options, Disk::default(), None).unwrap();
-    let (queue, inbox) = mpsc::channel(QUEUE);
+    let (queue, inbox) = mpsc::channel(APPEND_QUEUE_CAPACITY);
     let mut written = Vec::new();
     for slot in slots {
         let (reply, _) = oneshot::channel();
         let record = record(slot, 0, len);
         queue
-            .try_send(Ask::Append(Request {
+            .try_send(WriterCommand::Append(AppendRequest {
                 slot: Slot(slot),
                 record: record.clone(),
                 reply,
@@ -130,7 +135,7 @@ fn append_batch(dir: &Path, options: Options, slots: std::ops::RangeInclusive<u6
         written.push((slot, record));
     }
     drop(queue);
-    std::thread::spawn(|| Writer::new(shared, inbox, active, next).run())
+    std::thread::spawn(|| LogWriter::new(shared, inbox, active, next).run())
         .join()
         .unwrap();
     written
@@ -171,7 +176,7 @@ async fn damage_in_a_full_segment_is_named() {
 
 #[tokio::test]
 async fn a_torn_first_batch_of_a_segment_is_cut() {
-    let options = Options {
+    let options = FileLogOptions {
         first_segment_bytes: 16 << 10,
         segment_bytes: 16 << 10,
         unsafe_no_fsync: false,
@@ -211,7 +216,7 @@ async fn frames_of_another_life_of_the_file_are_not_valid() {
         frame::encode(
             &mut frames,
             stamp,
-            frame::Kind::Record,
+            frame::FrameKind::Record,
             99,
             u32::try_from(end).unwrap(),
             b"old",

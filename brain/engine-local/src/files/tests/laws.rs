@@ -3,7 +3,7 @@
 use engine::log::laws::{Subject, Twin, all};
 
 use super::scratch;
-use crate::files::{FileLog, Options};
+use crate::files::{FileLog, FileLogOptions};
 
 struct Files(tempfile::TempDir);
 
@@ -17,7 +17,7 @@ impl Subject for Files {
     type Log = FileLog;
 
     async fn open(&mut self) -> FileLog {
-        let options = Options {
+        let options = FileLogOptions {
             first_segment_bytes: 8 << 10,
             segment_bytes: 8 << 10,
             unsafe_no_fsync: false,

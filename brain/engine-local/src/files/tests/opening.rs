@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refusal(dir: &Path) -> OpenError {
+fn refusal(dir: &Path) -> LogOpenError {
     FileLog::open(dir, SMALL).expect_err("this log must not open")
 }
 
@@ -19,13 +19,16 @@ async fn an_idle_log_is_small_and_opening_it_again_adds_nothing() {
     let dir = scratch();
     let mut sizes = Vec::new();
     for _ in 0..3 {
-        sizes.push(FileLog::open(dir.path(), Options::default()).unwrap().size());
+        sizes.push(FileLog::open(dir.path(), FileLogOptions::default()).unwrap().size());
     }
-    assert_eq!(sizes, [(4 << 20) + control::BYTES; 3]);
-    let log = FileLog::open(dir.path(), Options::default()).unwrap();
+    assert_eq!(sizes, [(4 << 20) + control::CONTROL_BYTES; 3]);
+    let log = FileLog::open(dir.path(), FileLogOptions::default()).unwrap();
     append_range(&log, 1..=1, 100).await;
     drop(log);
-    assert_eq!(FileLog::open(dir.path(), Options::default()).unwrap().size(), sizes[0]);
+    assert_eq!(
+        FileLog::open(dir.path(), FileLogOptions::default()).unwrap().size(),
+        sizes[0]
+    );
 }
 
 #[tokio::test]
@@ -36,7 +39,7 @@ async fn a_missing_segment_is_named() {
         let file = copied.path().join(missing.file_name().unwrap());
         fs::remove_file(&file).unwrap();
         match refusal(copied.path()) {
-            OpenError::Missing { file: named } => assert_eq!(named, file),
+            LogOpenError::Missing { file: named } => assert_eq!(named, file),
             other => panic!("{other}"),
         }
     }
@@ -47,10 +50,10 @@ async fn a_missing_or_foreign_control_file_is_named() {
     let (dir, _) = written().await;
     let control = dir.path().join("control");
     fs::remove_file(&control).unwrap();
-    assert!(matches!(refusal(dir.path()), OpenError::Missing { file } if file == control));
+    assert!(matches!(refusal(dir.path()), LogOpenError::Missing { file } if file == control));
     let (other, _) = written().await;
     fs::copy(other.path().join("control"), &control).unwrap();
-    assert!(matches!(refusal(dir.path()), OpenError::Foreign { .. }));
+    assert!(matches!(refusal(dir.path()), LogOpenError::Foreign { .. }));
 }
 
 #[tokio::test]
@@ -86,7 +89,7 @@ async fn an_end_that_went_back_is_refused() {
 async fn files_of_others_and_newer_formats_are_refused() {
     let foreign = scratch();
     fs::write(foreign.path().join("photo.jpg"), "x").unwrap();
-    assert!(matches!(refusal(foreign.path()), OpenError::NotALog { .. }));
+    assert!(matches!(refusal(foreign.path()), LogOpenError::NotALog { .. }));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1, "nothing was changed");
 
     let (dir, _) = written().await;
@@ -99,7 +102,7 @@ async fn files_of_others_and_newer_formats_are_refused() {
         bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
         fs::write(&file, bytes).unwrap();
         match refusal(copied.path()) {
-            OpenError::Newer {
+            LogOpenError::Newer {
                 file: named,
                 version: 2,
             } => assert_eq!(named, file),
@@ -154,7 +157,7 @@ async fn a_torn_control_page_is_outlived_and_two_are_not() {
     bytes[40] ^= 1;
     bytes[4096 + 40] ^= 1;
     fs::write(&control, &bytes).unwrap();
-    assert!(matches!(refusal(dir.path()), OpenError::Damaged { .. }));
+    assert!(matches!(refusal(dir.path()), LogOpenError::Damaged { .. }));
 }
 
 /// The newest segment with frames in it.

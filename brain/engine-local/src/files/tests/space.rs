@@ -161,7 +161,7 @@ async fn a_log_that_cannot_even_begin_says_so() {
     let disk = Disk::default();
     disk.faults.full.store(true, SeqCst);
     let refused = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap_err();
-    assert!(matches!(refused, OpenError::Full { .. }), "{refused}");
+    assert!(matches!(refused, LogOpenError::Full { .. }), "{refused}");
     drop(open_small(dir.path()));
 }
 
@@ -174,7 +174,7 @@ async fn a_real_full_disk_stops_appends_and_nothing_else() {
 }
 
 async fn fill_a_disk(disk: &Path) {
-    let options = Options {
+    let options = FileLogOptions {
         first_segment_bytes: 64 << 10,
         segment_bytes: 64 << 10,
         unsafe_no_fsync: false,
@@ -200,7 +200,7 @@ async fn fill_a_disk(disk: &Path) {
 #[tokio::test]
 async fn a_shrunk_log_occupies_what_it_holds() {
     let dir = scratch();
-    let options = Options {
+    let options = FileLogOptions {
         first_segment_bytes: 8 << 10,
         segment_bytes: 1 << 20,
         unsafe_no_fsync: false,

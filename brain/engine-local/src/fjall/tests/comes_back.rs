@@ -142,7 +142,7 @@ async fn a_second_process_is_kept_out() {
     let dir = root.path().join("rows");
     let first = FjallRows::open(&dir, small()).unwrap();
     match FjallRows::open(&dir, small()) {
-        Err(super::OpenError::InUse(named)) => assert_eq!(named, dir),
+        Err(super::RowsOpenError::InUse(named)) => assert_eq!(named, dir),
         other => panic!("expected in use, got {other:?}"),
     }
     drop(first);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{FjallRows, History, OpenError, RowsError, small};
+use super::{FjallRows, History, RowsError, RowsOpenError, small};
 use engine::rows::{Rows, Snapshot, laws};
 
 const SEED: u64 = 11;
@@ -74,9 +74,9 @@ enum Outcome {
 async fn look(dir: &Path, models: &[Vec<(bytes::Bytes, bytes::Bytes)>]) -> Outcome {
     let rows = match FjallRows::open(dir, small()) {
         Ok(rows) => rows,
-        Err(OpenError::Rows(error @ RowsError::Corrupt(_))) => return Outcome::Refused(error.to_string()),
-        Err(OpenError::Rows(RowsError::Failed(error))) => return Outcome::Refused(format!("{error:#}")),
-        Err(OpenError::Newer(dir)) => return Outcome::Refused(dir.display().to_string()),
+        Err(RowsOpenError::Rows(error @ RowsError::Corrupt(_))) => return Outcome::Refused(error.to_string()),
+        Err(RowsOpenError::Rows(RowsError::Failed(error))) => return Outcome::Refused(format!("{error:#}")),
+        Err(RowsOpenError::Newer(dir)) => return Outcome::Refused(dir.display().to_string()),
         Err(error) => panic!("not how damage is told: {error:?}"),
     };
     let batch = History::batch_of(rows.fence().await.unwrap().as_ref());
@@ -217,7 +217,7 @@ fn is_manifest(file: &Path) -> Option<bool> {
 /// Cuts the only journal in two after some batch, as if fjall had begun a second one there and not yet made tables of the first.
 async fn build_with_two_journals(root: &Path) -> PathBuf {
     let dir = root.join("two");
-    let options = super::Options {
+    let options = super::FjallOptions {
         memtable_bytes: 64 << 20,
         ..small()
     };
@@ -454,7 +454,7 @@ async fn a_cut_that_the_log_does_not_cover_leaves_the_journal_as_it_was() {
             anyhow::bail!("the log begins behind batch {batch}")
         });
         let refused = refused.unwrap_err();
-        assert!(matches!(&refused, OpenError::Uncovered { .. }), "{refused}");
+        assert!(matches!(&refused, RowsOpenError::Uncovered { .. }), "{refused}");
         assert!(!refused.to_string().contains("batch 0"), "{refused}");
         assert!(
             fs::read(scratch.join("0.jnl")).unwrap() == damaged,

@@ -17,11 +17,11 @@ const ROWS: u64 = 32;
 /// Rows of 400 KB that leave no space for a merge of all of them.
 const LARGE: u64 = 320;
 
-fn options() -> Options {
-    Options {
+fn options() -> FjallOptions {
+    FjallOptions {
         memtable_bytes: 1 << 20,
         reserve_bytes: 4 << 20,
-        ..Options::default()
+        ..FjallOptions::default()
     }
 }
 
@@ -95,7 +95,7 @@ async fn fill_a_disk(disk: &Path) {
     // As many tables in level 0 as there may be, which only a merge makes fewer.
     rows.shared.merger.end();
     let mut batch = last;
-    while rows.shared.keyspace.tree.l0_run_count() < backpressure::LEVEL0_RUNS {
+    while rows.shared.keyspace.tree.l0_run_count() < backpressure::MAX_LEVEL0_RUNS {
         batch += 1;
         apply(&rows, batch, Vec::new()).await.unwrap();
         rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
@@ -132,9 +132,9 @@ async fn deleted_rows_of_a_small_disk_are_given_back() {
 }
 
 async fn delete_much(disk: &Path) {
-    let options = Options {
+    let options = FjallOptions {
         memtable_bytes: 1600 << 10,
-        ..Options::default()
+        ..FjallOptions::default()
     };
     let rows = FjallRows::open(&disk.join("rows"), options).unwrap();
     let key = |batch| format!("key/{batch:06}");

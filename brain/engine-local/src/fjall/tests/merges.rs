@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fjall::shape::{Levels, Shape};
+use crate::fjall::shape::{Levels, MergeShape};
 use engine::rows::Snapshot as _;
 
 const KEYS: u64 = 40;
@@ -79,7 +79,8 @@ async fn fjalls_own_thread_merges_nothing() {
     assert_eq!(before, 11);
     tree.compact(Arc::new(merge::nothing()), 0).unwrap();
     assert_eq!(tree.l0_run_count(), before);
-    tree.compact(Arc::new(Shape::ample(64 << 10).strategy()), 0).unwrap();
+    tree.compact(Arc::new(MergeShape::ample(64 << 10).strategy()), 0)
+        .unwrap();
     assert_eq!(tree.l0_run_count(), 0);
 }
 
@@ -88,7 +89,7 @@ async fn merges_without_free_space_are_not_begun() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
     drop(FjallRows::open(&dir, small()).unwrap());
-    let options = Options {
+    let options = FjallOptions {
         reserve_bytes: 1 << 60,
         ..small()
     };
@@ -135,7 +136,7 @@ async fn merges_of_all_shapes_keep_every_row() {
     for seed in 0..3 {
         let root = tempfile::tempdir().unwrap();
         // Tables are made only where the test says so.
-        let options = Options {
+        let options = FjallOptions {
             memtable_bytes: 8 << 20,
             ..small()
         };
@@ -143,7 +144,11 @@ async fn merges_of_all_shapes_keep_every_row() {
         rows.shared.merger.end();
         let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
         let mut expected = std::collections::BTreeMap::new();
-        let shapes = [Shape::ample(8 << 10), Shape::tight(8 << 10), Shape::down(8 << 10)];
+        let shapes = [
+            MergeShape::ample(8 << 10),
+            MergeShape::tight(8 << 10),
+            MergeShape::down(8 << 10),
+        ];
         for batch in 1..=200 {
             let mut changes = Vec::new();
             for _ in 0..random.random_range(1..30) {
@@ -205,17 +210,17 @@ async fn tables_that_were_made_beside_a_merge_that_failed_stay_as_long_as_views_
     }
     let view = rows.snapshot().await.unwrap();
     let files: Vec<_> = tables(&rows).into_keys().collect();
-    let file = |number: &u64| keyspace.path().join(inspect::TABLES).join(number.to_string());
+    let file = |number: &u64| keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
     let nobodys = keyspace.tree.get_next_table_id();
     std::fs::write(file(&nobodys), "half a table").unwrap();
     merger.leave_unfinished(0..keyspace.tree.get_next_table_id());
     // Another table is going to be made.
     keyspace.insert("key/0", "x").unwrap();
     keyspace.tree.rotate_memtable().unwrap();
-    let early = merger.step(Shape::tight(64 << 10));
+    let early = merger.step(MergeShape::tight(64 << 10));
     assert!(matches!(early, Err(RowsError::Full(_))), "{early:?}");
     keyspace.tree.flush(&keyspace.tree.get_flush_lock(), 0).unwrap();
-    while merger.step(Shape::tight(64 << 10)).unwrap() {}
+    while merger.step(MergeShape::tight(64 << 10)).unwrap() {}
     assert!(!tables(&rows).contains_key(files.last().unwrap()), "it was merged");
     assert!(!file(&nobodys).exists());
     assert!(files.iter().all(|number| file(number).exists()), "{files:?}");
@@ -234,7 +239,7 @@ async fn merge_that_looks_for_a_cause_removes_unfinished_tables_first() {
     let (keyspace, merger) = (&rows.shared.keyspace, &rows.shared.merger);
     let view = rows.snapshot().await.unwrap();
     let files: Vec<_> = tables(&rows).into_keys().collect();
-    let file = |number: &u64| keyspace.path().join(inspect::TABLES).join(number.to_string());
+    let file = |number: &u64| keyspace.path().join(inspect::TABLES_DIR).join(number.to_string());
     let unfinished = keyspace.tree.get_next_table_id();
     std::fs::write(file(&unfinished), "half a table").unwrap();
     merger.leave_unfinished(0..unfinished + 1);
@@ -273,7 +278,7 @@ async fn deletions_beside_a_row_beyond_all_others_are_pushed_down() {
 async fn until_given_back(rows: &FjallRows, before: u64) {
     let occupied = || inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
     let given_back = async {
-        while occupied() > 3 * LEFT_OVER / 2 {
+        while occupied() > 3 * MAX_LEFT_OVER_BYTES / 2 {
             drop(rows.snapshot().await.unwrap());
             tokio::task::yield_now().await;
         }
@@ -286,7 +291,7 @@ async fn until_given_back(rows: &FjallRows, before: u64) {
 async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
     const ROWS: u64 = 300;
     let root = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = FjallOptions {
         memtable_bytes: 1 << 20,
         ..small()
     };
@@ -302,7 +307,7 @@ async fn space_of_deleted_rows_comes_back_though_nothing_is_written_any_more() {
             .unwrap();
     }
     let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
-    assert!(before > 3 * LEFT_OVER, "{before} bytes");
+    assert!(before > 3 * MAX_LEFT_OVER_BYTES, "{before} bytes");
     until_given_back(&rows, before).await;
 }
 
@@ -343,7 +348,7 @@ async fn rows_that_a_view_kept_in_the_last_level_leave_it_after_the_view() {
 async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself() {
     const ROWS: u64 = 250;
     let root = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = FjallOptions {
         memtable_bytes: 1 << 20,
         ..small()
     };
@@ -362,7 +367,7 @@ async fn space_of_rows_that_a_view_kept_in_the_last_level_comes_back_by_itself()
         tokio::task::yield_now().await;
     }
     let before = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
-    assert!(before > 2 * LEFT_OVER, "{before} bytes");
+    assert!(before > 2 * MAX_LEFT_OVER_BYTES, "{before} bytes");
     drop(view);
     until_given_back(&rows, before).await;
 }
@@ -442,7 +447,7 @@ async fn bytes_that_are_left_are_known_though_every_view_is_younger_than_the_tab
             rows.shared.keyspace.rotate_memtable_and_wait().unwrap();
         }
     }
-    rows.shared.compact(super::super::Left::Tables).unwrap();
+    rows.shared.compact(super::super::CompactionWork::Tables).unwrap();
     let watermark = rows.shared.live.watermark();
     let path = rows.shared.keyspace.path().to_owned();
     let mut versions = rows.shared.keyspace.tree.get_version_history_lock();

@@ -6,10 +6,10 @@ use super::*;
 const QUOTA: u64 = 16 << 20;
 const ROW: usize = 8 << 10;
 
-fn within(quota_bytes: u64) -> Options {
-    Options {
+fn within(quota_bytes: u64) -> FjallOptions {
+    FjallOptions {
         quota_bytes: Some(quota_bytes),
-        ..Options::default()
+        ..FjallOptions::default()
     }
 }
 
@@ -49,7 +49,7 @@ async fn churn_of_half_the_quota_stays_within_it() {
 async fn quota_that_came_later_counts_too() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    drop(FjallRows::open(&dir, Options::default()).unwrap());
+    drop(FjallRows::open(&dir, FjallOptions::default()).unwrap());
     churn(&FjallRows::open(&dir, within(QUOTA)).unwrap(), 4).await;
 }
 

@@ -9,7 +9,7 @@ use ::fjall::AbstractTree as _;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{FjallRows, History, Options, small};
+use super::{FjallOptions, FjallRows, History, small};
 use crate::fjall::{inspect, journal};
 use engine::rows::{Rows, RowsError, Snapshot as _, laws};
 
@@ -34,7 +34,7 @@ async fn compaction_leaves_little_more_than_live_rows() {
     const ROW: usize = 100 << 10;
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
-    let rows = FjallRows::open(&dir, Options::default()).unwrap();
+    let rows = FjallRows::open(&dir, FjallOptions::default()).unwrap();
     let fence = |batch: u64| History::fence(batch);
     for batch in 1..=300 {
         let value: Vec<u8> = (0..ROW as u64).map(|at| (at * batch % 251) as u8).collect();
@@ -65,7 +65,7 @@ async fn compaction_leaves_little_more_than_live_rows() {
     assert_eq!(rows.fence().await.unwrap(), fence(300));
     assert!(snapshot.get(b"key/7").await.unwrap().is_some());
     drop((snapshot, rows));
-    let again = FjallRows::open(&dir, Options::default()).unwrap();
+    let again = FjallRows::open(&dir, FjallOptions::default()).unwrap();
     assert_eq!(again.fence().await.unwrap(), fence(300));
 }
 
@@ -101,7 +101,7 @@ async fn the_newest_journal_is_written_again_before_rows_rely_on_it() {
 #[tokio::test]
 async fn compaction_without_free_space_says_how_much_is_missing() {
     let root = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = FjallOptions {
         reserve_bytes: 1 << 20,
         ..small()
     };
@@ -118,14 +118,14 @@ async fn compaction_without_free_space_says_how_much_is_missing() {
 async fn a_batch_waits_for_compactions_that_nobody_queued() {
     let root = tempfile::tempdir().unwrap();
     let rows = FjallRows::open(&root.path().join("rows"), small()).unwrap();
-    for batch in 1..=super::super::backpressure::LEVEL0_RUNS as u64 {
+    for batch in 1..=super::super::backpressure::MAX_LEVEL0_RUNS as u64 {
         History::new(1).apply(&rows, batch).await.unwrap();
         // A table that fjall's own thread knows nothing of.
         rows.shared.keyspace.tree.flush_active_memtable(0).unwrap();
     }
-    let last = super::super::backpressure::LEVEL0_RUNS as u64 + 1;
+    let last = super::super::backpressure::MAX_LEVEL0_RUNS as u64 + 1;
     History::new(1).apply(&rows, last).await.unwrap();
-    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::backpressure::LEVEL0_RUNS);
+    assert!(rows.shared.keyspace.tree.l0_run_count() < super::super::backpressure::MAX_LEVEL0_RUNS);
     assert_eq!(rows.fence().await.unwrap(), History::fence(last));
 }
 
