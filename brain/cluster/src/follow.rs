@@ -333,7 +333,7 @@ impl<E: Engine> Node<E> {
 /// Returns true if data is damaged, which a retry does not cure.
 pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     use engine::log::LogError;
-    use engine::log::writer::OpenError as LogOpenError;
+    use engine::log::writer::WriterOpenError;
     use engine::rows::RowsError;
     matches!(
         error.downcast_ref::<OpenError>(),
@@ -343,7 +343,7 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
                 | OpenError::RowsBehind { .. }
                 | OpenError::Record { .. }
                 | OpenError::Rows(RowsError::Corrupt(_))
-                | OpenError::Log(LogOpenError::Log(LogError::Corrupt(_)))
+                | OpenError::Log(WriterOpenError::Log(LogError::Corrupt(_)))
         )
     )
 }

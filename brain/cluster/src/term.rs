@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::node::Node;
 use engine::log::WatchedLog;
 use engine::log::frame::Candidate;
-use engine::log::writer::{OpenError as LogOpenError, WriteError};
+use engine::log::writer::{WriteError, WriterOpenError};
 use engine::rows::RowsError;
 use runtime::backoff::Backoff;
 use runtime::clock::since_boot;
@@ -252,7 +252,7 @@ fn is_deposed(error: &anyhow::Error) -> bool {
             || matches!(cause.downcast_ref(), Some(RowsError::Fenced(_)))
             || matches!(
                 cause.downcast_ref(),
-                Some(OpenError::Log(LogOpenError::Write(WriteError::Deposed(_))))
+                Some(OpenError::Log(WriterOpenError::Write(WriteError::Deposed(_))))
             )
     })
 }

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::control::ControlState;
 use self::disk::Disk;
-pub use self::error::LogOpenError;
+pub use self::error::FileLogOpenError;
 use self::shared::LogShared;
 pub use self::stored::StoredLog;
 use self::writer::{AppendRequest, LogWriter, WriterCommand};
@@ -107,8 +107,8 @@ impl FileLog {
     /// Opens the log in `dir`, or begins one there. Blocks: it reads everything that is stored, and trusts no index file.
     ///
     /// # Errors
-    /// The log is not as it was left: see [`LogOpenError`]. Nothing was changed then.
-    pub fn open(dir: &Path, options: FileLogOptions) -> Result<FileLog, LogOpenError> {
+    /// The log is not as it was left: see [`FileLogOpenError`]. Nothing was changed then.
+    pub fn open(dir: &Path, options: FileLogOptions) -> Result<FileLog, FileLogOpenError> {
         Self::open_on(dir, options, Disk::default(), None)
     }
 
@@ -119,12 +119,12 @@ impl FileLog {
         options: FileLogOptions,
         observer: LogObserver,
         origin: Option<LogOrigin>,
-    ) -> Result<FileLog, LogOpenError> {
+    ) -> Result<FileLog, FileLogOpenError> {
         Self::open_on(dir, options, Disk::observed(observer), origin)
     }
 
     /// Returns the id and the watermark of the log in `dir`, if there is one. Writes nothing.
-    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, LogOpenError> {
+    pub fn stored_watermark(dir: &Path) -> Result<Option<(LogId, Slot)>, FileLogOpenError> {
         if !dir.join(control::CONTROL_FILE).exists() {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl FileLog {
         options: FileLogOptions,
         disk: Disk,
         origin: Option<LogOrigin>,
-    ) -> Result<FileLog, LogOpenError> {
+    ) -> Result<FileLog, FileLogOpenError> {
         let options = options.clamped();
         let (shared, active, next) = open::open(dir, options, disk, origin)?;
         let (queue, inbox) = mpsc::channel(APPEND_QUEUE_CAPACITY);
@@ -145,7 +145,7 @@ impl FileLog {
         let thread = std::thread::Builder::new().name("log-writer".into());
         let writer = thread
             .spawn(move || writer.run())
-            .map_err(LogOpenError::io("start the writer of", dir))?;
+            .map_err(FileLogOpenError::io("start the writer of", dir))?;
         let inner = FileLogInner {
             shared,
             queue: Some(queue),

@@ -7,7 +7,7 @@ use cluster::prefix_owner::OwnerError;
 use cluster::self_hosted_lease::SelfHosted;
 use engine::log::LogError;
 use engine::rows::RowsError;
-use engine_local::files::LogOpenError as FilesError;
+use engine_local::files::FileLogOpenError;
 use engine_tikv::ConnectError;
 use net::refusal::{Code, Refusal};
 use store::replica::OpenError;
@@ -77,12 +77,12 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            FilesError::Damaged { .. }
-            | FilesError::Missing { .. }
-            | FilesError::Foreign { .. }
-            | FilesError::Lost { .. }
-            | FilesError::OtherLog { .. }
-            | FilesError::Behind { .. } => Some(Code::Corrupt),
+            FileLogOpenError::Damaged { .. }
+            | FileLogOpenError::Missing { .. }
+            | FileLogOpenError::Foreign { .. }
+            | FileLogOpenError::Lost { .. }
+            | FileLogOpenError::OtherLog { .. }
+            | FileLogOpenError::Behind { .. } => Some(Code::Corrupt),
             _ => None,
         };
     }

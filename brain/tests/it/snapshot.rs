@@ -19,8 +19,8 @@ use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
-use engine_local::files::{FileLog, FileLogOptions as LogOptions};
-use engine_local::fjall::{FjallOptions as RowsOptions, FjallRows};
+use engine_local::files::{FileLog, FileLogOptions};
+use engine_local::fjall::{FjallOptions, FjallRows};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Event;
 use pb::kv_server::Kv as _;
@@ -156,8 +156,8 @@ async fn restored_store_answers_as_the_saved_one_at_every_revision() {
         let file = opened(temp.path(), &database);
         agrees(MemLog::new(), MemRows::new(), &file, &model).await;
         let dir = TempDir::new().unwrap();
-        let log = FileLog::open(&dir.path().join("log"), LogOptions::default()).unwrap();
-        let rows = FjallRows::open(&dir.path().join("rows"), RowsOptions::default()).unwrap();
+        let log = FileLog::open(&dir.path().join("log"), FileLogOptions::default()).unwrap();
+        let rows = FjallRows::open(&dir.path().join("rows"), FjallOptions::default()).unwrap();
         agrees(log, rows, &file, &model).await;
     }
 }
@@ -185,8 +185,8 @@ async fn snapshot_is_restored_to_tikv() {
 async fn snapshot_taken_during_writes_is_of_one_revision() {
     let temp = TempDir::new().unwrap();
     let dir = TempDir::new().unwrap();
-    let log = FileLog::open(&dir.path().join("log"), LogOptions::default()).unwrap();
-    let rows = FjallRows::open(&dir.path().join("rows"), RowsOptions::default()).unwrap();
+    let log = FileLog::open(&dir.path().join("log"), FileLogOptions::default()).unwrap();
+    let rows = FjallRows::open(&dir.path().join("rows"), FjallOptions::default()).unwrap();
     let engine = Engine::start(log, rows).await.unwrap();
     let stop = CancellationToken::new();
     let mut writers = JoinSet::new();

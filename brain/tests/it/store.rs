@@ -10,8 +10,8 @@ use engine::log::frame::is_barrier;
 use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
 use engine::rows::{RowChange, Rows, RowsError};
-use engine_local::files::{FileLog, FileLogOptions as LogOptions};
-use engine_local::fjall::{FjallOptions as RowsOptions, FjallRows};
+use engine_local::files::{FileLog, FileLogOptions};
+use engine_local::fjall::{FjallOptions, FjallRows};
 use etcd_types::pb::etcdserverpb::kv_server::Kv as _;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -37,8 +37,8 @@ pub(crate) fn requests(default: usize) -> usize {
 }
 
 pub(crate) fn files(dir: &std::path::Path) -> (FileLog, FjallRows) {
-    let log = FileLog::open(&dir.join("log"), LogOptions::default()).unwrap();
-    let rows = FjallRows::open(&dir.join("rows"), RowsOptions::default()).unwrap();
+    let log = FileLog::open(&dir.join("log"), FileLogOptions::default()).unwrap();
+    let rows = FjallRows::open(&dir.join("rows"), FjallOptions::default()).unwrap();
     (log, rows)
 }
 

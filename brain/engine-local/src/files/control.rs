@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::LogOpenError;
+use super::FileLogOpenError;
 use super::disk::Disk;
 use super::page::{self, PAGE_BYTES, PageError};
 use engine::log::LogId;
@@ -46,7 +46,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Begins a fresh log in `dir`.
-    pub(super) fn create(dir: &Path, disk: &Disk) -> Result<Control, LogOpenError> {
+    pub(super) fn create(dir: &Path, disk: &Disk) -> Result<Control, FileLogOpenError> {
         let path = dir.join(CONTROL_FILE);
         let new = dir.join(format!("{CONTROL_FILE}.new"));
         let state = ControlState {
@@ -76,29 +76,29 @@ impl Control {
             disk.sync_dir(dir)?;
             Ok(control)
         };
-        make().map_err(LogOpenError::io("create", &path))
+        make().map_err(FileLogOpenError::io("create", &path))
     }
 
     /// Reads the file. Writes nothing: [`Control::store`] must follow before anything of it is relied on.
-    pub(super) fn open(dir: &Path, disk: &Disk) -> Result<Control, LogOpenError> {
+    pub(super) fn open(dir: &Path, disk: &Disk) -> Result<Control, FileLogOpenError> {
         Self::open_for(dir, disk, true)
     }
 
     /// The same, for a reader that writes nothing.
-    pub(super) fn open_to_read(dir: &Path) -> Result<Control, LogOpenError> {
+    pub(super) fn open_to_read(dir: &Path) -> Result<Control, FileLogOpenError> {
         Self::open_for(dir, &Disk::default(), false)
     }
 
-    fn open_for(dir: &Path, disk: &Disk, is_written: bool) -> Result<Control, LogOpenError> {
+    fn open_for(dir: &Path, disk: &Disk, is_written: bool) -> Result<Control, FileLogOpenError> {
         let path = dir.join(CONTROL_FILE);
         let file = OpenOptions::new()
             .read(true)
             .write(is_written)
             .open(&path)
-            .map_err(LogOpenError::io("open", &path))?;
-        let len = file.metadata().map_err(LogOpenError::io("look at", &path))?.len();
+            .map_err(FileLogOpenError::io("open", &path))?;
+        let len = file.metadata().map_err(FileLogOpenError::io("look at", &path))?.len();
         if len != CONTROL_BYTES {
-            return Err(LogOpenError::damaged(
+            return Err(FileLogOpenError::damaged(
                 &path,
                 len.min(CONTROL_BYTES),
                 format!("it has {len} bytes instead of {CONTROL_BYTES}"),
@@ -106,20 +106,20 @@ impl Control {
         }
         let mut bytes = vec![0; 2 * PAGE_BYTES];
         file.read_exact_at(&mut bytes, 0)
-            .map_err(LogOpenError::io("read", &path))?;
+            .map_err(FileLogOpenError::io("read", &path))?;
         let (one, two) = (decode(&bytes[..PAGE_BYTES]), decode(&bytes[PAGE_BYTES..]));
         let (id, generation, state) = match (one, two) {
             (Err(PageError::Newer(version)), _) | (_, Err(PageError::Newer(version))) => {
-                return Err(LogOpenError::Newer { file: path, version });
+                return Err(FileLogOpenError::Newer { file: path, version });
             }
             (Err(PageError::Damaged), Err(PageError::Damaged)) => {
-                return Err(LogOpenError::damaged(
+                return Err(FileLogOpenError::damaged(
                     &path,
                     0u64,
                     "both of its pages fail their checksum",
                 ));
             }
-            (Ok(one), Ok(two)) if one.0 != two.0 => return Err(LogOpenError::Foreign { file: path }),
+            (Ok(one), Ok(two)) if one.0 != two.0 => return Err(FileLogOpenError::Foreign { file: path }),
             (Ok(one), Ok(two)) => {
                 if one.1 >= two.1 {
                     one

@@ -8,7 +8,7 @@ use super::page::{FORMAT_VERSION, PageError};
 
 /// The reason why [`FileLog::open`](super::FileLog::open) refused. It changed nothing then.
 #[derive(Debug, thiserror::Error)]
-pub enum LogOpenError {
+pub enum FileLogOpenError {
     /// The directory holds other files, but no log.
     #[error("{} holds {found:?} but no log: choose another data directory, or restore the file \"control\" of this one", dir.display())]
     NotALog {
@@ -87,9 +87,9 @@ pub enum LogOpenError {
     },
 }
 
-impl LogOpenError {
+impl FileLogOpenError {
     pub(super) fn damaged(file: &Path, offset: impl Into<u64>, what: impl Into<String>) -> Self {
-        LogOpenError::Damaged {
+        FileLogOpenError::Damaged {
             file: file.to_owned(),
             offset: offset.into(),
             what: what.into(),
@@ -97,23 +97,23 @@ impl LogOpenError {
     }
 
     /// For `map_err`: the failure of `action` on `path`.
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogOpenError {
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileLogOpenError {
         let path = path.to_owned();
         move |source| {
             if is_full(&source) {
                 let dir = path.parent().map_or_else(|| path.clone(), Path::to_path_buf);
-                return LogOpenError::Full { dir, source };
+                return FileLogOpenError::Full { dir, source };
             }
-            LogOpenError::Io { action, path, source }
+            FileLogOpenError::Io { action, path, source }
         }
     }
 
     /// For `map_err`: the first page of `file` is not usable.
-    pub(super) fn page(file: &Path) -> impl FnOnce(PageError) -> LogOpenError {
+    pub(super) fn page(file: &Path) -> impl FnOnce(PageError) -> FileLogOpenError {
         let file = file.to_owned();
         move |error| match error {
-            PageError::Damaged => LogOpenError::damaged(&file, 0u64, "its header fails its checksum"),
-            PageError::Newer(version) => LogOpenError::Newer { file, version },
+            PageError::Damaged => FileLogOpenError::damaged(&file, 0u64, "its header fails its checksum"),
+            PageError::Newer(version) => FileLogOpenError::Newer { file, version },
         }
     }
 }

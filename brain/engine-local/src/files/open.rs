@@ -18,7 +18,7 @@ use super::segment::{self, FIRST_FRAME_OFFSET, Segment};
 use super::segment_index;
 use super::shared::LogShared;
 use super::writer::{ActiveSegment, NextSegment};
-use super::{FileLogOptions, LogOpenError};
+use super::{FileLogOpenError, FileLogOptions};
 use engine::log::{LogId, LogOrigin, Slot};
 
 /// Names in the directory.
@@ -33,10 +33,10 @@ struct LogDirListing {
 }
 
 impl LogDirListing {
-    fn read(dir: &Path) -> Result<LogDirListing, LogOpenError> {
+    fn read(dir: &Path) -> Result<LogDirListing, FileLogOpenError> {
         let mut listing = LogDirListing::default();
-        for file in fs::read_dir(dir).map_err(LogOpenError::io("list", dir))? {
-            let file = file.map_err(LogOpenError::io("list", dir))?;
+        for file in fs::read_dir(dir).map_err(FileLogOpenError::io("list", dir))? {
+            let file = file.map_err(FileLogOpenError::io("list", dir))?;
             let name = file.file_name().to_string_lossy().into_owned();
             if name == control::CONTROL_FILE {
                 listing.has_control = true;
@@ -65,37 +65,37 @@ pub(super) fn open(
     options: FileLogOptions,
     disk: Disk,
     origin: Option<LogOrigin>,
-) -> Result<(Arc<LogShared>, ActiveSegment, NextSegment), LogOpenError> {
+) -> Result<(Arc<LogShared>, ActiveSegment, NextSegment), FileLogOpenError> {
     if !dir.exists() {
         if origin.is_some() {
-            return Err(LogOpenError::Lost { dir: dir.to_owned() });
+            return Err(FileLogOpenError::Lost { dir: dir.to_owned() });
         }
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700);
-        private.create(dir).map_err(LogOpenError::io("create", dir))?;
+        private.create(dir).map_err(FileLogOpenError::io("create", dir))?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            disk.sync_dir(parent).map_err(LogOpenError::io("sync", parent))?;
+            disk.sync_dir(parent).map_err(FileLogOpenError::io("sync", parent))?;
         }
     }
     let listing = LogDirListing::read(dir)?;
     let mut control = if listing.has_control {
         Control::open(dir, &disk)?
     } else if !listing.segments.is_empty() {
-        return Err(LogOpenError::Missing {
+        return Err(FileLogOpenError::Missing {
             file: dir.join(control::CONTROL_FILE),
         });
     } else if let Some(found) = listing.foreign {
-        return Err(LogOpenError::NotALog {
+        return Err(FileLogOpenError::NotALog {
             dir: dir.to_owned(),
             found,
         });
     } else if origin.is_some() {
-        return Err(LogOpenError::Lost { dir: dir.to_owned() });
+        return Err(FileLogOpenError::Lost { dir: dir.to_owned() });
     } else {
         Control::create(dir, &disk)?
     };
     if origin.is_some_and(|origin| origin.id != control.id) {
-        return Err(LogOpenError::OtherLog { dir: dir.to_owned() });
+        return Err(FileLogOpenError::OtherLog { dir: dir.to_owned() });
     }
     let state = control.state;
     let obsolete = obsolete(dir, &listing, &control)?;
@@ -110,7 +110,7 @@ pub(super) fn open(
         && last >= Slot::FIRST
         && index.beyond() <= last.0
     {
-        return Err(LogOpenError::Behind {
+        return Err(FileLogOpenError::Behind {
             dir: dir.to_owned(),
             last: last.0,
         });
@@ -120,16 +120,16 @@ pub(super) fn open(
         match fs::remove_file(path) {
             // A fresh control file has taken the name of one that was not finished.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed.map_err(LogOpenError::io("remove", path))?,
+            removed => removed.map_err(FileLogOpenError::io("remove", path))?,
         }
     }
     if !obsolete.is_empty() {
-        disk.sync_dir(dir).map_err(LogOpenError::io("sync", dir))?;
+        disk.sync_dir(dir).map_err(FileLogOpenError::io("sync", dir))?;
     }
     // The pages may be in the page cache only, so write them again: then their content is on disk.
     control
         .store(state)
-        .map_err(LogOpenError::io("write", &dir.join(control::CONTROL_FILE)))?;
+        .map_err(FileLogOpenError::io("write", &dir.join(control::CONTROL_FILE)))?;
     let bytes = control::CONTROL_BYTES + index.bytes() + end.bytes();
     let shared = Arc::new(LogShared::new(dir.to_owned(), disk, options, control, index, bytes));
     let (active, next) = recover_tail(&shared, end)?;
@@ -137,7 +137,7 @@ pub(super) fn open(
 }
 
 /// Files that are to go: never finished, destroyed, or made but never named in `control`.
-fn obsolete(dir: &Path, listing: &LogDirListing, control: &Control) -> Result<Vec<PathBuf>, LogOpenError> {
+fn obsolete(dir: &Path, listing: &LogDirListing, control: &Control) -> Result<Vec<PathBuf>, FileLogOpenError> {
     let ControlState { first, last, .. } = control.state;
     let mut obsolete = listing.unfinished.clone();
     let gone = listing.indexes.iter().filter(|(seq, _)| !(first..=last).contains(seq));
@@ -147,12 +147,12 @@ fn obsolete(dir: &Path, listing: &LogDirListing, control: &Control) -> Result<Ve
             obsolete.push(path.clone());
         } else if *seq > last {
             let segment = Segment::open(dir, control.id, *seq)?;
-            let scanned = scan::walk(&segment, segment.capacity).map_err(LogOpenError::io("read", path))?;
+            let scanned = scan::walk(&segment, segment.capacity).map_err(FileLogOpenError::io("read", path))?;
             let is_unused = scanned.begin.is_none()
-                && scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", path))? == TailBytes::Zeros;
+                && scan::rest(&segment, &scanned).map_err(FileLogOpenError::io("read", path))? == TailBytes::Zeros;
             if *seq != last + 1 || !is_unused {
                 let what = format!("its last segment is {last}, but {} exists", path.display());
-                return Err(LogOpenError::damaged(&dir.join(control::CONTROL_FILE), 0u64, what));
+                return Err(FileLogOpenError::damaged(&dir.join(control::CONTROL_FILE), 0u64, what));
             }
             obsolete.push(path.clone());
         }
@@ -168,10 +168,10 @@ pub(super) fn check(
     mut segments: Vec<Segment>,
     state: ControlState,
     in_rows: Option<Slot>,
-) -> Result<(SegmentSlots, LogEnd), LogOpenError> {
+) -> Result<(SegmentSlots, LogEnd), FileLogOpenError> {
     let mut begins = Vec::with_capacity(segments.len());
     for segment in &segments {
-        let begin = scan::begin(segment).map_err(LogOpenError::io("read", &segment.path))?;
+        let begin = scan::begin(segment).map_err(FileLogOpenError::io("read", &segment.path))?;
         begins.push(begin);
     }
     let written = begins.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
@@ -179,7 +179,7 @@ pub(super) fn check(
     let next = unused.next().map(unwritten).transpose()?;
     if let Some(more) = unused.next() {
         let file = more.path.with_file_name(segment::name(more.seq - 1));
-        return Err(LogOpenError::damaged(
+        return Err(FileLogOpenError::damaged(
             &file,
             FIRST_FRAME_OFFSET,
             "it was written to, but its first frame is not valid",
@@ -188,7 +188,7 @@ pub(super) fn check(
     let Some(last) = segments.pop() else {
         if state.last > 1 || state.synced.1 > FIRST_FRAME_OFFSET {
             let file = dir.join(segment::name(state.first));
-            return Err(LogOpenError::damaged(
+            return Err(FileLogOpenError::damaged(
                 &file,
                 FIRST_FRAME_OFFSET,
                 "it was written to, but its first frame is not valid",
@@ -200,7 +200,7 @@ pub(super) fn check(
     for (n, segment) in segments.into_iter().enumerate() {
         let Some(limit) = begins[n + 1].filter(|limit| (FIRST_FRAME_OFFSET..=segment.capacity).contains(limit)) else {
             let file = segment.path.with_file_name(segment::name(segment.seq + 1));
-            return Err(LogOpenError::damaged(
+            return Err(FileLogOpenError::damaged(
                 &file,
                 FIRST_FRAME_OFFSET,
                 "its first frame is not valid",
@@ -217,10 +217,10 @@ pub(super) fn check(
             index.push_indexed(Arc::new(segment), entries, limit);
             continue;
         }
-        let scanned = scan::walk(&segment, limit).map_err(LogOpenError::io("read", &segment.path))?;
+        let scanned = scan::walk(&segment, limit).map_err(FileLogOpenError::io("read", &segment.path))?;
         if scanned.end != limit || scanned.begin.is_none() {
             let what = format!("a record is not valid, but the segment continues up to offset {limit}");
-            return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
+            return Err(FileLogOpenError::damaged(&segment.path, scanned.end, what));
         }
         index.push(Arc::new(segment), scanned.entries, limit);
     }
@@ -228,7 +228,7 @@ pub(super) fn check(
     index.push(Arc::clone(&last.0), last.1.entries.clone(), last.1.end);
     if let Some((segment, entry)) = index.duplicate() {
         let what = format!("slot {} is in the log twice", entry.slot);
-        return Err(LogOpenError::damaged(&segment.path, entry.at, what));
+        return Err(FileLogOpenError::damaged(&segment.path, entry.at, what));
     }
     Ok((index, LogEnd { last: Some(last), next }))
 }
@@ -237,18 +237,18 @@ pub(super) fn check(
 fn written_last(
     segment: Segment,
     state: ControlState,
-) -> Result<(Arc<Segment>, ScannedFrames, TailBytes), LogOpenError> {
+) -> Result<(Arc<Segment>, ScannedFrames, TailBytes), FileLogOpenError> {
     segment.check_whole()?;
-    let mut scanned = scan::walk(&segment, segment.capacity).map_err(LogOpenError::io("read", &segment.path))?;
-    let rest = scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", &segment.path))?;
+    let mut scanned = scan::walk(&segment, segment.capacity).map_err(FileLogOpenError::io("read", &segment.path))?;
+    let rest = scan::rest(&segment, &scanned).map_err(FileLogOpenError::io("read", &segment.path))?;
     if let TailBytes::Damaged { proof } = rest {
         let what = format!("a record is not valid, but one at offset {proof} was written later");
-        return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
+        return Err(FileLogOpenError::damaged(&segment.path, scanned.end, what));
     }
     let (synced_in, synced_to) = state.synced;
     if segment.seq < synced_in || (segment.seq == synced_in && scanned.end < synced_to) {
         let what = format!("it ends here, but segment {synced_in} was synced up to offset {synced_to}");
-        return Err(LogOpenError::damaged(&segment.path, scanned.end, what));
+        return Err(FileLogOpenError::damaged(&segment.path, scanned.end, what));
     }
     // As good a proof as a mark after the batch.
     scanned.is_synced |= (segment.seq, scanned.end) == state.synced;
@@ -256,18 +256,18 @@ fn written_last(
 }
 
 /// The segment after the last one: prepared, or its first batch was never finished.
-fn unwritten(segment: Segment) -> Result<(Segment, TailBytes), LogOpenError> {
+fn unwritten(segment: Segment) -> Result<(Segment, TailBytes), FileLogOpenError> {
     segment.check_whole()?;
     let scanned = ScannedFrames {
         batch: FIRST_FRAME_OFFSET,
         end: FIRST_FRAME_OFFSET,
         ..ScannedFrames::default()
     };
-    let rest = scan::rest(&segment, &scanned).map_err(LogOpenError::io("read", &segment.path))?;
+    let rest = scan::rest(&segment, &scanned).map_err(FileLogOpenError::io("read", &segment.path))?;
     match rest {
         TailBytes::Damaged { proof } => {
             let what = format!("its first frame is not valid, but one at offset {proof} was written later");
-            Err(LogOpenError::damaged(&segment.path, FIRST_FRAME_OFFSET, what))
+            Err(FileLogOpenError::damaged(&segment.path, FIRST_FRAME_OFFSET, what))
         }
         rest => Ok((segment, rest)),
     }

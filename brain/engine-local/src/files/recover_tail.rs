@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::LogOpenError;
+use super::FileLogOpenError;
 use super::disk::is_full;
 use super::frame::{self, FrameKind};
 use super::read;
@@ -33,7 +33,7 @@ impl LogEnd {
 }
 
 /// Makes the end of the log certain, and returns where writing continues.
-pub(super) fn recover_tail(shared: &LogShared, end: LogEnd) -> Result<(ActiveSegment, NextSegment), LogOpenError> {
+pub(super) fn recover_tail(shared: &LogShared, end: LogEnd) -> Result<(ActiveSegment, NextSegment), FileLogOpenError> {
     let Some((last, scanned, rest)) = end.last else {
         return begin(shared, end.next);
     };
@@ -88,7 +88,7 @@ pub(super) fn recover_tail(shared: &LogShared, end: LogEnd) -> Result<(ActiveSeg
     if keeps_last {
         let shorter = last
             .shorten(&shared.disk, before)
-            .map_err(LogOpenError::io("shorten", &last.path))?;
+            .map_err(FileLogOpenError::io("shorten", &last.path))?;
         shared.forget_bytes(&last);
         shared.count_bytes(&shorter);
         index.cut_last(shorter, before);
@@ -106,7 +106,10 @@ pub(super) fn recover_tail(shared: &LogShared, end: LogEnd) -> Result<(ActiveSeg
 }
 
 /// Returns the write position of a log without records.
-fn begin(shared: &LogShared, next: Option<(Segment, TailBytes)>) -> Result<(ActiveSegment, NextSegment), LogOpenError> {
+fn begin(
+    shared: &LogShared,
+    next: Option<(Segment, TailBytes)>,
+) -> Result<(ActiveSegment, NextSegment), FileLogOpenError> {
     let segment = match next {
         Some((segment, TailBytes::Zeros)) => segment,
         Some((torn, rest)) => {
@@ -136,15 +139,20 @@ fn warn_torn(segment: &Segment, rest: &TailBytes, offset: u32) {
 }
 
 /// Calls `make` with the usual length for a segment, and with the minimum length if there is no space for that.
-fn spare<T>(shared: &LogShared, before: u32, len: u32, make: impl Fn(u32) -> io::Result<T>) -> Result<T, LogOpenError> {
+fn spare<T>(
+    shared: &LogShared,
+    before: u32,
+    len: u32,
+    make: impl Fn(u32) -> io::Result<T>,
+) -> Result<T, FileLogOpenError> {
     let made = match make(capacity_after(shared.options, before, len)) {
         Err(error) if is_full(&error) => make(room_for(len)),
         made => made,
     };
-    made.map_err(LogOpenError::io("make a segment in", &shared.dir.join("segments")))
+    made.map_err(FileLogOpenError::io("make a segment in", &shared.dir.join("segments")))
 }
 
-fn create(shared: &LogShared, seq: u64, before: u32) -> Result<Segment, LogOpenError> {
+fn create(shared: &LogShared, seq: u64, before: u32) -> Result<Segment, FileLogOpenError> {
     spare(shared, before, 0, |capacity| shared.create_segment(seq, capacity))
 }
 
@@ -155,13 +163,13 @@ fn rewrite(
     doubtful: &[RecordPosition],
     seq: u64,
     before: u32,
-) -> Result<(Arc<Segment>, Vec<RecordPosition>, u32), LogOpenError> {
+) -> Result<(Arc<Segment>, Vec<RecordPosition>, u32), FileLogOpenError> {
     let mut records = Vec::with_capacity(doubtful.len());
     let mut entries = Vec::with_capacity(doubtful.len());
     let mut end = FIRST_FRAME_OFFSET + frame::FRAME_HEAD_BYTES;
     for entry in doubtful {
         let record = read::record(last, *entry)
-            .map_err(|error| LogOpenError::damaged(&last.path, entry.at, error.to_string()))?;
+            .map_err(|error| FileLogOpenError::damaged(&last.path, entry.at, error.to_string()))?;
         entries.push(RecordPosition { at: end, ..*entry });
         records.push((entry.slot, record));
         end = end.saturating_add(entry.span());

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::LogOpenError;
+use super::FileLogOpenError;
 use super::disk::Disk;
 use super::frame::{self, FrameHead, FrameKind};
 use super::page::{self, PAGE_BYTES};
@@ -119,34 +119,41 @@ impl Segment {
     }
 
     /// Opens the segment `seq` and checks its header and its length.
-    pub(super) fn open(dir: &Path, id: LogId, seq: u64) -> Result<Segment, LogOpenError> {
+    pub(super) fn open(dir: &Path, id: LogId, seq: u64) -> Result<Segment, FileLogOpenError> {
         Self::open_for(dir, id, seq, true)
     }
 
     /// The same, for a reader that writes nothing.
-    pub(super) fn open_to_read(dir: &Path, id: LogId, seq: u64) -> Result<Segment, LogOpenError> {
+    pub(super) fn open_to_read(dir: &Path, id: LogId, seq: u64) -> Result<Segment, FileLogOpenError> {
         Self::open_for(dir, id, seq, false)
     }
 
-    fn open_for(dir: &Path, id: LogId, seq: u64, is_written: bool) -> Result<Segment, LogOpenError> {
+    fn open_for(dir: &Path, id: LogId, seq: u64, is_written: bool) -> Result<Segment, FileLogOpenError> {
         let path = dir.join(name(seq));
         let file = match OpenOptions::new().read(true).write(is_written).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LogOpenError::Missing { file: path }),
-            opened => opened.map_err(LogOpenError::io("open", &path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(FileLogOpenError::Missing { file: path });
+            }
+            opened => opened.map_err(FileLogOpenError::io("open", &path))?,
         };
-        let len = file.metadata().map_err(LogOpenError::io("look at", &path))?.len();
+        let len = file.metadata().map_err(FileLogOpenError::io("look at", &path))?.len();
         if len < PAGE_BYTES as u64 {
-            return Err(LogOpenError::damaged(&path, len, "it was truncated inside its header"));
+            return Err(FileLogOpenError::damaged(
+                &path,
+                len,
+                "it was truncated inside its header",
+            ));
         }
         let mut header = vec![0; PAGE_BYTES];
         file.read_exact_at(&mut header, 0)
-            .map_err(LogOpenError::io("read", &path))?;
-        let (owner, [named, stamp, made]) = page::decode(&header, SEGMENT_MAGIC).map_err(LogOpenError::page(&path))?;
+            .map_err(FileLogOpenError::io("read", &path))?;
+        let (owner, [named, stamp, made]) =
+            page::decode(&header, SEGMENT_MAGIC).map_err(FileLogOpenError::page(&path))?;
         if owner != id {
-            return Err(LogOpenError::Foreign { file: path });
+            return Err(FileLogOpenError::Foreign { file: path });
         }
         if named != seq {
-            return Err(LogOpenError::damaged(
+            return Err(FileLogOpenError::damaged(
                 &path,
                 0u64,
                 format!("its header says that it is segment {named}"),
@@ -161,7 +168,7 @@ impl Segment {
                 file,
                 path,
             }),
-            _ => Err(LogOpenError::damaged(
+            _ => Err(FileLogOpenError::damaged(
                 &path,
                 len.min(made),
                 format!("it has {len} bytes instead of {made}"),
@@ -170,12 +177,12 @@ impl Segment {
     }
 
     /// Checks that nothing was cut off.
-    pub(super) fn check_whole(&self) -> Result<(), LogOpenError> {
+    pub(super) fn check_whole(&self) -> Result<(), FileLogOpenError> {
         if self.capacity == self.made {
             return Ok(());
         }
         let what = format!("it has {} bytes instead of {}", self.capacity, self.made);
-        Err(LogOpenError::damaged(&self.path, self.capacity, what))
+        Err(FileLogOpenError::damaged(&self.path, self.capacity, what))
     }
 
     /// Returns the same segment without the bytes after `end`, whose space is freed.

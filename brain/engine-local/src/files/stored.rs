@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::control::{self, Control};
 use super::index::SegmentSlots;
 use super::segment::Segment;
-use super::{FileLog, LogOpenError, open, read};
+use super::{FileLog, FileLogOpenError, open, read};
 use engine::log::{AppendError, Log, LogError, LogId, Slot};
 
 /// A log that is only read. Clones share it.
@@ -23,9 +23,9 @@ pub struct StoredLog {
 impl StoredLog {
     /// Reads which slots are taken, and checks headers, frames and checksums as [`FileLog::open`] does. Segments after the last
     /// one are not read. Blocks.
-    pub fn open(dir: &Path) -> Result<StoredLog, LogOpenError> {
+    pub fn open(dir: &Path) -> Result<StoredLog, FileLogOpenError> {
         if !dir.join(control::CONTROL_FILE).exists() {
-            return Err(LogOpenError::Lost { dir: dir.to_owned() });
+            return Err(FileLogOpenError::Lost { dir: dir.to_owned() });
         }
         let control = Control::open_to_read(dir)?;
         let state = control.state;

@@ -55,7 +55,7 @@ pub enum WriteError {
 
 /// Errors of opening an epoch.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum WriterOpenError {
     /// Slots were destroyed while they were read: begin again from rows.
     #[error("the log was truncated below slot {0} while it was read")]
     Destroyed(Slot),
@@ -71,8 +71,8 @@ impl Writer {
     /// Reads everything after `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
     /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
     /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
-    /// [`OpenError`], or with the error of `replay`.
-    pub async fn open<L: Log, E: From<OpenError>>(
+    /// [`WriterOpenError`], or with the error of `replay`.
+    pub async fn open<L: Log, E: From<WriterOpenError>>(
         log: &L,
         reader: &mut Reader<L>,
         (began, floor): (Slot, u64),
@@ -96,7 +96,7 @@ impl Writer {
             match append_until_known(log, slot, barrier.encode()).await {
                 Ok(()) => {
                     check_cut(log, began).await?;
-                    if let Some(item) = reader.accept(slot, barrier.encode()).map_err(OpenError::Log)? {
+                    if let Some(item) = reader.accept(slot, barrier.encode()).map_err(WriterOpenError::Log)? {
                         replay(item)?;
                     }
                     let next = reader.frontier();
@@ -113,7 +113,7 @@ impl Writer {
                     ));
                 }
                 Err(WriteError::Deposed(_)) => {} // another writer won the race: read its record and try again
-                Err(error) => return Err(OpenError::Write(error).into()),
+                Err(error) => return Err(WriterOpenError::Write(error).into()),
             }
         }
     }
@@ -215,20 +215,20 @@ impl OpenSlots {
 }
 
 /// Hands everything that can be read to `replay`.
-async fn replay_all<L: Log, E: From<OpenError>>(
+async fn replay_all<L: Log, E: From<WriterOpenError>>(
     reader: &mut Reader<L>,
     replay: &mut impl FnMut(LogEntry) -> Result<(), E>,
 ) -> Result<(), E> {
-    while let Some(item) = reader.next().await.map_err(OpenError::Log)? {
+    while let Some(item) = reader.next().await.map_err(WriterOpenError::Log)? {
         replay(item)?;
     }
     Ok(())
 }
 
 /// Fails if slots from `began` on may have been destroyed while they were read.
-async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), OpenError> {
+async fn check_cut<L: Log>(log: &L, began: Slot) -> Result<(), WriterOpenError> {
     if may_be_cut(began, log.watermark().await?) {
-        return Err(OpenError::Destroyed(began));
+        return Err(WriterOpenError::Destroyed(began));
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ mod tests {
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
         let replay = |item| {
             items.push(item);
-            Ok::<(), OpenError>(())
+            Ok::<(), WriterOpenError>(())
         };
         let opened = Writer::open(log, &mut reader, (Slot::FIRST, 0), Candidate::default(), replay).await;
         (opened.unwrap().0, items)
@@ -338,13 +338,16 @@ mod tests {
         let opened = async || {
             let (mut reader, began) = (Reader::new(log.clone(), Slot(30)), (Slot(30), 2));
             Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
-                Ok::<(), OpenError>(())
+                Ok::<(), WriterOpenError>(())
             })
             .await
         };
-        assert!(matches!(opened().await, Err(OpenError::Log(LogError::Corrupt(_)))));
+        assert!(matches!(
+            opened().await,
+            Err(WriterOpenError::Log(LogError::Corrupt(_)))
+        ));
         log.raise_watermark(Slot(40)).await.unwrap();
-        assert!(matches!(opened().await, Err(OpenError::Destroyed(Slot(30)))));
+        assert!(matches!(opened().await, Err(WriterOpenError::Destroyed(Slot(30)))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -353,7 +356,7 @@ mod tests {
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
         let began = (Slot::FIRST, 0);
         let opened = Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
-            Ok::<(), OpenError>(())
+            Ok::<(), WriterOpenError>(())
         })
         .await;
         let mut writer = opened.unwrap().0;

@@ -97,16 +97,16 @@ pub enum OpenError {
     },
     /// The log fails.
     #[error("open the log")]
-    Log(#[source] writer::OpenError),
+    Log(#[source] writer::WriterOpenError),
     /// The rows fail.
     #[error("open the rows")]
     Rows(#[from] RowsError),
 }
 
-impl From<writer::OpenError> for OpenError {
-    fn from(error: writer::OpenError) -> Self {
+impl From<writer::WriterOpenError> for OpenError {
+    fn from(error: writer::WriterOpenError) -> Self {
         match error {
-            writer::OpenError::Destroyed(_) => OpenError::Destroyed,
+            writer::WriterOpenError::Destroyed(_) => OpenError::Destroyed,
             error => OpenError::Log(error),
         }
     }
@@ -190,7 +190,9 @@ async fn take_over_manifest<R: Rows>(
         let stored: Option<Bytes> = rows.fence().await?;
         let mut manifest = read_manifest(stored.clone())?;
         if manifest.epoch > epoch {
-            return Err(writer::OpenError::Write(writer::WriteError::Deposed(Slot(manifest.applied_slot))).into());
+            return Err(
+                writer::WriterOpenError::Write(writer::WriteError::Deposed(Slot(manifest.applied_slot))).into(),
+            );
         }
         manifest.epoch = epoch;
         manifest.number += 1;
@@ -230,8 +232,8 @@ mod tests {
     use engine::log::frame::is_barrier;
     use engine::rows::RowChange;
     use engine::rows::mem::MemRows;
-    use engine_local::files::{FileLog, FileLogOptions as LogOptions};
-    use engine_local::fjall::{FjallOptions as RowsOptions, FjallRows};
+    use engine_local::files::{FileLog, FileLogOptions};
+    use engine_local::fjall::{FjallOptions, FjallRows};
     use testkit::small_disk;
 
     /// No space, and no other process that can write the rows.
@@ -295,10 +297,10 @@ mod tests {
             return;
         };
         let open = || {
-            let log = FileLog::open(&disk.join("log"), LogOptions::default()).unwrap();
+            let log = FileLog::open(&disk.join("log"), FileLogOptions::default()).unwrap();
             (
                 log,
-                FjallRows::open(&disk.join("rows"), RowsOptions::default()).unwrap(),
+                FjallRows::open(&disk.join("rows"), FjallOptions::default()).unwrap(),
             )
         };
         {

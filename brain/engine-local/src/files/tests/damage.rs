@@ -21,7 +21,11 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     fs::write(&file, bytes).unwrap();
     let log = match FileLog::open(copied.path(), SMALL) {
         Ok(log) => log,
-        Err(refusal @ (LogOpenError::Damaged { .. } | LogOpenError::Foreign { .. } | LogOpenError::Newer { .. })) => {
+        Err(
+            refusal @ (FileLogOpenError::Damaged { .. }
+            | FileLogOpenError::Foreign { .. }
+            | FileLogOpenError::Newer { .. }),
+        ) => {
             let message = refusal.to_string();
             assert!(message.contains(&*file.to_string_lossy()), "{message}");
             return Outcome::Named;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refusal(dir: &Path) -> LogOpenError {
+fn refusal(dir: &Path) -> FileLogOpenError {
     FileLog::open(dir, SMALL).expect_err("this log must not open")
 }
 
@@ -39,7 +39,7 @@ async fn a_missing_segment_is_named() {
         let file = copied.path().join(missing.file_name().unwrap());
         fs::remove_file(&file).unwrap();
         match refusal(copied.path()) {
-            LogOpenError::Missing { file: named } => assert_eq!(named, file),
+            FileLogOpenError::Missing { file: named } => assert_eq!(named, file),
             other => panic!("{other}"),
         }
     }
@@ -50,10 +50,10 @@ async fn a_missing_or_foreign_control_file_is_named() {
     let (dir, _) = written().await;
     let control = dir.path().join("control");
     fs::remove_file(&control).unwrap();
-    assert!(matches!(refusal(dir.path()), LogOpenError::Missing { file } if file == control));
+    assert!(matches!(refusal(dir.path()), FileLogOpenError::Missing { file } if file == control));
     let (other, _) = written().await;
     fs::copy(other.path().join("control"), &control).unwrap();
-    assert!(matches!(refusal(dir.path()), LogOpenError::Foreign { .. }));
+    assert!(matches!(refusal(dir.path()), FileLogOpenError::Foreign { .. }));
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_end_that_went_back_is_refused() {
 async fn files_of_others_and_newer_formats_are_refused() {
     let foreign = scratch();
     fs::write(foreign.path().join("photo.jpg"), "x").unwrap();
-    assert!(matches!(refusal(foreign.path()), LogOpenError::NotALog { .. }));
+    assert!(matches!(refusal(foreign.path()), FileLogOpenError::NotALog { .. }));
     assert_eq!(fs::read_dir(foreign.path()).unwrap().count(), 1, "nothing was changed");
 
     let (dir, _) = written().await;
@@ -102,7 +102,7 @@ async fn files_of_others_and_newer_formats_are_refused() {
         bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
         fs::write(&file, bytes).unwrap();
         match refusal(copied.path()) {
-            LogOpenError::Newer {
+            FileLogOpenError::Newer {
                 file: named,
                 version: 2,
             } => assert_eq!(named, file),
@@ -157,7 +157,7 @@ async fn a_torn_control_page_is_outlived_and_two_are_not() {
     bytes[40] ^= 1;
     bytes[4096 + 40] ^= 1;
     fs::write(&control, &bytes).unwrap();
-    assert!(matches!(refusal(dir.path()), LogOpenError::Damaged { .. }));
+    assert!(matches!(refusal(dir.path()), FileLogOpenError::Damaged { .. }));
 }
 
 /// The newest segment with frames in it.

@@ -6,7 +6,7 @@ use engine::log::LogOrigin;
 const WRITTEN: u64 = 60;
 
 /// Opens a log whose records up to `last` are all in rows.
-fn open_behind_rows(dir: &Path, id: LogId, last: u64) -> Result<FileLog, LogOpenError> {
+fn open_behind_rows(dir: &Path, id: LogId, last: u64) -> Result<FileLog, FileLogOpenError> {
     let last = Slot(last);
     FileLog::open_for(dir, SMALL, LogObserver::new(|_| {}), Some(LogOrigin { id, last }))
 }

@@ -161,7 +161,7 @@ async fn a_log_that_cannot_even_begin_says_so() {
     let disk = Disk::default();
     disk.faults.full.store(true, SeqCst);
     let refused = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap_err();
-    assert!(matches!(refused, LogOpenError::Full { .. }), "{refused}");
+    assert!(matches!(refused, FileLogOpenError::Full { .. }), "{refused}");
     drop(open_small(dir.path()));
 }
 
