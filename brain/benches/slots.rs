@@ -10,7 +10,7 @@ use bytes::Bytes;
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, Slot};
 use engine::rows::{RowChange, Rows as _};
-use engine_tikv::{Options, Tikv, TikvLog, TikvRows};
+use engine_tikv::{ConnectOptions, Tikv, TikvLog, TikvRows};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use mock_tikv::MockTikv;
 use rand::RngExt as _;
@@ -42,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     };
     let endpoints: Vec<String> = pd.split(',').map(str::to_owned).collect();
     let prefix = format!("bench-{:032x}-", rand::rng().random::<u128>());
-    let (tikv, keeper) = Tikv::connect(Options::new(endpoints.clone(), prefix.clone())).await?;
+    let (tikv, keeper) = Tikv::connect(ConnectOptions::new(endpoints.clone(), prefix.clone())).await?;
     let stop = CancellationToken::new();
     let keeper = keeper.run(stop.clone());
     let measure = async {

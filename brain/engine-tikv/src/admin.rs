@@ -6,16 +6,16 @@ use bytes::Bytes;
 use tikv_client::TransactionClient;
 use tokio::time::Instant;
 
-use super::error::Message;
+use super::error::MessageSize;
 use super::read::Ts;
-use super::{Error, Limits, ROUND_TRIPS, Tikv};
+use super::{CallLimits, Error, LONGEST_CALL_ROUND_TRIPS, Tikv};
 
 /// Delay before locks are requested again.
-const PAUSE: Duration = Duration::from_millis(5);
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// A range may be large, so the limits are longer than for a read. But a client that is stuck is given up soon: a member
 /// that begins to lead waits for this.
-const LIMITS: Limits = Limits {
+const END_TRANSACTIONS_LIMITS: CallLimits = CallLimits {
     attempt: Duration::from_secs(4),
     total: Duration::from_secs(40),
 };
@@ -30,7 +30,7 @@ impl Tikv {
             async move { client.unsafe_destroy_range(range).await }
         };
         let pool = &self.shared.pool;
-        let limit = pool.stretched(limit, ROUND_TRIPS);
+        let limit = pool.stretched(limit, LONGEST_CALL_ROUND_TRIPS);
         pool.call_untracked("destroy", limit, destroy).await
     }
 
@@ -48,15 +48,17 @@ impl Tikv {
             }
         };
         // TiKV refuses to list locks beside one-phase commits that are under way. Those begun before `until` are soon over.
-        let deadline = Instant::now() + LIMITS.attempt;
+        let deadline = Instant::now() + END_TRANSACTIONS_LIMITS.attempt;
         loop {
             match self
                 .shared
                 .pool
-                .call(("end_transactions", Message::Short), LIMITS, end)
+                .call(("end_transactions", MessageSize::Short), END_TRANSACTIONS_LIMITS, end)
                 .await
             {
-                Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+                Err(Error::Locked(_)) if Instant::now() + LOCK_RETRY_DELAY < deadline => {
+                    tokio::time::sleep(LOCK_RETRY_DELAY).await
+                }
                 outcome => return outcome,
             }
         }

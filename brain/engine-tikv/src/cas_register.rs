@@ -14,16 +14,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::read::ReadAt;
 use super::write::SetRead;
-use super::{Limits, Tikv};
+use super::{CallLimits, Tikv};
 use engine::cas_register::{Cas, CasRegister};
 use runtime::tasks::Owned;
 
 /// The longest delay after a value was sent before it is read back: by then TiKV has it, and only the answer is late. An earlier
 /// read would not find it.
-const READ_BACK: Duration = Duration::from_millis(50);
+const READ_BACK_DELAY: Duration = Duration::from_millis(50);
 
 /// Pause before a swap that had no effect is tried again, as a part of the time for an attempt.
-const PAUSES: u32 = 50;
+const RETRIES_PER_ATTEMPT: u32 = 50;
 
 /// A [`CasRegister`] in TiKV.
 #[derive(Debug, Clone)]
@@ -31,17 +31,17 @@ pub struct TikvRegister {
     tikv: Tikv,
     key: Bytes,
     /// The register's own limits; `None`: those of reads and appends.
-    limits: Option<Limits>,
-    ahead: Option<Ahead>,
+    limits: Option<CallLimits>,
+    ahead: Option<ReadAhead>,
 }
 
 /// The transaction that was read ahead for the next swap. Clones share it.
 #[derive(Debug, Clone, Default)]
-struct Ahead(Arc<Mutex<Next>>);
+struct ReadAhead(Arc<Mutex<NextTransaction>>);
 
 /// The transaction that the next swap may commit.
 #[derive(Debug, Default)]
-enum Next {
+enum NextTransaction {
     #[default]
     Unknown,
     /// Being read.
@@ -49,8 +49,8 @@ enum Next {
     Read(ReadAt),
 }
 
-impl Ahead {
-    fn next(&self) -> MutexGuard<'_, Next> {
+impl ReadAhead {
+    fn next(&self) -> MutexGuard<'_, NextTransaction> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,10 +58,10 @@ impl Ahead {
     async fn take(&self) -> Option<ReadAt> {
         let next = std::mem::take(&mut *self.next());
         match next {
-            Next::Unknown => None,
-            Next::Read(read) => Some(read),
+            NextTransaction::Unknown => None,
+            NextTransaction::Read(read) => Some(read),
             // A read that panicked is one that failed.
-            Next::Reading(mut reading) => reading.end().await.ok().flatten(),
+            NextTransaction::Reading(mut reading) => reading.end().await.ok().flatten(),
         }
     }
 }
@@ -79,7 +79,7 @@ impl TikvRegister {
     /// A register that one member replaces again and again and that must be quick. A request ends within `deadline`. If a connection is
     /// silent for a third of that time, another one is tried.
     pub(super) fn reading_ahead(tikv: Tikv, key: Bytes, deadline: Duration) -> TikvRegister {
-        let limits = Limits {
+        let limits = CallLimits {
             attempt: deadline / 3,
             total: deadline,
         };
@@ -87,7 +87,7 @@ impl TikvRegister {
             tikv,
             key,
             limits: Some(limits),
-            ahead: Some(Ahead::default()),
+            ahead: Some(ReadAhead::default()),
         }
     }
 
@@ -100,7 +100,7 @@ impl TikvRegister {
     /// The same register, with another limit on how long a request may take.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> TikvRegister {
-        let limits = Limits {
+        let limits = CallLimits {
             attempt: timeout / 2,
             total: timeout,
         };
@@ -111,12 +111,12 @@ impl TikvRegister {
         }
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> CallLimits {
         self.limits.unwrap_or_else(|| self.tikv.limits())
     }
 
     /// Reads the register by `limits`, in a transaction that can replace the value.
-    async fn read(&self, limits: Limits) -> anyhow::Result<ReadAt> {
+    async fn read(&self, limits: CallLimits) -> anyhow::Result<ReadAt> {
         let read = self.tikv.read_now(&self.key, limits).await;
         read.context("read a register of TiKV")
     }
@@ -131,7 +131,7 @@ impl TikvRegister {
 
     fn keep(&self, read: ReadAt) {
         if let Some(ahead) = &self.ahead {
-            *ahead.next() = Next::Read(read);
+            *ahead.next() = NextTransaction::Read(read);
         }
     }
 
@@ -146,11 +146,11 @@ impl TikvRegister {
         };
         let reading = Owned::start(async move {
             // Either way it is time to read.
-            drop(tokio::time::timeout(READ_BACK, answered.cancelled()).await);
+            drop(tokio::time::timeout(READ_BACK_DELAY, answered.cancelled()).await);
             // If this fails, the next swap reads again.
             register.read(register.limits()).await.ok()
         });
-        *ahead.next() = Next::Reading(reading);
+        *ahead.next() = NextTransaction::Reading(reading);
         Some(guard)
     }
 }
@@ -182,7 +182,7 @@ impl CasRegister for TikvRegister {
         let deadline = Instant::now() + own.total;
         let mut ahead = self.take_ahead(expected.as_ref()).await;
         loop {
-            let limits = Limits {
+            let limits = CallLimits {
                 total: deadline.saturating_duration_since(Instant::now()),
                 ..own
             };
@@ -197,7 +197,7 @@ impl CasRegister for TikvRegister {
                 Err(error) => return Cas::Unknown(error),
             };
             let _answered = self.read_back();
-            let limits = Limits {
+            let limits = CallLimits {
                 total: deadline.saturating_duration_since(Instant::now()),
                 ..own
             };
@@ -207,7 +207,7 @@ impl CasRegister for TikvRegister {
                 SetRead::Unknown(error) => return Cas::Unknown(error),
                 SetRead::Nothing(error) => error,
             };
-            let pause = own.attempt / PAUSES;
+            let pause = own.attempt / RETRIES_PER_ATTEMPT;
             if Instant::now() + pause >= deadline {
                 return Cas::Unknown(error);
             }

@@ -34,7 +34,7 @@ pub(crate) enum Error {
 
 /// The health of the client, by a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum ClientHealth {
     /// Nothing.
     Fine,
     /// It may be stuck: no answer in time.
@@ -46,7 +46,7 @@ pub(super) enum Health {
 /// The size class of a message: a long one may be too large for TiKV, or for a proxy before it. If a short one is rejected as too
 /// large, it has met another limit: a memory quota, or a connection that must slow down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum MessageSize {
     /// It cannot be too large.
     Short,
     /// It may be too large.
@@ -60,20 +60,24 @@ const DEFAULT_NOT_FOUND: [&str; 2] = ["DefaultNotFound", "default not found"];
 const SELF_ROLLED_BACK: i32 = 3;
 
 /// Bytes from which on a message is a long one.
-const LONG: usize = 1 << 20;
+const LONG_MESSAGE_BYTES: usize = 1 << 20;
 
-impl Message {
+impl MessageSize {
     /// Returns the class of a message that carries this many bytes.
-    pub(super) fn of(bytes: usize) -> Message {
-        if bytes < LONG { Message::Short } else { Message::Long }
+    pub(super) fn of(bytes: usize) -> MessageSize {
+        if bytes < LONG_MESSAGE_BYTES {
+            MessageSize::Short
+        } else {
+            MessageSize::Long
+        }
     }
 }
 
 impl Error {
     /// Returns the failure of such a message: a short one that is rejected as too large may succeed later.
-    pub(super) fn of(self, message: Message) -> Error {
+    pub(super) fn of(self, message: MessageSize) -> Error {
         match (self, message) {
-            (Error::TooLarge(source), Message::Short) => Error::Unreachable(source),
+            (Error::TooLarge(source), MessageSize::Short) => Error::Unreachable(source),
             (error, _) => error,
         }
     }
@@ -103,28 +107,31 @@ impl Error {
 
 /// True if TiKV itself reported the outcome of the transaction.
 pub(super) fn is_final(error: &ClientError) -> bool {
-    matches!(Verdict::of(error).kind, Kind::Conflict | Kind::Committed)
+    matches!(
+        FailureVerdict::of(error).kind,
+        FailureKind::Conflict | FailureKind::Committed
+    )
 }
 
 /// Classifies failures.
-pub(super) fn classify(error: ClientError) -> (Error, Health) {
-    let Verdict { kind, health } = Verdict::of(&error);
+pub(super) fn classify(error: ClientError) -> (Error, ClientHealth) {
+    let FailureVerdict { kind, health } = FailureVerdict::of(&error);
     let source = anyhow::Error::new(error);
     let error = match kind {
-        Kind::Conflict => Error::Conflict,
-        Kind::Committed => Error::Committed,
-        Kind::Full => Error::Full(source),
-        Kind::TooLarge => Error::TooLarge(source),
-        Kind::DefaultNotFound => Error::DefaultNotFound(source),
-        Kind::Locked => Error::Locked(source),
-        Kind::Unreachable => Error::Unreachable(source),
+        FailureKind::Conflict => Error::Conflict,
+        FailureKind::Committed => Error::Committed,
+        FailureKind::Full => Error::Full(source),
+        FailureKind::TooLarge => Error::TooLarge(source),
+        FailureKind::DefaultNotFound => Error::DefaultNotFound(source),
+        FailureKind::Locked => Error::Locked(source),
+        FailureKind::Unreachable => Error::Unreachable(source),
     };
     (error, health)
 }
 
 /// In ascending order of what counts when several keys fail in different ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-enum Kind {
+enum FailureKind {
     #[default]
     Unreachable,
     DefaultNotFound,
@@ -136,16 +143,16 @@ enum Kind {
 }
 
 #[derive(Debug)]
-struct Verdict {
-    kind: Kind,
-    health: Health,
+struct FailureVerdict {
+    kind: FailureKind,
+    health: ClientHealth,
 }
 
-impl Verdict {
-    fn of(error: &ClientError) -> Verdict {
-        let mut verdict = Verdict {
-            kind: Kind::default(),
-            health: Health::Fine,
+impl FailureVerdict {
+    fn of(error: &ClientError) -> FailureVerdict {
+        let mut verdict = FailureVerdict {
+            kind: FailureKind::default(),
+            health: ClientHealth::Fine,
         };
         verdict.read(error);
         verdict
@@ -158,52 +165,52 @@ impl Verdict {
             }
             ClientError::UndeterminedError(inner) => self.read(inner),
             ClientError::KeyError(key) => self.note(of_key(key)),
-            ClientError::ResolveLockError(_) => self.note(Kind::Locked),
+            ClientError::ResolveLockError(_) => self.note(FailureKind::Locked),
             ClientError::RegionError(region) => {
                 if region.raft_entry_too_large.is_some() {
-                    self.note(Kind::TooLarge);
+                    self.note(FailureKind::TooLarge);
                 } else if region.disk_full.is_some() {
-                    self.note(Kind::Full);
+                    self.note(FailureKind::Full);
                 }
             }
             // Codes of gRPC: TiKV answers 8 if the reply is too long to be sent; the client reports 11 for a reply that is too
             // long to be decoded.
             ClientError::GrpcAPI(status) => match i32::from(status.code()) {
-                8 | 11 => self.note(Kind::TooLarge),
-                _ => self.health = Health::Doubtful,
+                8 | 11 => self.note(FailureKind::TooLarge),
+                _ => self.health = ClientHealth::Doubtful,
             },
             // A connection that was never made is not tried again by this client.
             ClientError::Grpc(_)
             | ClientError::Url(_)
             | ClientError::Channel(_)
             | ClientError::InternalError { .. }
-            | ClientError::JoinError(_) => self.health = Health::Broken,
+            | ClientError::JoinError(_) => self.health = ClientHealth::Broken,
             _ => {}
         }
     }
 
-    fn note(&mut self, kind: Kind) {
+    fn note(&mut self, kind: FailureKind) {
         self.kind = self.kind.max(kind);
     }
 }
 
-fn of_key(error: &ProtoKeyError) -> Kind {
+fn of_key(error: &ProtoKeyError) -> FailureKind {
     let rolled_back = error
         .conflict
         .as_ref()
         .is_some_and(|conflict| conflict.reason == SELF_ROLLED_BACK);
     if (error.conflict.is_some() && !rolled_back) || error.already_exist.is_some() {
-        Kind::Conflict
+        FailureKind::Conflict
     } else if error.locked.is_some() || error.txn_not_found.is_some() {
         // The second: a lock whose transaction has left no trace where it should be. Time decides it, or we do.
-        Kind::Locked
+        FailureKind::Locked
     } else if error.abort.contains("ommitted") {
-        Kind::Committed
+        FailureKind::Committed
     } else if DEFAULT_NOT_FOUND.iter().any(|text| error.abort.contains(*text)) {
-        Kind::DefaultNotFound
+        FailureKind::DefaultNotFound
     } else {
         // Rolled back by another client, or refused: begin again with another transaction.
-        Kind::Unreachable
+        FailureKind::Unreachable
     }
 }
 
@@ -231,7 +238,7 @@ mod tests {
         ] {
             let (found, health) = classify(error);
             assert!(matches!(found, Error::Conflict), "{found:?}");
-            assert_eq!(health, Health::Fine);
+            assert_eq!(health, ClientHealth::Fine);
         }
         let committed = key(|error| error.abort = "Committed { .. }".into());
         assert!(matches!(classify(committed).0, Error::Committed));
@@ -257,16 +264,19 @@ mod tests {
         let (found, health) = classify(ClientError::ExtractedErrors(vec![lost]));
         assert!(matches!(found, Error::DefaultNotFound(_)), "{found:?}");
         assert!(!found.is_transient());
-        assert_eq!(health, Health::Fine);
+        assert_eq!(health, ClientHealth::Fine);
     }
 
     #[test]
     fn only_long_messages_are_too_large() {
         let too_large = || Error::TooLarge(anyhow::anyhow!("entry too large"));
-        for bytes in [0, 10, LONG - 1] {
-            assert!(too_large().of(Message::of(bytes)).is_transient(), "{bytes} bytes");
+        for bytes in [0, 10, LONG_MESSAGE_BYTES - 1] {
+            assert!(too_large().of(MessageSize::of(bytes)).is_transient(), "{bytes} bytes");
         }
-        assert!(matches!(too_large().of(Message::of(LONG)), Error::TooLarge(_)));
+        assert!(matches!(
+            too_large().of(MessageSize::of(LONG_MESSAGE_BYTES)),
+            Error::TooLarge(_)
+        ));
     }
 
     #[test]
@@ -274,6 +284,6 @@ mod tests {
         let error = ClientError::InternalError {
             message: "PD cluster failed to respond".into(),
         };
-        assert_eq!(classify(error).1, Health::Broken);
+        assert_eq!(classify(error).1, ClientHealth::Broken);
     }
 }

@@ -15,27 +15,27 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::options::Gc;
-use super::pd::{Collected, Permitted};
+use super::options::GcOwner;
+use super::pd::{SafePointMove, SafePointPermit};
 use super::read::Ts;
-use super::{Error, ROUND_TRIPS, Tikv};
+use super::{Error, LONGEST_CALL_ROUND_TRIPS, Tikv};
 
 /// Regions that are looked through at once.
-const REGIONS: i32 = 32;
+const REGIONS_PER_SCAN: i32 = 32;
 
 /// Locks that are asked for at once.
-const LOCKS: u32 = 1024;
+const LOCKS_PER_SCAN: u32 = 1024;
 
 /// Timeout of one scan of some regions, and of all of its attempts: a region may be without a leader for a while.
-const ATTEMPT: Duration = Duration::from_secs(10);
+const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 const RESOLVE_LOCKS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Delay before it is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
+const SCAN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The outcome of one round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Round {
+pub(super) enum GcRound {
     /// The safe point is as late as the window permits.
     Done,
     /// The safe point is held back by another service, which needs later versions.
@@ -55,7 +55,7 @@ impl Tikv {
     ) -> anyhow::Result<()> {
         let mut until_another_leads = role.clone();
         let rounds = async {
-            let Gc::Every(interval) = self.shared.options.gc else {
+            let GcOwner::Every(interval) = self.shared.options.gc else {
                 return std::future::pending().await;
             };
             while role.wait_for(&leads).await.is_ok() {
@@ -93,13 +93,13 @@ impl Tikv {
     }
 
     /// Moves the safe point once.
-    pub(super) async fn collect_once(&self) -> anyhow::Result<Round> {
+    pub(super) async fn collect_once(&self) -> anyhow::Result<GcRound> {
         let now = self.timestamp().await?;
         let window = u64::try_from(self.shared.options.gc_window.as_millis())?;
         let target = Ts(now.millis().saturating_sub(window) << 18);
         let (safe_point, mut held_by, calls) = match self.shared.pd.permit(target.0).await? {
-            Permitted::Further => return Ok(Round::Foreign),
-            Permitted::Until {
+            SafePointPermit::Further => return Ok(GcRound::Foreign),
+            SafePointPermit::Until {
                 safe_point,
                 held_by,
                 calls,
@@ -111,9 +111,9 @@ impl Tikv {
         }
         let collected = self.shared.pd.collect(until.0, calls).await?;
         Ok(match (held_by, collected) {
-            (Some(by), _) => Round::Held(by),
-            (None, Collected::Moved) => Round::Done,
-            (None, Collected::Further) => Round::Foreign,
+            (Some(by), _) => GcRound::Held(by),
+            (None, SafePointMove::Moved) => GcRound::Done,
+            (None, SafePointMove::Further) => GcRound::Foreign,
         })
     }
 
@@ -122,7 +122,7 @@ impl Tikv {
     pub(super) async fn end_older(&self, mut until: Ts) -> anyhow::Result<Ts> {
         let mut next = Bytes::new();
         loop {
-            let regions = self.shared.pd.regions(&next, &[], REGIONS).await?;
+            let regions = self.shared.pd.regions(&next, &[], REGIONS_PER_SCAN).await?;
             let end = regions.last().map(|region| region.to.clone());
             let end = end.ok_or_else(|| anyhow::anyhow!("PD lists no regions"))?;
             until = self.end_older_between(next.clone(), &end, until).await?;
@@ -141,13 +141,13 @@ impl Tikv {
             };
             let scan = |client: TransactionClient| {
                 let range = range(&from, to);
-                async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS).await }
+                async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS_PER_SCAN).await }
             };
-            let mut locks = self.patiently("scan_locks", ROUND_TRIPS, scan).await?;
-            // Each region answers with at most `LOCKS` locks, so none is missing up to the key of the `LOCKS`-th lock of all answers.
+            let mut locks = self.patiently("scan_locks", LONGEST_CALL_ROUND_TRIPS, scan).await?;
+            // Each region answers with at most `LOCKS_PER_SCAN` locks, so none is missing up to the key of the `LOCKS_PER_SCAN`-th lock of all answers.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
-            let after = locks.get(LOCKS as usize - 1).map(|lock| after(&lock.key));
-            locks.truncate(LOCKS as usize);
+            let after = locks.get(LOCKS_PER_SCAN as usize - 1).map(|lock| after(&lock.key));
+            locks.truncate(LOCKS_PER_SCAN as usize);
             until = self.end(locks, until).await?;
             match after {
                 Some(after) => from = after,
@@ -210,13 +210,13 @@ impl Tikv {
         F: Future<Output = tikv_client::Result<T>>,
     {
         let pool = &self.shared.pool;
-        let attempt = pool.stretched(ATTEMPT, requests);
+        let attempt = pool.stretched(SCAN_TIMEOUT, requests);
         let deadline = Instant::now() + RESOLVE_LOCKS_TIMEOUT.max(2 * attempt);
         loop {
             match pool.call_untracked(op, attempt, &call).await {
-                Err(error) if error.is_transient() && Instant::now() + PAUSE < deadline => {
+                Err(error) if error.is_transient() && Instant::now() + SCAN_RETRY_DELAY < deadline => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "trying again");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(SCAN_RETRY_DELAY).await;
                 }
                 outcome => return outcome,
             }
@@ -224,15 +224,15 @@ impl Tikv {
     }
 }
 
-impl Round {
+impl GcRound {
     fn tell(&self) {
         match self {
-            Round::Done => tracing::info!("collected the garbage of the TiKV cluster"),
-            Round::Held(by) => tracing::info!(
+            GcRound::Done => tracing::info!("collected the garbage of the TiKV cluster"),
+            GcRound::Held(by) => tracing::info!(
                 by,
                 "collected a part of the garbage of the TiKV cluster: the rest is still needed"
             ),
-            Round::Foreign => tracing::info!("another service owns TiKV GC; skipping"),
+            GcRound::Foreign => tracing::info!("another service owns TiKV GC; skipping"),
         }
     }
 }

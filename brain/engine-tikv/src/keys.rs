@@ -19,7 +19,7 @@ pub(super) const MAX_PREFIX_LEN: usize = 255;
 const MAX_ENCODED_LEN: usize = 8 << 10;
 
 /// TiKV stores keys in groups of this many bytes, and one more for each.
-const GROUP: usize = 8;
+const ENCODED_GROUP_BYTES: usize = 8;
 
 /// The keys of one store.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ impl Keys {
 
     /// The longest row key that TiKV takes.
     pub(crate) fn max_row_len(&self) -> usize {
-        let longest = MAX_ENCODED_LEN / (GROUP + 1) * GROUP - 1;
+        let longest = MAX_ENCODED_LEN / (ENCODED_GROUP_BYTES + 1) * ENCODED_GROUP_BYTES - 1;
         longest - self.prefix.len() - 1
     }
 
@@ -111,14 +111,14 @@ impl Keys {
 
 /// A key as TiKV and PD order it: groups of eight bytes, each followed by 255 less the zeros that fill it up.
 pub(super) fn encode(key: &[u8]) -> Bytes {
-    let mut encoded = BytesMut::with_capacity((key.len() / GROUP + 1) * (GROUP + 1));
+    let mut encoded = BytesMut::with_capacity((key.len() / ENCODED_GROUP_BYTES + 1) * (ENCODED_GROUP_BYTES + 1));
     let mut rest = key;
     loop {
-        let (group, behind) = rest.split_at(rest.len().min(GROUP));
+        let (group, behind) = rest.split_at(rest.len().min(ENCODED_GROUP_BYTES));
         encoded.put_slice(group);
-        encoded.put_bytes(0, GROUP - group.len());
-        encoded.put_u8(0xff - u8::try_from(GROUP - group.len()).unwrap_or(0));
-        if group.len() < GROUP {
+        encoded.put_bytes(0, ENCODED_GROUP_BYTES - group.len());
+        encoded.put_u8(0xff - u8::try_from(ENCODED_GROUP_BYTES - group.len()).unwrap_or(0));
+        if group.len() < ENCODED_GROUP_BYTES {
             return encoded.freeze();
         }
         rest = behind;
@@ -128,13 +128,13 @@ pub(super) fn encode(key: &[u8]) -> Bytes {
 /// The key that was encoded; `None` when it was not. The empty key stands for itself: PD knows it as either end.
 pub(super) fn decode(encoded: &[u8]) -> Option<Bytes> {
     let mut key = BytesMut::with_capacity(encoded.len());
-    for group in encoded.chunks(GROUP + 1) {
+    for group in encoded.chunks(ENCODED_GROUP_BYTES + 1) {
         let (&marker, bytes) = group.split_last()?;
         let filled = usize::from(0xff - marker);
-        if bytes.len() != GROUP || filled > GROUP {
+        if bytes.len() != ENCODED_GROUP_BYTES || filled > ENCODED_GROUP_BYTES {
             return None;
         }
-        key.put_slice(&bytes[..GROUP - filled]);
+        key.put_slice(&bytes[..ENCODED_GROUP_BYTES - filled]);
         if filled > 0 {
             break;
         }

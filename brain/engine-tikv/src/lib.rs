@@ -16,18 +16,18 @@ use std::time::Duration;
 
 pub use cas_register::TikvRegister;
 pub use log::TikvLog;
-pub use metrics::Metrics;
-pub use options::{Gc, Options, Tls};
+pub use metrics::TikvMetrics;
+pub use options::{ConnectOptions, GcOwner, TikvTls};
 pub use reconnect::ConnectionSupervisor;
 use reconnect::connect_timeout;
 pub use rows::{MAX_VALUE_LEN, TikvRows, TikvSnapshot};
-pub use wipe::{Part, Reclaim};
+pub use wipe::{Reclaim, WipePart};
 
 pub(crate) use error::Error;
 pub(crate) use keys::Keys;
-pub(crate) use pool::Limits;
-pub(crate) use read::{Range, Ts};
-pub(crate) use write::{FencedWrite, Mutation, Written};
+pub(crate) use pool::CallLimits;
+pub(crate) use read::{ScanRange, Ts};
+pub(crate) use write::{FencedOutcome, FencedWrite, Mutation};
 
 mod admin;
 mod cas_register;
@@ -52,30 +52,30 @@ mod wipe;
 mod write;
 
 /// The register with the id of the TiKV cluster on which the store was begun.
-const CLUSTER: &str = "cluster";
+const CLUSTER_REGISTER: &str = "cluster";
 
 /// Short calls that take as long as the longest call that is made of a few requests, about: a transaction in two phases.
-const ROUND_TRIPS: u32 = 6;
+const LONGEST_CALL_ROUND_TRIPS: u32 = 6;
 
 /// Checks the options of a connection, and the files that they name; no request is sent.
-pub fn check(options: &Options) -> anyhow::Result<()> {
+pub fn check(options: &ConnectOptions) -> anyhow::Result<()> {
     options.check().map_err(anyhow::Error::msg)?;
-    pd::Pd::new(options).check()
+    pd::PdClient::new(options).check()
 }
 
 /// A connection to a TiKV cluster, for the keys with one prefix. Clones share it.
 #[derive(Clone)]
 pub struct Tikv {
-    shared: Arc<Shared>,
+    shared: Arc<TikvInner>,
 }
 
-struct Shared {
-    options: Options,
+struct TikvInner {
+    options: ConnectOptions,
     keys: Keys,
     cluster_id: u64,
-    pool: pool::Pool,
-    pd: pd::Pd,
-    regions: regions::Regions,
+    pool: pool::ClientPool,
+    pd: pd::PdClient,
+    regions: regions::RegionCache,
 }
 
 /// The reason why there is no connection.
@@ -110,32 +110,32 @@ pub enum ConnectError {
 
 impl Tikv {
     /// Connects, and pins a new store to the cluster. The [`ConnectionSupervisor`] must run as long as the connection is used.
-    pub async fn connect(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
+    pub async fn connect(options: ConnectOptions) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         let (tikv, supervisor) = Self::attach(options).await?;
         tikv.pin().await?;
         Ok((tikv, supervisor))
     }
 
     /// Connects, but neither writes anything nor checks on which cluster the store was begun.
-    pub async fn attach(options: Options) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
+    pub async fn attach(options: ConnectOptions) -> Result<(Tikv, ConnectionSupervisor), ConnectError> {
         options.check().map_err(ConnectError::Options)?;
         let keys =
             Keys::new(&options.key_prefix).ok_or_else(|| ConnectError::Options("the key prefix is too long".into()))?;
-        let pd = pd::Pd::new(&options);
+        let pd = pd::PdClient::new(&options);
         let reached = pd.reach().await.map_err(ConnectError::Unreachable)?;
         if let Some(wanted) = options.cluster_id.filter(|wanted| *wanted != reached.cluster_id) {
             let found = reached.cluster_id;
             return Err(ConnectError::UnwantedCluster { wanted, found });
         }
-        let pool = pool::Pool::connect(&options, &reached.endpoints).await;
+        let pool = pool::ClientPool::connect(&options, &reached.endpoints).await;
         let pool = pool.map_err(ConnectError::Unreachable)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TikvInner {
             options,
             keys,
             cluster_id: reached.cluster_id,
             pool,
             pd,
-            regions: regions::Regions::default(),
+            regions: regions::RegionCache::default(),
         });
         let supervisor = ConnectionSupervisor::new(shared.clone()).map_err(ConnectError::Unreachable)?;
         Ok((Tikv { shared }, supervisor))
@@ -164,13 +164,13 @@ impl Tikv {
     }
 
     /// Returns the limits of reads and appends at this moment: a cluster that is slow stretches them.
-    fn limits(&self) -> Limits {
-        let Shared { options, pool, .. } = &*self.shared;
+    fn limits(&self) -> CallLimits {
+        let TikvInner { options, pool, .. } = &*self.shared;
         let total = match pool.has_answered() {
-            true => pool.stretched(options.timeout, ROUND_TRIPS),
+            true => pool.stretched(options.timeout, LONGEST_CALL_ROUND_TRIPS),
             false => options.timeout * options.patience,
         };
-        Limits {
+        CallLimits {
             attempt: (options.rpc_timeout + options.rpc_timeout / 4).min(total),
             total,
         }

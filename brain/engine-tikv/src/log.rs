@@ -18,7 +18,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use self::slot_index::SlotIndex;
-use crate::{Error, Range, Tikv, TikvRegister, Ts};
+use crate::{Error, ScanRange, Tikv, TikvRegister, Ts};
 use engine::cas_register::{Cas, CasRegister};
 use engine::log::frame::WINDOW_SLOTS;
 use engine::log::{AppendError, Log, LogError, LogId, LogObserver, LogWrite, Slot, check_len};
@@ -31,34 +31,34 @@ mod tests;
 const MAX_RECORD_LEN: usize = (8 << 20) - (64 << 10);
 
 /// The bytes that one request is meant to bring, and the slots that it asks for at most. TiKV answers 10 MiB at most.
-const CHUNK: usize = 4 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLOTS: u32 = 512;
 
 /// Slots below the watermark that are kept from destruction. Servers destroy one kind of their files after the other. A copy
 /// of a region that is made in between may hold a slot that can no longer be read. A reader that looks back from the
 /// watermark for barriers must not encounter such a slot.
-const MARGIN: u64 = 8 * WINDOW_SLOTS;
+const DESTROY_MARGIN_SLOTS: u64 = 8 * WINDOW_SLOTS;
 
 /// Time limit of a destruction. A range may be large, but a stuck client is given up soon, because a member that begins to lead waits
 /// for this.
-const DESTROY: Duration = Duration::from_secs(4);
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Time after which one destruction reads no more slots that it has not seen, so that its caller gets to other work. A new leader has
 /// seen none of what its predecessor left.
-const LOOK: Duration = Duration::from_secs(1);
+const DESTROY_SCAN_TIME: Duration = Duration::from_secs(1);
 
 /// The end of the log is expected within this many slots after the last one that was seen.
-const NEAR: u64 = 4096;
+const MAX_SLOTS_TO_END: u64 = 4096;
 
 /// A log in TiKV. Clones share their knowledge of it.
 #[derive(Debug, Clone)]
 pub struct TikvLog {
-    inner: Arc<Inner>,
+    inner: Arc<LogInner>,
     observer: Option<LogObserver>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct LogInner {
     tikv: Tikv,
     watermark: TikvRegister,
     keep: fn(&[u8]) -> bool,
@@ -73,7 +73,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermarks {
     watermark: u64,
-    /// All slots below are destroyed, except those that are kept. Never above the watermark, and by now at least [`MARGIN`] slots below it.
+    /// All slots below are destroyed, except those that are kept. Never above the watermark, and by now at least [`DESTROY_MARGIN_SLOTS`] slots below it.
     destroyed: u64,
 }
 
@@ -82,12 +82,12 @@ impl TikvLog {
     /// append here, and an older one must never get past the barrier of its successor.
     #[must_use]
     pub fn keeping(tikv: Tikv, keep: fn(&[u8]) -> bool) -> TikvLog {
-        let inner = Inner {
+        let inner = LogInner {
             watermark: tikv.register("watermark"),
             tikv,
             keep,
             index: Mutex::default(),
-            average: AtomicUsize::new(CHUNK / 16),
+            average: AtomicUsize::new(CHUNK_BYTES / 16),
             highest: AtomicU64::new(0),
         };
         TikvLog {
@@ -168,7 +168,7 @@ impl Log for TikvLog {
         let inner = &self.inner;
         loop {
             let (stored, marks) = inner.marks().await?;
-            let end = marks.watermark.saturating_sub(MARGIN);
+            let end = marks.watermark.saturating_sub(DESTROY_MARGIN_SLOTS);
             if marks.destroyed >= end {
                 return Ok(false);
             }
@@ -178,7 +178,7 @@ impl Log for TikvLog {
             for (from, to) in ranges {
                 inner
                     .tikv
-                    .destroy(&keys.slot(from), &keys.slot(to), DESTROY)
+                    .destroy(&keys.slot(from), &keys.slot(to), DESTROY_TIMEOUT)
                     .await
                     .map_err(unavailable)?;
             }
@@ -207,7 +207,7 @@ impl Log for TikvLog {
     }
 }
 
-impl Inner {
+impl LogInner {
     fn index(&self) -> MutexGuard<'_, SlotIndex> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,13 +237,13 @@ impl Inner {
 
     /// Some slots from `from` on, at least one if there is any.
     async fn page(&self, now: Ts, from: u64, max_bytes: usize) -> Result<Vec<(Slot, Bytes)>, LogError> {
-        let wanted = max_bytes.min(CHUNK) / self.average.load(Ordering::Relaxed).max(1);
+        let wanted = max_bytes.min(CHUNK_BYTES) / self.average.load(Ordering::Relaxed).max(1);
         let limit = u32::try_from(wanted).unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
         let keys = self.tikv.keys();
         // A scan costs a request to every region that it touches. Taken slots are close together, so the next ones are
         // searched nearby, and further away only if none are found.
         let near = from.saturating_add(u64::from(limit));
-        if near.saturating_add(NEAR) < self.highest.load(Ordering::Relaxed) {
+        if near.saturating_add(MAX_SLOTS_TO_END) < self.highest.load(Ordering::Relaxed) {
             let page = self.scan(now, keys.slot(from), keys.slot(near), limit).await?;
             if !page.is_empty() {
                 return Ok(page);
@@ -254,7 +254,7 @@ impl Inner {
 
     async fn scan(&self, now: Ts, from: Bytes, to: Bytes, mut limit: u32) -> Result<Vec<(Slot, Bytes)>, LogError> {
         let rows = loop {
-            let range = Range {
+            let range = ScanRange {
                 from: from.clone(),
                 to: to.clone(),
                 limit,
@@ -288,11 +288,11 @@ impl Inner {
         Ok(page)
     }
 
-    /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`LOOK`] or a little longer. Returns the
+    /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`DESTROY_SCAN_TIME`] or a little longer. Returns the
     /// end of the slots that it has seen by then, which is after `from`.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<u64, LogError> {
         let gaps = self.index().gaps(from, to);
-        let until = Instant::now() + LOOK;
+        let until = Instant::now() + DESTROY_SCAN_TIME;
         let now = self.tikv.timestamp().await.map_err(unavailable)?;
         let keys = self.tikv.keys();
         let mut width = u64::MAX;
@@ -301,7 +301,7 @@ impl Inner {
                 if next > from && Instant::now() >= until {
                     return Ok(next);
                 }
-                let limit = u32::try_from(CHUNK / self.average.load(Ordering::Relaxed).max(1));
+                let limit = u32::try_from(CHUNK_BYTES / self.average.load(Ordering::Relaxed).max(1));
                 let limit = limit.unwrap_or(CHUNK_SLOTS).clamp(1, CHUNK_SLOTS);
                 let last = next.saturating_add(width).min(end);
                 match self.scan(now, keys.slot(next), keys.slot(last), limit).await {

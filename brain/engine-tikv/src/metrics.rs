@@ -4,7 +4,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, R
 
 /// Metrics of requests to TiKV.
 #[derive(Debug, Clone)]
-pub struct Metrics {
+pub struct TikvMetrics {
     /// One attempt, in seconds, by `op`.
     pub requests: HistogramVec,
     /// Attempts that failed, by `op` and `reason`.
@@ -13,7 +13,7 @@ pub struct Metrics {
     pub replaced: IntCounter,
 }
 
-impl Metrics {
+impl TikvMetrics {
     /// Registers them.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
+impl Default for TikvMetrics {
     /// Creates metrics that are not exported.
     fn default() -> Self {
         Self::register(&Registry::new()).expect("an empty registry takes them")

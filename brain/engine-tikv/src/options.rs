@@ -4,44 +4,44 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::MAX_PREFIX_LEN;
-use crate::metrics::Metrics;
+use crate::metrics::TikvMetrics;
 
 /// The addresses of the TiKV cluster, the keys of this store in it, and the timeouts.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ConnectOptions {
     /// Addresses of PD, `host:port` or with a scheme; at least one.
     pub pd_endpoints: Vec<String>,
     /// Certificates, if the cluster wants them. TiKV knows mutual TLS only.
-    pub tls: Option<Tls>,
+    pub tls: Option<TikvTls>,
     /// The prefix of all keys of this store, at most 255 bytes.
     pub key_prefix: Vec<u8>,
     /// The only TiKV cluster that is used; whichever PD leads to, if none is named.
     pub cluster_id: Option<u64>,
     /// Connections to each TiKV server.
     pub connections: usize,
-    /// Timeout of one request, at least; it is sent again after that. See [`Options::slowest_answer`].
+    /// Timeout of one request, at least; it is sent again after that. See [`ConnectOptions::slowest_answer`].
     pub rpc_timeout: Duration,
     /// Timeout of a read or an append, retries included, while the cluster answers quickly or not at all.
     pub timeout: Duration,
     /// Factor of the timeouts before the cluster has answered for the first time: a start waits as long as it takes.
     pub patience: u32,
-    /// The slowest answer to one request that is waited for, if that takes longer than [`Options::rpc_timeout`].
+    /// The slowest answer to one request that is waited for, if that takes longer than [`ConnectOptions::rpc_timeout`].
     pub slowest_answer: Duration,
     /// Timeout of connecting: short at first, doubled with each failure up to a bound.
     pub connect_timeout: Duration,
     /// Age at which the cluster's garbage collection removes old versions. A snapshot is used for half of it.
     pub gc_window: Duration,
     /// The owner of the cluster's safe point. At most one store or database of a cluster moves it.
-    pub gc: Gc,
+    pub gc: GcOwner,
     /// Interval at which the certificates are checked for changes.
     pub tls_interval: Duration,
     /// The metrics that count requests.
-    pub metrics: Metrics,
+    pub metrics: TikvMetrics,
 }
 
 /// Files of the client's TLS credentials. They are read again when they change.
 #[derive(Debug, Clone)]
-pub struct Tls {
+pub struct TikvTls {
     /// Certificates of the authority that signed PD's and TiKV's, in PEM.
     pub ca: PathBuf,
     /// Our own certificate chain, in PEM.
@@ -52,18 +52,18 @@ pub struct Tls {
 
 /// The owner of garbage collection: versions that are too old to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gc {
+pub enum GcOwner {
     /// This store, for the whole cluster, this often.
     Every(Duration),
     /// Another service.
     Foreign,
 }
 
-impl Options {
+impl ConnectOptions {
     /// The defaults for the cluster with these addresses of PD.
     #[must_use]
-    pub fn new(pd_endpoints: Vec<String>, key_prefix: impl Into<Vec<u8>>) -> Options {
-        Options {
+    pub fn new(pd_endpoints: Vec<String>, key_prefix: impl Into<Vec<u8>>) -> ConnectOptions {
+        ConnectOptions {
             pd_endpoints,
             tls: None,
             key_prefix: key_prefix.into(),
@@ -75,9 +75,9 @@ impl Options {
             slowest_answer: Duration::ZERO,
             connect_timeout: super::connect_timeout(0),
             gc_window: Duration::from_secs(600),
-            gc: Gc::Foreign,
+            gc: GcOwner::Foreign,
             tls_interval: Duration::from_secs(10),
-            metrics: Metrics::default(),
+            metrics: TikvMetrics::default(),
         }
     }
 
@@ -110,7 +110,7 @@ impl Options {
             return Err("the window of garbage collection is shorter than two minutes".into());
         }
         match self.gc {
-            Gc::Every(interval) if interval < Duration::from_secs(1) => {
+            GcOwner::Every(interval) if interval < Duration::from_secs(1) => {
                 Err("garbage is collected more often than once a second".into())
             }
             _ => Ok(()),
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn options_that_cannot_work_are_named() {
-        let good = || Options::new(vec!["pd:2379".into()], "p");
+        let good = || ConnectOptions::new(vec!["pd:2379".into()], "p");
         assert_eq!(good().check(), Ok(()));
-        let refused = |change: fn(&mut Options)| {
+        let refused = |change: fn(&mut ConnectOptions)| {
             let mut options = good();
             change(&mut options);
             options.check().unwrap_err()
@@ -137,6 +137,6 @@ mod tests {
         assert!(refused(|options| options.connections = 0).contains("1 to 64"));
         assert!(refused(|options| options.timeout = Duration::from_secs(1)).contains("longer"));
         assert!(refused(|options| options.gc_window = Duration::from_secs(60)).contains("window"));
-        assert!(refused(|options| options.gc = Gc::Every(Duration::ZERO)).contains("once a second"));
+        assert!(refused(|options| options.gc = GcOwner::Every(Duration::ZERO)).contains("once a second"));
     }
 }

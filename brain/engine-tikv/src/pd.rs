@@ -15,15 +15,15 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic_prost::ProstCodec;
 
 use self::wire::{
-    GetMembersRequest, GetMembersResponse, GetRegionRequest, GetRegionResponse, Header, RequestHeader,
+    GetMembersRequest, GetMembersResponse, GetRegionRequest, GetRegionResponse, HasHeader, RequestHeader,
     ScanRegionsRequest, ScanRegionsResponse,
 };
 use super::keys;
-use super::options::{Options, Tls};
+use super::options::{ConnectOptions, TikvTls};
 
 #[cfg(test)]
-pub(super) use safe_point::Calls;
-pub(super) use safe_point::{Collected, Permitted};
+pub(super) use safe_point::SafePointCalls;
+pub(super) use safe_point::{SafePointMove, SafePointPermit};
 
 mod safe_point;
 mod tls_probe;
@@ -31,17 +31,17 @@ mod wire;
 
 /// A key range that one region of TiKV holds; an empty end is the end of everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Region {
+pub(super) struct RegionRange {
     pub(super) from: Bytes,
     pub(super) to: Bytes,
 }
 
 /// Time for the other addresses to answer once one has answered.
-const MOMENT: Duration = Duration::from_millis(250);
+const OTHER_ENDPOINTS_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The members of PD that answer at the configured addresses.
 #[derive(Debug)]
-pub(super) struct Reached {
+pub(super) struct ReachedPd {
     pub(super) cluster_id: u64,
     /// Those of the addresses that answered, at least one.
     pub(super) endpoints: Vec<String>,
@@ -49,23 +49,23 @@ pub(super) struct Reached {
 
 /// Asks PD.
 #[derive(Debug)]
-pub(super) struct Pd {
+pub(super) struct PdClient {
     endpoints: Vec<String>,
-    tls: Option<Tls>,
+    tls: Option<TikvTls>,
     timeout: Duration,
     /// The leader that was found last; another one may lead by now.
-    leader: Mutex<Option<Leader>>,
+    leader: Mutex<Option<PdLeader>>,
 }
 
 #[derive(Debug, Clone)]
-struct Leader {
+struct PdLeader {
     cluster_id: u64,
     channel: Channel,
 }
 
-impl Pd {
-    pub(super) fn new(options: &Options) -> Pd {
-        Pd {
+impl PdClient {
+    pub(super) fn new(options: &ConnectOptions) -> PdClient {
+        PdClient {
             endpoints: options.pd_endpoints.clone(),
             tls: options.tls.clone(),
             timeout: options.answer_timeout(),
@@ -75,12 +75,12 @@ impl Pd {
 
     /// The members of PD that answer, asked anew: all at once. The first one that names a leader decides which cluster it is; the others
     /// have a moment more. One that names none is of no use: after an election it may be the only one that does not know.
-    pub(super) async fn reach(&self) -> anyhow::Result<Reached> {
+    pub(super) async fn reach(&self) -> anyhow::Result<ReachedPd> {
         let asked = self.endpoints.iter();
         let mut answers: FuturesUnordered<_> = asked
             .map(|url| async move { (url, self.members_of(url).await) })
             .collect();
-        let mut reached: Option<Reached> = None;
+        let mut reached: Option<ReachedPd> = None;
         let mut failed = None;
         let last = tokio::time::sleep(self.timeout);
         tokio::pin!(last);
@@ -95,8 +95,8 @@ impl Pd {
             match (answer.and_then(naming_a_leader), &mut reached) {
                 (Ok(_), Some(reached)) => reached.endpoints.push(url.clone()),
                 (Ok((members, _, _)), None) => {
-                    last.as_mut().reset(Instant::now() + MOMENT);
-                    reached = Some(Reached {
+                    last.as_mut().reset(Instant::now() + OTHER_ENDPOINTS_TIMEOUT);
+                    reached = Some(ReachedPd {
                         cluster_id: members.cluster_id(),
                         endpoints: vec![url.clone()],
                     });
@@ -108,7 +108,7 @@ impl Pd {
     }
 
     /// The region that holds `key`.
-    pub(super) async fn region(&self, key: &[u8]) -> anyhow::Result<Region> {
+    pub(super) async fn region(&self, key: &[u8]) -> anyhow::Result<RegionRange> {
         let region_key = keys::encode(key);
         let ask = |cluster_id| GetRegionRequest {
             header: Some(RequestHeader { cluster_id }),
@@ -122,7 +122,7 @@ impl Pd {
     }
 
     /// The regions of `[from, to)`, ascending, `limit` at most; an empty `to` is the end of everything.
-    pub(super) async fn regions(&self, from: &[u8], to: &[u8], limit: i32) -> anyhow::Result<Vec<Region>> {
+    pub(super) async fn regions(&self, from: &[u8], to: &[u8], limit: i32) -> anyhow::Result<Vec<RegionRange>> {
         let start_key = keys::encode(from);
         let end_key = if to.is_empty() { Bytes::new() } else { keys::encode(to) };
         let ask = |cluster_id| ScanRegionsRequest {
@@ -133,7 +133,7 @@ impl Pd {
         };
         let response: ScanRegionsResponse = self.ask_leader("/pdpb.PD/ScanRegions", ask).await?;
         let listed = response.regions.iter().filter_map(|region| region.region.as_ref());
-        let mut found: Vec<Region> = listed.map(decoded).collect::<Result<_, _>>()?;
+        let mut found: Vec<RegionRange> = listed.map(decoded).collect::<Result<_, _>>()?;
         if found.is_empty() {
             found = response.region_metas.iter().map(decoded).collect::<Result<_, _>>()?;
         }
@@ -144,7 +144,7 @@ impl Pd {
     async fn ask_leader<Q, A>(&self, path: &'static str, ask: impl FnOnce(u64) -> Q) -> anyhow::Result<A>
     where
         Q: prost::Message + Default + Clone + 'static,
-        A: prost::Message + Default + Header + 'static,
+        A: prost::Message + Default + HasHeader + 'static,
     {
         let known = self.leader().clone();
         let found = match known.clone() {
@@ -169,12 +169,12 @@ impl Pd {
         Ok(answer)
     }
 
-    fn leader(&self) -> MutexGuard<'_, Option<Leader>> {
+    fn leader(&self) -> MutexGuard<'_, Option<PdLeader>> {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks all members at once for the leader, until one that is named says so itself.
-    async fn find_leader(&self) -> anyhow::Result<Leader> {
+    async fn find_leader(&self) -> anyhow::Result<PdLeader> {
         let asked = self.endpoints.iter();
         let mut answers: FuturesUnordered<_> = asked.map(|url| self.members_of(url)).collect();
         let mut failed = anyhow::anyhow!("PD has no address");
@@ -190,7 +190,7 @@ impl Pd {
                 match self.members_of(url).await.and_then(naming_a_leader) {
                     Ok((members, channel, own)) if own.member_id == leader.member_id => {
                         let cluster_id = members.cluster_id();
-                        return Ok(Leader { cluster_id, channel });
+                        return Ok(PdLeader { cluster_id, channel });
                     }
                     Ok(_) => failed = anyhow::anyhow!("PD at {url} no longer leads"),
                     Err(error) => failed = error,
@@ -222,7 +222,7 @@ impl Pd {
     async fn unary<Q, A>(&self, channel: Channel, path: &'static str, ask: Q) -> anyhow::Result<A>
     where
         Q: prost::Message + Default + 'static,
-        A: prost::Message + Default + Header + 'static,
+        A: prost::Message + Default + HasHeader + 'static,
     {
         let call = async {
             let mut grpc = Grpc::new(channel);
@@ -267,7 +267,7 @@ impl Pd {
 /// Returns the leader that a member names as well. Fails if it names none.
 fn naming_a_leader(
     (members, channel): (GetMembersResponse, Channel),
-) -> anyhow::Result<(GetMembersResponse, Channel, wire::Member)> {
+) -> anyhow::Result<(GetMembersResponse, Channel, wire::PdMember)> {
     let leader = members.leader.clone().filter(|leader| !leader.client_urls.is_empty());
     let leader = leader.ok_or_else(|| anyhow::anyhow!("PD has no leader at the moment"))?;
     Ok((members, channel, leader))
@@ -282,9 +282,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| anyhow::Error::new(error).context(format!("read {}", path.display())))
 }
 
-fn decoded(region: &wire::Region) -> anyhow::Result<Region> {
+fn decoded(region: &wire::Region) -> anyhow::Result<RegionRange> {
     let key = |encoded: &[u8]| keys::decode(encoded).ok_or_else(|| anyhow::anyhow!("PD returned an invalid key"));
-    Ok(Region {
+    Ok(RegionRange {
         from: key(&region.start_key)?,
         to: key(&region.end_key)?,
     })

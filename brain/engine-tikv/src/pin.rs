@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{CLUSTER, ConnectError, Tikv, TikvRegister};
+use super::{CLUSTER_REGISTER, ConnectError, Tikv, TikvRegister};
 use engine::cas_register::{Cas, CasRegister as _};
 
 impl Tikv {
@@ -28,11 +28,11 @@ impl Tikv {
         match bytes.as_ref().try_into().map(u64::from_be_bytes) {
             Ok(pinned) if pinned == found => Ok(true),
             Ok(pinned) => Err(ConnectError::OtherCluster { pinned, found }),
-            Err(_) => Err(ConnectError::Corrupt(CLUSTER)),
+            Err(_) => Err(ConnectError::Corrupt(CLUSTER_REGISTER)),
         }
     }
 
     fn pinned(&self) -> TikvRegister {
-        self.register(CLUSTER)
+        self.register(CLUSTER_REGISTER)
     }
 }

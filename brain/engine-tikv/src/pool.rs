@@ -15,43 +15,43 @@ use tikv_client::{Config, TransactionClient};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::error::{Error, Health, Message, classify};
-use super::options::Options;
-use crate::metrics::Metrics;
+use super::error::{ClientHealth, Error, MessageSize, classify};
+use super::options::ConnectOptions;
+use crate::metrics::TikvMetrics;
 use runtime::backoff::Backoff;
 
 /// Calls in a row without an answer after which a client is replaced.
 const MAX_FAILURES: u32 = 2;
 
 /// A call that its caller gave up counts as unanswered after this long, at least.
-const GIVEN_UP: Duration = Duration::from_millis(500);
+const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Initial and maximum delay before a call is repeated.
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
+const CALL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
 
 /// The longest reply that is accepted.
-const MAX_REPLY: usize = 256 << 20;
+const MAX_REPLY_BYTES: usize = 256 << 20;
 
 /// Attempts at one call that wait for an answer at the same time.
-const AT_ONCE: usize = 3;
+const CONCURRENT_ATTEMPTS: usize = 3;
 
 /// Short calls, of one or two round trips: their durations say how slow the cluster is.
-const SHORT: [&str; 5] = ["timestamp", "get", "get_now", "swap", "begin"];
+const SHORT_CALLS: [&str; 5] = ["timestamp", "get", "get_now", "swap", "begin"];
 
 /// Time limits of one attempt and of a whole call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct CallLimits {
     /// An attempt that is not answered within this time may be stuck: another client is asked as well. A call that must not happen
-    /// twice is given up instead. A slow cluster stretches it: see [`Pace`].
+    /// twice is given up instead. A slow cluster stretches it: see [`CallPace`].
     pub(crate) attempt: Duration,
     /// The call is given up after this time.
     pub(crate) total: Duration,
 }
 
-impl Limits {
+impl CallLimits {
     /// A call that is given up after one attempt.
-    pub(super) fn once(limit: Duration) -> Limits {
-        Limits {
+    pub(super) fn once(limit: Duration) -> CallLimits {
+        CallLimits {
             attempt: limit,
             total: limit,
         }
@@ -63,9 +63,9 @@ impl Limits {
 /// Only answers count. A slow cluster stretches the time limits of attempts, so that slow answers are waited for. A cluster that
 /// does not answer at all stretches no limit, so that a stuck client is detected as soon as before.
 #[derive(Debug, Default)]
-struct Pace(AtomicU64);
+struct CallPace(AtomicU64);
 
-impl Pace {
+impl CallPace {
     fn observe(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let next = |lately: u64| Some(took.max(lately - lately / 8));
@@ -79,36 +79,36 @@ impl Pace {
 }
 
 /// The clients.
-pub(super) struct Pool {
-    members: Vec<Member>,
+pub(super) struct ClientPool {
+    members: Vec<PoolMember>,
     next: AtomicUsize,
     unhealthy: Notify,
-    pace: Pace,
-    metrics: Metrics,
+    pace: CallPace,
+    metrics: TikvMetrics,
 }
 
 #[derive(Default)]
-struct Member {
-    client: ArcSwapOption<Client>,
+struct PoolMember {
+    client: ArcSwapOption<PoolClient>,
     failures: AtomicU32,
 }
 
-struct Client(TransactionClient);
+struct PoolClient(TransactionClient);
 
 /// A client whose turn it is.
 pub(super) struct PooledClient<'a> {
-    member: &'a Member,
-    client: Arc<Client>,
+    member: &'a PoolMember,
+    client: Arc<PoolClient>,
 }
 
-impl Pool {
+impl ClientPool {
     /// Connects all clients, by those addresses of PD that answer.
-    pub(super) async fn connect(options: &Options, endpoints: &[String]) -> anyhow::Result<Pool> {
-        let pool = Pool {
-            members: (0..options.connections).map(|_| Member::default()).collect(),
+    pub(super) async fn connect(options: &ConnectOptions, endpoints: &[String]) -> anyhow::Result<ClientPool> {
+        let pool = ClientPool {
+            members: (0..options.connections).map(|_| PoolMember::default()).collect(),
             next: AtomicUsize::new(0),
             unhealthy: Notify::new(),
-            pace: Pace::default(),
+            pace: CallPace::default(),
             metrics: options.metrics.clone(),
         };
         let limit = options.connect_timeout * options.patience;
@@ -125,27 +125,27 @@ impl Pool {
     /// `op` is the name under which they are counted, and the size of their message. Here as below.
     pub(super) async fn call<T, F>(
         &self,
-        (op, message): (&'static str, Message),
-        limits: Limits,
+        (op, message): (&'static str, MessageSize),
+        limits: CallLimits,
         call: impl Fn(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
         let deadline = Instant::now() + limits.total;
-        let mut pauses = PAUSE;
+        let mut pauses = CALL_BACKOFF;
         let mut attempts = FuturesUnordered::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let overdue = self.stretched(limits.attempt, 2);
-            let limits = Limits {
+            let limits = CallLimits {
                 attempt: overdue,
                 total: left,
             };
             attempts.push(Box::pin(self.attempt(op, limits, &call)));
             let ended = tokio::select! {
                 ended = attempts.next() => ended,
-                () = tokio::time::sleep(overdue), if attempts.len() < AT_ONCE => None,
+                () = tokio::time::sleep(overdue), if attempts.len() < CONCURRENT_ATTEMPTS => None,
             };
             match ended.map(|outcome| outcome.map_err(|error| error.of(message))) {
                 None => {} // it may be stuck
@@ -182,14 +182,14 @@ impl Pool {
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        self.attempt(op, Limits::once(limit), call).await
+        self.attempt(op, CallLimits::once(limit), call).await
     }
 
     /// Calls once.
     async fn attempt<T, F>(
         &self,
         op: &'static str,
-        limits: Limits,
+        limits: CallLimits,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
@@ -204,13 +204,13 @@ impl Pool {
         &self,
         PooledClient { member, client }: &PooledClient<'_>,
         op: &'static str,
-        limits: Limits,
+        limits: CallLimits,
         call: impl FnOnce(TransactionClient) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = tikv_client::Result<T>>,
     {
-        let mut attempt = Attempt {
+        let mut attempt = CallAttempt {
             pool: self,
             member,
             begun: Instant::now(),
@@ -226,7 +226,7 @@ impl Pool {
                 measured.await
             }
         };
-        if outcome.is_ok() && SHORT.contains(&op) {
+        if outcome.is_ok() && SHORT_CALLS.contains(&op) {
             self.pace.observe(attempt.begun.elapsed());
         }
         attempt.health = Some(health);
@@ -242,7 +242,7 @@ impl Pool {
             let client = member.client.load_full()?;
             Some(PooledClient { member, client })
         });
-        let calls = calls.map(async |picked| self.attempt_by(&picked, op, Limits::once(limit), &call).await);
+        let calls = calls.map(async |picked| self.attempt_by(&picked, op, CallLimits::once(limit), &call).await);
         for outcome in futures::future::join_all(calls).await {
             if let Err(error) = outcome {
                 tracing::debug!(
@@ -275,7 +275,7 @@ impl Pool {
         op: &'static str,
         limit: Duration,
         call: impl Future<Output = tikv_client::Result<T>>,
-    ) -> (Result<T, Error>, Health) {
+    ) -> (Result<T, Error>, ClientHealth) {
         let begun = Instant::now();
         let (outcome, health) = guarded(limit, call).await;
         let took = begun.elapsed().as_secs_f64();
@@ -290,7 +290,7 @@ impl Pool {
     pub(super) async fn unhealthy(&self) {
         loop {
             let noted = self.unhealthy.notified();
-            if self.members.iter().any(Member::is_struck) {
+            if self.members.iter().any(PoolMember::is_struck) {
                 return;
             }
             noted.await;
@@ -300,7 +300,7 @@ impl Pool {
     /// Replaces the unhealthy clients, or all of them; the old ones serve until the new ones are ready.
     pub(super) async fn replace(
         &self,
-        options: &Options,
+        options: &ConnectOptions,
         endpoints: &[String],
         all: bool,
         limit: Duration,
@@ -328,15 +328,15 @@ impl Pool {
     }
 }
 
-impl Member {
+impl PoolMember {
     fn is_struck(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= MAX_FAILURES
     }
 
-    async fn replace(&self, options: &Options, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
+    async fn replace(&self, options: &ConnectOptions, endpoints: &[String], limit: Duration) -> anyhow::Result<()> {
         let mut config = Config::default()
             .with_timeout(options.answer_timeout())
-            .with_grpc_max_decoding_message_size(MAX_REPLY);
+            .with_grpc_max_decoding_message_size(MAX_REPLY_BYTES);
         if let Some(tls) = &options.tls {
             config = config.with_security(&tls.ca, &tls.cert, &tls.key);
         }
@@ -347,39 +347,42 @@ impl Member {
             Ok(Err(_)) => anyhow::bail!("the client panicked"),
             Err(_) => anyhow::bail!("no answer from PD within {limit:?}"),
         };
-        self.client.store(Some(Arc::new(Client(client))));
+        self.client.store(Some(Arc::new(PoolClient(client))));
         self.failures.store(0, Ordering::Relaxed);
         Ok(())
     }
 }
 
 /// Returns the outcome of a call, and the health of the client that follows from it.
-async fn guarded<T>(limit: Duration, call: impl Future<Output = tikv_client::Result<T>>) -> (Result<T, Error>, Health) {
+async fn guarded<T>(
+    limit: Duration,
+    call: impl Future<Output = tikv_client::Result<T>>,
+) -> (Result<T, Error>, ClientHealth) {
     // The client trusts some of the data it receives: a reply that makes it panic must not end more than this call.
     let call = AssertUnwindSafe(call).catch_unwind();
     match tokio::time::timeout(limit, call).await {
-        Ok(Ok(Ok(value))) => (Ok(value), Health::Fine),
+        Ok(Ok(Ok(value))) => (Ok(value), ClientHealth::Fine),
         Ok(Ok(Err(error))) => {
             let (error, health) = classify(error);
             (Err(error), health)
         }
-        Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), Health::Broken),
-        Err(_) => (Err(Error::unreachable("no answer in time")), Health::Doubtful),
+        Ok(Err(_)) => (Err(Error::unreachable("the client panicked")), ClientHealth::Broken),
+        Err(_) => (Err(Error::unreachable("no answer in time")), ClientHealth::Doubtful),
     }
 }
 
 /// A call under way; dropped it tells the client's health.
-struct Attempt<'a> {
-    pool: &'a Pool,
-    member: &'a Member,
+struct CallAttempt<'a> {
+    pool: &'a ClientPool,
+    member: &'a PoolMember,
     begun: Instant,
     /// True if it was counted as a failure because it takes too long.
     is_overdue: bool,
     /// `None` when the caller went away.
-    health: Option<Health>,
+    health: Option<ClientHealth>,
 }
 
-impl Attempt<'_> {
+impl CallAttempt<'_> {
     fn note_overdue(&mut self) {
         self.is_overdue = true;
         self.fail(1);
@@ -393,15 +396,15 @@ impl Attempt<'_> {
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for CallAttempt<'_> {
     fn drop(&mut self) {
-        let given_up = || self.begun.elapsed() >= self.pool.stretched(GIVEN_UP, 2);
+        let given_up = || self.begun.elapsed() >= self.pool.stretched(ABANDONED_CALL_TIMEOUT, 2);
         match self.health {
-            Some(Health::Fine) => self.member.failures.store(0, Ordering::Relaxed),
-            Some(Health::Broken) => self.fail(MAX_FAILURES),
-            Some(Health::Doubtful) if !self.is_overdue => self.fail(1),
+            Some(ClientHealth::Fine) => self.member.failures.store(0, Ordering::Relaxed),
+            Some(ClientHealth::Broken) => self.fail(MAX_FAILURES),
+            Some(ClientHealth::Doubtful) if !self.is_overdue => self.fail(1),
             None if !self.is_overdue && given_up() => self.fail(1),
-            Some(Health::Doubtful) | None => {}
+            Some(ClientHealth::Doubtful) | None => {}
         }
     }
 }
@@ -412,7 +415,7 @@ mod tests {
 
     #[test]
     fn slow_answers_stretch_the_limits_of_attempts_until_answers_are_quick_again() {
-        let pace = Pace::default();
+        let pace = CallPace::default();
         pace.observe(Duration::from_secs(4));
         assert_eq!(pace.get(), Duration::from_secs(4));
         for _ in 0..100 {

@@ -9,8 +9,8 @@ use tikv_client::{
 
 use tokio::time::Instant;
 
-use super::error::Message;
-use super::{Error, Limits, Tikv};
+use super::error::MessageSize;
+use super::{CallLimits, Error, Tikv};
 
 /// A timestamp of PD: milliseconds since 1970, and 18 bits that count within one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub(crate) struct ReadAt {
 
 /// A range of keys to scan.
 #[derive(Debug, Clone)]
-pub(crate) struct Range {
+pub(crate) struct ScanRange {
     pub(crate) from: Bytes,
     pub(crate) to: Bytes,
     pub(crate) limit: u32,
@@ -68,7 +68,7 @@ impl Tikv {
         let ask = |client: TransactionClient| async move { Ok(Ts::of(&client.current_timestamp().await?)) };
         self.shared
             .pool
-            .call(("timestamp", Message::Short), self.limits(), ask)
+            .call(("timestamp", MessageSize::Short), self.limits(), ask)
             .await
     }
 
@@ -81,21 +81,24 @@ impl Tikv {
         let value = self
             .shared
             .pool
-            .call(("get", Message::Short), self.limits(), get)
+            .call(("get", MessageSize::Short), self.limits(), get)
             .await?;
         Ok(value.map(Bytes::from))
     }
 
     /// The newest value of one key.
-    pub(crate) async fn get_now(&self, key: &Bytes, limits: Limits) -> Result<Option<Bytes>, Error> {
+    pub(crate) async fn get_now(&self, key: &Bytes, limits: CallLimits) -> Result<Option<Bytes>, Error> {
         Ok(self.read_now(key, limits).await?.value)
     }
 
     /// The newest value of one key, and when it was read.
-    pub(crate) async fn read_now(&self, key: &Bytes, limits: Limits) -> Result<ReadAt, Error> {
+    pub(crate) async fn read_now(&self, key: &Bytes, limits: CallLimits) -> Result<ReadAt, Error> {
         let begun = Instant::now();
         let get = |client| get_now(client, key.to_vec(), begun);
-        self.shared.pool.call(("get_now", Message::Short), limits, get).await
+        self.shared
+            .pool
+            .call(("get_now", MessageSize::Short), limits, get)
+            .await
     }
 
     /// Reads a key by each client of the pool, so that each knows the key's region: the first request of a client to a region waits for PD,
@@ -113,13 +116,13 @@ impl Tikv {
         };
         self.shared
             .pool
-            .call(("get_many", Message::Long), self.limits(), get)
+            .call(("get_many", MessageSize::Long), self.limits(), get)
             .await
     }
 
     /// The first keys of a range, or the last ones, and their values. It costs a request to every region of the range, each
     /// with the whole limit: the range should be as short as the caller can tell.
-    pub(crate) async fn scan(&self, at: Ts, range: &Range) -> Result<Vec<(Bytes, Bytes)>, Error> {
+    pub(crate) async fn scan(&self, at: Ts, range: &ScanRange) -> Result<Vec<(Bytes, Bytes)>, Error> {
         if range.from >= range.to || range.limit == 0 {
             return Ok(Vec::new());
         }
@@ -138,7 +141,7 @@ impl Tikv {
         };
         self.shared
             .pool
-            .call(("scan", Message::Long), self.limits(), scan)
+            .call(("scan", MessageSize::Long), self.limits(), scan)
             .await
     }
 }

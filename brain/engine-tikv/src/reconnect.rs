@@ -6,42 +6,43 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
-use super::options::Tls;
+use super::TikvInner;
+use super::options::TikvTls;
 use runtime::backoff::Backoff;
 use runtime::log_once::LogBackoff;
 
 /// The delay before clients are replaced again: a cluster that is back must be used within seconds.
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// Initial and maximum pause between two log lines about one continuing failure.
-const SILENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+const FIRST_LOG_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The timeout of connecting, which grows with failures. The client asks all members of PD at once, then the leader, and gives each
 /// the time of one request.
-const CONNECT: Backoff = Backoff::new(Duration::from_secs(4), Duration::from_secs(16));
+const CONNECT_TIMEOUTS: Backoff = Backoff::new(Duration::from_secs(4), Duration::from_secs(16));
 
 /// Timeouts of single requests that a connection may take at least: it needs a few answers of PD.
-const ANSWERS: u32 = 2;
+const ANSWERS_PER_CONNECT: u32 = 2;
 
 /// Clients that lived this long begin with the first pause again.
-const CALM: Duration = Duration::from_secs(60);
+const BACKOFF_RESET_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the timeout of connecting after this many failures.
 #[must_use]
 pub(super) fn connect_timeout(failures: u32) -> Duration {
-    CONNECT.after(failures)
+    CONNECT_TIMEOUTS.after(failures)
 }
 
 /// Keeps a connection alive. Without it a stuck client stays stuck.
 pub struct ConnectionSupervisor {
-    shared: Arc<Shared>,
+    shared: Arc<TikvInner>,
     /// Contents of the certificate files as the clients have them.
     tls: Vec<Vec<u8>>,
 }
 
 impl ConnectionSupervisor {
-    pub(super) fn new(shared: Arc<Shared>) -> anyhow::Result<ConnectionSupervisor> {
+    pub(super) fn new(shared: Arc<TikvInner>) -> anyhow::Result<ConnectionSupervisor> {
         let tls = contents(shared.options.tls.as_ref())?;
         Ok(ConnectionSupervisor { shared, tls })
     }
@@ -55,14 +56,14 @@ impl ConnectionSupervisor {
         tls_tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let shared = self.shared.clone();
         let clients = async {
-            let (mut pauses, mut failures, mut last) = (PAUSE, 0, Instant::now());
-            let log_backoff = || LogBackoff::new(SILENCE.0, SILENCE.1);
+            let (mut pauses, mut failures, mut last) = (RECONNECT_BACKOFF, 0, Instant::now());
+            let log_backoff = || LogBackoff::new(FIRST_LOG_INTERVAL, MAX_LOG_INTERVAL);
             let mut log = log_backoff();
             loop {
                 tokio::select! {
                     () = shared.pool.unhealthy() => {
-                        if last.elapsed() > CALM {
-                            (pauses, failures) = (PAUSE, 0);
+                        if last.elapsed() > BACKOFF_RESET_TIME {
+                            (pauses, failures) = (RECONNECT_BACKOFF, 0);
                         }
                         match self.replace(false, connect_timeout(failures)).await {
                             Ok(()) => log = log_backoff(),
@@ -87,16 +88,16 @@ impl ConnectionSupervisor {
     }
 
     /// Replaces clients.
-    async fn replace(&self, all: bool, limit: Duration) -> Result<(), Trouble> {
+    async fn replace(&self, all: bool, limit: Duration) -> Result<(), ReconnectError> {
         let shared = &self.shared;
-        let limit = limit.max(ANSWERS * shared.options.answer_timeout());
-        let reached = shared.pd.reach().await.map_err(Trouble::NoPd)?;
+        let limit = limit.max(ANSWERS_PER_CONNECT * shared.options.answer_timeout());
+        let reached = shared.pd.reach().await.map_err(ReconnectError::NoPd)?;
         if reached.cluster_id != shared.cluster_id {
-            return Err(Trouble::OtherCluster(reached.cluster_id));
+            return Err(ReconnectError::OtherCluster(reached.cluster_id));
         }
         let (options, endpoints) = (&shared.options, &reached.endpoints);
         let replaced = shared.pool.replace(options, endpoints, all, limit).await;
-        replaced.map_err(Trouble::NoClient)?;
+        replaced.map_err(ReconnectError::NoClient)?;
         tracing::info!("reconnected to TiKV");
         Ok(())
     }
@@ -123,22 +124,22 @@ impl ConnectionSupervisor {
 }
 
 /// The reason why clients were not replaced.
-enum Trouble {
+enum ReconnectError {
     OtherCluster(u64),
     NoPd(anyhow::Error),
     NoClient(anyhow::Error),
 }
 
-impl Trouble {
+impl ReconnectError {
     fn log(&self, expected: u64) {
         match self {
-            Trouble::OtherCluster(found) => tracing::error!(
+            ReconnectError::OtherCluster(found) => tracing::error!(
                 expected,
                 found,
                 "the addresses of PD belong to another cluster: not using it"
             ),
-            Trouble::NoPd(error) => tracing::warn!(error = format!("{error:#}"), "PD does not answer"),
-            Trouble::NoClient(error) => tracing::warn!(error = format!("{error:#}"), "cannot connect to TiKV"),
+            ReconnectError::NoPd(error) => tracing::warn!(error = format!("{error:#}"), "PD does not answer"),
+            ReconnectError::NoClient(error) => tracing::warn!(error = format!("{error:#}"), "cannot connect to TiKV"),
         }
     }
 }
@@ -149,7 +150,7 @@ impl std::fmt::Debug for ConnectionSupervisor {
     }
 }
 
-fn contents(tls: Option<&Tls>) -> anyhow::Result<Vec<Vec<u8>>> {
+fn contents(tls: Option<&TikvTls>) -> anyhow::Result<Vec<Vec<u8>>> {
     use anyhow::Context;
     let Some(tls) = tls else { return Ok(Vec::new()) };
     [&tls.ca, &tls.cert, &tls.key]

@@ -10,36 +10,36 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Tikv;
-use super::pd::Region;
+use super::pd::RegionRange;
 
 /// Time for which a region boundary is cached.
-const BELIEVED: Duration = Duration::from_secs(120);
+const REGION_CACHE_TTL: Duration = Duration::from_secs(120);
 
 /// Boundaries that are cached; when there are more, all are dropped.
-const KEPT: usize = 16_384;
+const MAX_CACHED_REGIONS: usize = 16_384;
 
 /// Regions that are asked for at once.
-const BATCH: i32 = 1024;
+const REGIONS_PER_REQUEST: i32 = 1024;
 
 /// Known regions by their first key.
 #[derive(Debug, Default)]
-pub(super) struct Regions {
+pub(super) struct RegionCache {
     known: Mutex<BTreeMap<Bytes, (Bytes, Instant)>>,
 }
 
-impl Regions {
+impl RegionCache {
     /// The end of the region that holds `key`, if it is known; empty is the end of everything.
     fn end(&self, key: &[u8]) -> Option<Bytes> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, (end, learnt)) = known
             .range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Included(key)))
             .next_back()?;
-        (learnt.elapsed() < BELIEVED && (end.is_empty() || end.as_ref() > key)).then(|| end.clone())
+        (learnt.elapsed() < REGION_CACHE_TTL && (end.is_empty() || end.as_ref() > key)).then(|| end.clone())
     }
 
-    fn learn(&self, regions: &[Region]) {
+    fn learn(&self, regions: &[RegionRange]) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() + regions.len() > KEPT {
+        if known.len() + regions.len() > MAX_CACHED_REGIONS {
             known.clear();
         }
         let now = Instant::now();
@@ -81,7 +81,7 @@ impl Tikv {
         let mut found: Vec<Bytes> = Vec::new();
         let mut next = from.clone();
         while next < *to {
-            let regions = match self.shared.pd.regions(&next, to, BATCH).await {
+            let regions = match self.shared.pd.regions(&next, to, REGIONS_PER_REQUEST).await {
                 Ok(regions) => regions,
                 Err(error) => {
                     tracing::debug!(error = &*error as &dyn std::error::Error, "PD does not list regions");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::snapshot::TikvSnapshot;
-use crate::{Error, FencedWrite, Limits, Mutation, Tikv, Written};
+use crate::{CallLimits, Error, FencedOutcome, FencedWrite, Mutation, Tikv};
 use engine::rows::{RowChange, Rows, RowsError, StepSize, check_lengths};
 
 /// Reads at a timestamp. A lock that stays belongs to a dead or deposed writer, or to a change that takes very long. The transaction of such
@@ -42,17 +42,17 @@ mod tests;
 
 /// Timeout of one attempt at a small change. It is short, because a new leader waits for its first change and a connection may
 /// hang.
-const WRITE: Duration = Duration::from_secs(4);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A large change is sent in many pieces: its timeout grows by a second for this many bytes.
-const BYTES_PER_SECOND: usize = 256 << 10;
+const WRITE_BYTES_PER_SECOND: usize = 256 << 10;
 
 /// Attempts at a change that hangs.
-const ATTEMPTS: u32 = 3;
+const WRITE_ATTEMPTS: u32 = 3;
 
 /// Bytes of keys and values that the client sends in one piece, and bytes of a change beside its rows: the fence, or a fence shard.
-const PIECE: usize = 16 << 10;
-const BESIDE: usize = 512;
+const COMMIT_BATCH_BYTES: usize = 16 << 10;
+const FENCE_BYTES: usize = 512;
 
 /// Transactions of a `apply_parallel` in flight at once: a commit takes a few round trips, so they run in parallel.
 const FENCE_SHARDS: u8 = 16;
@@ -63,11 +63,11 @@ pub const MAX_VALUE_LEN: usize = (8 << 20) - (64 << 10);
 /// Rows in TiKV. Clones share them.
 #[derive(Debug, Clone)]
 pub struct TikvRows {
-    shared: Arc<Shared>,
+    shared: Arc<RowsInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RowsInner {
     tikv: Tikv,
     /// Bytes of key and value of a row, about.
     average: AtomicUsize,
@@ -79,7 +79,7 @@ impl TikvRows {
     /// The rows below a connection's prefix.
     #[must_use]
     pub fn new(tikv: Tikv) -> TikvRows {
-        let shared = Shared {
+        let shared = RowsInner {
             tikv,
             average: AtomicUsize::new(512),
             fence: Mutex::new(None),
@@ -156,10 +156,10 @@ impl Rows for TikvRows {
         // A batch that fits into one piece of the client, and whose keys are in one region, is committed in one phase. For a larger
         // one, the client copies the whole batch for each piece and sends all keys along.
         let prefix = self.shared.tikv.keys().row(&[]).len();
-        let rows = (PIECE / 4 / prefix).min(128);
+        let rows = (COMMIT_BATCH_BYTES / 4 / prefix).min(128);
         StepSize {
             rows,
-            bytes: PIECE - rows * prefix - BESIDE,
+            bytes: COMMIT_BATCH_BYTES - rows * prefix - FENCE_BYTES,
             at_once: FENCE_SHARDS.into(),
         }
     }
@@ -205,7 +205,7 @@ impl Rows for TikvRows {
     }
 }
 
-impl Shared {
+impl RowsInner {
     fn mutations(&self, changes: &[RowChange]) -> Vec<Mutation> {
         let keys = self.tikv.keys();
         let mutation = |change: &RowChange| match change {
@@ -268,19 +268,19 @@ impl Shared {
 }
 
 /// Time limits of a change.
-fn limits(mutations: &[Mutation]) -> Limits {
+fn limits(mutations: &[Mutation]) -> CallLimits {
     let bytes: usize = mutations.iter().map(Mutation::len).sum();
-    let attempt = WRITE + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64);
-    Limits {
+    let attempt = WRITE_TIMEOUT + Duration::from_secs((bytes / WRITE_BYTES_PER_SECOND) as u64);
+    CallLimits {
         attempt,
-        total: ATTEMPTS * attempt,
+        total: WRITE_ATTEMPTS * attempt,
     }
 }
 
-fn outcome(written: Result<Written, Error>) -> Result<(), RowsError> {
+fn outcome(written: Result<FencedOutcome, Error>) -> Result<(), RowsError> {
     match written {
-        Ok(Written::Done) => Ok(()),
-        Ok(Written::Other(found)) => Err(RowsError::Fenced(found)),
+        Ok(FencedOutcome::Done) => Ok(()),
+        Ok(FencedOutcome::Other(found)) => Err(RowsError::Fenced(found)),
         Err(Error::Full(error)) => Err(RowsError::Full(error)),
         Err(error @ Error::TooLarge(_)) => Err(RowsError::Refused(error.to_string())),
         Err(error) => Err(RowsError::Unknown(error.into())),

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, Tikv};
+use super::{ConnectOptions, Tikv};
 
 /// A connection whose supervisor runs until this is dropped.
 pub(crate) struct Connected {
@@ -34,21 +34,21 @@ pub(crate) async fn fresh() -> Connected {
     match std::env::var("TIKV_PD") {
         Ok(pd) => {
             let pd = pd.split(',').map(str::to_owned).collect();
-            connect(Options::new(pd, prefix()), None).await
+            connect(ConnectOptions::new(pd, prefix()), None).await
         }
         Err(_) => on_mock(|_| {}).await,
     }
 }
 
 /// A connection to a mock, whatever `TIKV_PD` says, with other options.
-pub(crate) async fn on_mock(change: impl FnOnce(&mut Options)) -> Connected {
+pub(crate) async fn on_mock(change: impl FnOnce(&mut ConnectOptions)) -> Connected {
     on(mock_tikv::Options::default(), change).await
 }
 
 /// A connection to a mock that is set up so, with other options.
-pub(crate) async fn on(setup: mock_tikv::Options, change: impl FnOnce(&mut Options)) -> Connected {
+pub(crate) async fn on(setup: mock_tikv::Options, change: impl FnOnce(&mut ConnectOptions)) -> Connected {
     let mock_tikv = MockTikv::start(setup.with_stores(3)).await.unwrap();
-    let mut options = Options::new(vec![mock_tikv.pd()], prefix());
+    let mut options = ConnectOptions::new(vec![mock_tikv.pd()], prefix());
     change(&mut options);
     connect(options, Some(mock_tikv)).await
 }
@@ -67,7 +67,7 @@ pub(crate) fn prefix() -> String {
     format!("brain-test-{:032x}-", rand::random::<u128>())
 }
 
-async fn connect(options: Options, mock_tikv: Option<MockTikv>) -> Connected {
+async fn connect(options: ConnectOptions, mock_tikv: Option<MockTikv>) -> Connected {
     let (tikv, supervisor) = Tikv::connect(options).await.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(supervisor.run(CancellationToken::new()));

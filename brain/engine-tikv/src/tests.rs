@@ -11,7 +11,7 @@ use bytes::Bytes;
 use engine::cas_register::{Cas, CasRegister as _};
 
 use super::*;
-use crate::Metrics;
+use crate::TikvMetrics;
 use testkit::certificates::{Ca, Leaf};
 
 const LOST: Action = Action::LoseReply { silent: false };
@@ -109,7 +109,7 @@ async fn a_pd_that_hangs_fails_calls_in_time_and_is_forgotten_when_it_returns() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_failures_and_replacements_are_counted() {
-    let metrics = Metrics::default();
+    let metrics = TikvMetrics::default();
     let here = on_mock(|options| options.metrics = metrics.clone()).await;
     let register = here.tikv.register("test");
     assert!(won(&register, None, "before").await);
@@ -235,7 +235,7 @@ async fn certificates_are_read_again_when_they_change() {
         ..mock_tikv::Options::default()
     };
     let here = testing::on(setup, |options| {
-        options.tls = Some(Tls {
+        options.tls = Some(TikvTls {
             ca: file("ca"),
             cert: file("cert"),
             key: file("key"),
@@ -270,10 +270,10 @@ async fn certificates_are_read_again_when_they_change() {
 async fn a_store_that_was_begun_on_another_cluster_is_refused() {
     let here = on_mock(|_| {}).await;
     let (pd, ours) = (here.mock_tikv().pd(), here.tikv.cluster_id());
-    let options = || Options::new(vec![pd.clone()], here.tikv.shared.options.key_prefix.clone());
+    let options = || ConnectOptions::new(vec![pd.clone()], here.tikv.shared.options.key_prefix.clone());
     let (again, _keeper) = Tikv::connect(options()).await.unwrap();
     assert_eq!(again.cluster_id(), ours);
-    let pin = here.tikv.register(CLUSTER);
+    let pin = here.tikv.register(CLUSTER_REGISTER);
     let found = pin.get().await.unwrap();
     let other = Some(Bytes::copy_from_slice(&99u64.to_be_bytes()));
     assert!(matches!(pin.compare_and_set(found, other.clone()).await, Cas::Swapped));
@@ -291,9 +291,9 @@ async fn a_pd_that_is_not_there_is_told_from_bad_options() {
     let mock_tikv = MockTikv::start(mock_tikv::Options::default()).await.unwrap();
     let pd = mock_tikv.pd();
     mock_tikv.kill(MockTikv::PD).await.unwrap();
-    let absent = Tikv::connect(Options::new(vec![pd], prefix())).await;
+    let absent = Tikv::connect(ConnectOptions::new(vec![pd], prefix())).await;
     assert!(matches!(absent, Err(ConnectError::Unreachable(_))), "{absent:?}");
-    let bad = Tikv::connect(Options::new(vec![], prefix())).await;
+    let bad = Tikv::connect(ConnectOptions::new(vec![], prefix())).await;
     assert!(matches!(bad, Err(ConnectError::Options(_))), "{bad:?}");
 }
 
@@ -309,11 +309,14 @@ async fn a_scan_asks_only_the_regions_that_it_needs() {
         primary: &tikv.keys().fence(),
         new: &Bytes::from("fence"),
     };
-    let limits = Limits {
+    let limits = CallLimits {
         attempt: Duration::from_secs(10),
         total: Duration::from_secs(20),
     };
-    assert!(matches!(tikv.write(fence, &changes, limits).await, Ok(Written::Done)));
+    assert!(matches!(
+        tikv.write(fence, &changes, limits).await,
+        Ok(FencedOutcome::Done)
+    ));
     for n in (10..200).step_by(10) {
         mock_tikv.split(&key(n)).await.unwrap();
     }
@@ -336,7 +339,9 @@ async fn a_cluster_that_takes_the_place_of_ours_is_not_touched() {
         cluster_id: ours.cluster_id() + 1,
         ..Default::default()
     };
-    let (tikv, supervisor) = Tikv::connect(Options::new(vec![ours.pd()], prefix())).await.unwrap();
+    let (tikv, supervisor) = Tikv::connect(ConnectOptions::new(vec![ours.pd()], prefix()))
+        .await
+        .unwrap();
     let mut supervisors = JoinSet::new();
     supervisors.spawn(supervisor.run(CancellationToken::new()));
     let value = Bytes::from("record");
@@ -345,7 +350,7 @@ async fn a_cluster_that_takes_the_place_of_ours_is_not_touched() {
     let theirs = MockTikv::start(theirs).await.unwrap();
     let inserted = tikv.insert(&tikv.keys().slot(2), &value).await;
     assert!(matches!(inserted, Err(Error::Unreachable(_))), "{inserted:?}");
-    let limits = Limits {
+    let limits = CallLimits {
         attempt: Duration::from_secs(1),
         total: Duration::from_secs(4),
     };
@@ -437,7 +442,7 @@ async fn slow_answer_is_waited_for_beyond_the_time_of_an_attempt() {
 async fn pd_member_that_names_no_leader_is_not_the_last_word() {
     let setup = mock_tikv::Options::default().with_pd_members(3);
     let mock_tikv = MockTikv::start(setup.with_stores(3)).await.unwrap();
-    let options = Options::new(mock_tikv.pd_members(), prefix());
+    let options = ConnectOptions::new(mock_tikv.pd_members(), prefix());
     // It answers first, and does not know of an election.
     mock_tikv.set_pd_aware(0, false);
     mock_tikv.lead_pd(2);
@@ -483,7 +488,9 @@ async fn pd_that_speaks_tls_is_reported_with_the_flag_that_is_missing() {
     let mock_tikv = MockTikv::start(setup).await.unwrap();
     for scheme in ["", "http://", "https://"] {
         let pd = format!("{scheme}{}", mock_tikv.pd());
-        let error = Tikv::connect(Options::new(vec![pd], prefix())).await.unwrap_err();
+        let error = Tikv::connect(ConnectOptions::new(vec![pd], prefix()))
+            .await
+            .unwrap_err();
         let error = format!("{:#}", anyhow::Error::from(error));
         assert!(
             error.contains("speaks TLS: --tikv-ca, --tikv-cert and --tikv-key are needed"),
@@ -524,7 +531,7 @@ async fn full_disk_and_busy_servers_are_told_apart_from_an_outage() {
     };
     let deletes = [Mutation::Delete(tikv.keys().row(b"key"))];
     let deleted = tikv.write(behind, &deletes, tikv.limits()).await;
-    assert!(matches!(deleted, Ok(Written::Done)), "{deleted:?}");
+    assert!(matches!(deleted, Ok(FencedOutcome::Done)), "{deleted:?}");
     faults.clear();
     // A busy server is asked again until it is not.
     let busy = Action::Region {

@@ -10,26 +10,26 @@ use bytes::Bytes;
 use tikv_client::TransactionClient;
 use tokio::time::Instant;
 
-use super::error::Message;
-use super::read::{Range, options};
-use super::{Error, Limits, Tikv};
+use super::error::MessageSize;
+use super::read::{ScanRange, options};
+use super::{CallLimits, Error, Tikv};
 use runtime::log_once::LogBackoff;
 
 /// Keys of one transaction.
-const PAGE: u32 = 512;
+const KEYS_PER_TRANSACTION: u32 = 512;
 
 /// Interval between log lines about the progress.
-const PROGRESS: Duration = Duration::from_secs(5);
+const PROGRESS_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Delay before a transaction that met a lock is tried again.
-const PAUSE: Duration = Duration::from_millis(100);
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Time limit of the destruction of a range. The client retries each server for half of it, and nothing that it has begun may continue
 /// after the wipe.
-const DESTROY: Duration = Duration::from_secs(60);
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time limits of one transaction, and of all of its repetitions.
-const LIMITS: Limits = Limits {
+const WIPE_LIMITS: CallLimits = CallLimits {
     attempt: Duration::from_secs(10),
     total: Duration::from_secs(60),
 };
@@ -46,7 +46,7 @@ pub enum Reclaim {
 
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum WipePart {
     /// All but the registers.
     Data,
     /// The registers, but the one of this name.
@@ -66,31 +66,31 @@ impl Tikv {
     /// interrupted call ended. Fails if TiKV cannot be reached, another process writes to the store, or `check` fails.
     pub async fn wipe(
         &self,
-        (part, reclaim): (Part, Reclaim),
+        (part, reclaim): (WipePart, Reclaim),
         check: impl AsyncFn() -> anyhow::Result<()>,
     ) -> anyhow::Result<u64> {
         let keys = self.keys();
         let (whole, registers_end) = (keys.whole(), keys.registers_end());
         let ranges = match part {
-            Part::Data => vec![(registers_end, whole.1)],
-            Part::Whole => vec![whole],
-            Part::RegistersBut(name) => {
+            WipePart::Data => vec![(registers_end, whole.1)],
+            WipePart::Whole => vec![whole],
+            WipePart::RegistersBut(name) => {
                 let kept = keys.register(name);
                 let behind = Bytes::from([kept.as_ref(), &[0]].concat());
                 vec![(whole.0, kept), (behind, registers_end)]
             }
         };
-        let mut deleted = Progress::new();
+        let mut deleted = WipeProgress::new();
         for (from, to) in ranges {
             let now = self.timestamp().await.context("ask PD for the time")?;
             let ended = self.end_transactions(now, &from, &to).await;
             ended.context("end unfinished transactions")?;
             self.delete_range(&from, &to, &mut deleted, &check).await?;
             // A new store follows: the space of the last register does not justify a destruction that might still run beside that store.
-            if part == Part::Whole && reclaim == Reclaim::Required {
+            if part == WipePart::Whole && reclaim == Reclaim::Required {
                 continue;
             }
-            match self.destroy(&from, &to, DESTROY).await {
+            match self.destroy(&from, &to, DESTROY_TIMEOUT).await {
                 Ok(()) => {}
                 Err(error) if reclaim == Reclaim::Required => {
                     return Err(anyhow::Error::new(error).context(
@@ -111,14 +111,14 @@ impl Tikv {
         &self,
         from: &Bytes,
         to: &Bytes,
-        deleted: &mut Progress,
+        deleted: &mut WipeProgress,
         check: &impl AsyncFn() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut from = from.clone();
         while from < *to {
             check().await?;
             let until = self.within_region(&from, to).await;
-            let page = self.first_keys(&from, &until, PAGE).await?;
+            let page = self.first_keys(&from, &until, KEYS_PER_TRANSACTION).await?;
             let Some(last) = page.last() else {
                 from = until;
                 continue;
@@ -132,7 +132,7 @@ impl Tikv {
 
     async fn first_keys(&self, from: &Bytes, to: &Bytes, limit: u32) -> anyhow::Result<Vec<Bytes>> {
         let at = self.timestamp().await.context("ask PD for the time")?;
-        let range = Range {
+        let range = ScanRange {
             from: from.clone(),
             to: to.clone(),
             limit,
@@ -155,12 +155,18 @@ impl Tikv {
                 txn.commit().await.map(|_| ())
             }
         };
-        let deadline = Instant::now() + LIMITS.total;
+        let deadline = Instant::now() + WIPE_LIMITS.total;
         loop {
-            let deleted = self.shared.pool.call(("wipe", Message::Short), LIMITS, delete).await;
+            let deleted = self
+                .shared
+                .pool
+                .call(("wipe", MessageSize::Short), WIPE_LIMITS, delete)
+                .await;
             match deleted {
                 // An attempt before left it.
-                Err(Error::Locked(_)) if Instant::now() + PAUSE < deadline => tokio::time::sleep(PAUSE).await,
+                Err(Error::Locked(_)) if Instant::now() + LOCK_RETRY_DELAY < deadline => {
+                    tokio::time::sleep(LOCK_RETRY_DELAY).await
+                }
                 outcome => return outcome,
             }
         }
@@ -168,16 +174,16 @@ impl Tikv {
 }
 
 /// Keys that were deleted, logged now and then.
-struct Progress {
+struct WipeProgress {
     keys: u64,
     log: LogBackoff,
 }
 
-impl Progress {
-    fn new() -> Progress {
-        Progress {
+impl WipeProgress {
+    fn new() -> WipeProgress {
+        WipeProgress {
             keys: 0,
-            log: LogBackoff::every(PROGRESS),
+            log: LogBackoff::every(PROGRESS_LOG_INTERVAL),
         }
     }
 

@@ -7,9 +7,9 @@ use futures::future::{join_all, try_join_all};
 use tikv_client::{Error as ClientError, Mutation as ClientMutation, Timestamp, Transaction, TransactionClient};
 use tokio::time::Instant;
 
-use super::error::Message;
+use super::error::MessageSize;
 use super::read::{ReadAt, Ts, options};
-use super::{Error, Limits, ROUND_TRIPS, Tikv};
+use super::{CallLimits, Error, LONGEST_CALL_ROUND_TRIPS, Tikv};
 use runtime::backoff::Backoff;
 
 /// One change of a fenced write.
@@ -42,7 +42,7 @@ pub(crate) struct FencedWrite<'a> {
 
 /// The outcome of a fenced write.
 #[derive(Debug)]
-pub(crate) enum Written {
+pub(crate) enum FencedOutcome {
     /// The write is applied.
     Done,
     /// It is not: the fence holds another value.
@@ -68,13 +68,19 @@ impl Tikv {
                 }
             }
         };
-        let message = Message::of(value.len());
+        let message = MessageSize::of(value.len());
         self.shared.pool.call(("insert", message), self.limits(), insert).await
     }
 
     /// Sets the value of one key, or removes it, in the transaction that read it: nothing is written if the key has changed since.
     /// All attempts are one transaction, by several clients at once if TiKV is silent, and TiKV commits it once.
-    pub(crate) async fn set_read(&self, key: &Bytes, read: &ReadAt, new: Option<&Bytes>, limits: Limits) -> SetRead {
+    pub(crate) async fn set_read(
+        &self,
+        key: &Bytes,
+        read: &ReadAt,
+        new: Option<&Bytes>,
+        limits: CallLimits,
+    ) -> SetRead {
         if read.value.is_none() && new.is_none() {
             return SetRead::Done;
         }
@@ -83,37 +89,37 @@ impl Tikv {
             sent.store(true, Ordering::Relaxed);
             set_once(client, key, read, new)
         };
-        match self.shared.pool.call(("swap", Message::Short), limits, set).await {
-            Ok(Attempted::Won) | Err(Error::Committed) => SetRead::Done,
+        match self.shared.pool.call(("swap", MessageSize::Short), limits, set).await {
+            Ok(SetAttempt::Won) | Err(Error::Committed) => SetRead::Done,
             Err(Error::Conflict) => SetRead::Changed,
-            Ok(Attempted::Nothing(error)) => SetRead::Nothing(error.into()),
+            Ok(SetAttempt::Nothing(error)) => SetRead::Nothing(error.into()),
             Err(error) if sent.into_inner() => SetRead::Unknown(error.into()),
             Err(error) => SetRead::Nothing(error.into()),
         }
     }
 
     /// Makes all changes and sets the primary key, as one transaction, if the fence has the expected value. Returns
-    /// [`Written::Done`] also if that had been done before. After an error the outcome is unknown: repeat the same call.
+    /// [`FencedOutcome::Done`] also if that had been done before. After an error the outcome is unknown: repeat the same call.
     pub(crate) async fn write(
         &self,
         behind: FencedWrite<'_>,
         changes: &[Mutation],
-        limits: Limits,
-    ) -> Result<Written, Error> {
+        limits: CallLimits,
+    ) -> Result<FencedOutcome, Error> {
         let pool = &self.shared.pool;
         let mut pauses = Backoff::new(limits.attempt / 1000, limits.attempt / 20);
-        let attempt = pool.stretched(limits.attempt, ROUND_TRIPS);
+        let attempt = pool.stretched(limits.attempt, LONGEST_CALL_ROUND_TRIPS);
         let deadline = Instant::now() + limits.total.max(attempt);
         // The client sends a long change by itself.
-        let message = Message::of(changes.iter().map(Mutation::len).max().unwrap_or(0));
+        let message = MessageSize::of(changes.iter().map(Mutation::len).max().unwrap_or(0));
         loop {
             let begun = AtomicU64::new(0);
             let left = deadline.saturating_duration_since(Instant::now());
             let write = |client| write_once(client, behind, changes, &begun);
             let error = match pool.attempt_once("write", attempt.min(left), write).await {
-                Ok(None) => return Ok(Written::Done),
-                Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(Written::Done),
-                Ok(Some(found)) => return Ok(Written::Other(found)),
+                Ok(None) => return Ok(FencedOutcome::Done),
+                Ok(Some(found)) if found.as_ref() == Some(behind.new) => return Ok(FencedOutcome::Done),
+                Ok(Some(found)) => return Ok(FencedOutcome::Other(found)),
                 Err(error) => error.of(message),
             };
             self.end_failed(Ts(begun.into_inner()), behind.primary, &error).await;
@@ -132,20 +138,20 @@ impl Tikv {
     pub(crate) async fn write_all(
         &self,
         writes: &[(FencedWrite<'_>, Vec<Mutation>)],
-        limits: impl Fn(&[Mutation]) -> Limits,
-    ) -> Result<Written, Error> {
+        limits: impl Fn(&[Mutation]) -> CallLimits,
+    ) -> Result<FencedOutcome, Error> {
         let Some((first, _)) = writes.first() else {
-            return Ok(Written::Done);
+            return Ok(FencedOutcome::Done);
         };
         let pool = &self.shared.pool;
         let begin = writes.iter().map(|(_, changes)| {
-            let limit = pool.stretched(limits(changes).attempt, ROUND_TRIPS);
+            let limit = pool.stretched(limits(changes).attempt, LONGEST_CALL_ROUND_TRIPS);
             let frees_space = frees_space(changes);
             async move {
                 let picked = pool.pick().ok()?;
                 let begin = |client: TransactionClient| async move { begin(&client, frees_space).await };
                 let txn = pool
-                    .attempt_by(&picked, "begin", Limits::once(limit), begin)
+                    .attempt_by(&picked, "begin", CallLimits::once(limit), begin)
                     .await
                     .ok()?;
                 Some((picked, txn))
@@ -154,7 +160,7 @@ impl Tikv {
         let begun = join_all(begin).await;
         // Writes that fail from here on are repeated, one by one.
         let expected = match self.get_now(first.fence, self.limits()).await {
-            Ok(found) if found.as_ref() != first.expected => return Ok(Written::Other(found)),
+            Ok(found) if found.as_ref() != first.expected => return Ok(FencedOutcome::Other(found)),
             found => found.is_ok(),
         };
         let finish = writes.iter().zip(begun).map(|((behind, changes), begun)| {
@@ -163,9 +169,9 @@ impl Tikv {
                 if let Some((picked, txn)) = begun.filter(|_| expected) {
                     let at = Ts::of(&txn.start_timestamp());
                     let commit = |_| commit(txn, *behind, changes);
-                    let limit = pool.stretched(limits.attempt, ROUND_TRIPS);
-                    match pool.attempt_by(&picked, "write", Limits::once(limit), commit).await {
-                        Ok(()) => return Ok(Written::Done),
+                    let limit = pool.stretched(limits.attempt, LONGEST_CALL_ROUND_TRIPS);
+                    match pool.attempt_by(&picked, "write", CallLimits::once(limit), commit).await {
+                        Ok(()) => return Ok(FencedOutcome::Done),
                         Err(error) => self.end_failed(at, behind.primary, &error).await,
                     }
                 }
@@ -173,8 +179,10 @@ impl Tikv {
             }
         });
         let written = try_join_all(finish).await?;
-        let other = written.into_iter().find(|written| matches!(written, Written::Other(_)));
-        Ok(other.unwrap_or(Written::Done))
+        let other = written
+            .into_iter()
+            .find(|written| matches!(written, FencedOutcome::Other(_)));
+        Ok(other.unwrap_or(FencedOutcome::Done))
     }
 
     /// Ends the transaction of a failed write, whose locks would block its repetition. The primary key decides the rest; a
@@ -210,7 +218,7 @@ pub(crate) enum SetRead {
 }
 
 /// The outcome of one attempt to set what was read.
-enum Attempted {
+enum SetAttempt {
     Won,
     /// It failed and can have no effect any more.
     Nothing(ClientError),
@@ -221,7 +229,7 @@ async fn set_once(
     key: &Bytes,
     read: &ReadAt,
     new: Option<&Bytes>,
-) -> Result<Attempted, ClientError> {
+) -> Result<SetAttempt, ClientError> {
     // Every commit of the key after the read conflicts with this one, in one phase, too.
     // The write is tiny. Without it no member leads and nothing is deleted.
     let options = options().try_one_pc().on_almost_full_disk();
@@ -233,10 +241,10 @@ async fn set_once(
         (_, None) => txn.delete(key).await?,
     }
     match txn.commit().await {
-        Ok(_) => Ok(Attempted::Won),
+        Ok(_) => Ok(SetAttempt::Won),
         Err(error) if super::error::is_final(&error) => Err(error),
         // One key: this decides it. An answer that it is committed comes back as an error of its own.
-        Err(error) => txn.rollback().await.map(|()| Attempted::Nothing(error)),
+        Err(error) => txn.rollback().await.map(|()| SetAttempt::Nothing(error)),
     }
 }
 

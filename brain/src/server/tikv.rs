@@ -19,7 +19,7 @@ use election::{Config as ElectionConfig, LeaseLock};
 use engine::cas_register::{Cas, CasRegister as _};
 use engine::log::LogObserver;
 use engine::log::frame::is_barrier;
-use engine_tikv::{ConnectError, ConnectionSupervisor, Gc, Tikv, TikvLog, TikvRegister, TikvRows};
+use engine_tikv::{ConnectError, ConnectionSupervisor, GcOwner, Tikv, TikvLog, TikvRegister, TikvRows};
 use net::http::member::StorageInUse;
 use net::not_ready::NotReady;
 use net::refusal::{Code, Refusal};
@@ -75,7 +75,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     let waiting = NotReady::new(Refusal::new(Code::Starting, "connecting to TiKV"));
     let open = life.open(server, waiting.services(metrics.clone()));
     let request = JoinRequest::new(&configured(config));
-    let counted = engine_tikv::Metrics::register(metrics.registry()).context("register the metrics of TiKV")?;
+    let counted = engine_tikv::TikvMetrics::register(metrics.registry()).context("register the metrics of TiKV")?;
     let election_thread = OwnThread::start("election").context("start a thread")?;
     let reached = tokio::select! {
         biased;
@@ -223,7 +223,7 @@ pub(crate) const ONE_ATTEMPT: u32 = 2;
 async fn reach(
     config: &Config,
     options: &TikvOptions,
-    (request, metrics, election_thread): (&JoinRequest, &engine_tikv::Metrics, &OwnThread),
+    (request, metrics, election_thread): (&JoinRequest, &engine_tikv::TikvMetrics, &OwnThread),
     failures: u32,
 ) -> anyhow::Result<Reached> {
     let mut connection = connection(options, failures);
@@ -285,17 +285,17 @@ fn of_members(error: membership::EnterError) -> anyhow::Error {
 }
 
 /// Returns the options of the connection to TiKV, given the number of attempts so far that were too slow.
-pub(crate) fn connection(options: &TikvOptions, failures: u32) -> engine_tikv::Options {
-    let mut connection = engine_tikv::Options::new(options.pd_endpoints.clone(), options.key_prefix.clone());
+pub(crate) fn connection(options: &TikvOptions, failures: u32) -> engine_tikv::ConnectOptions {
+    let mut connection = engine_tikv::ConnectOptions::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.cluster_id = options.cluster_id;
     connection.gc_window = options.gc_window;
     connection.patience = 2u32.pow(failures.min(DOUBLINGS));
     connection.tls = options
         .tls
         .clone()
-        .map(|(ca, cert, key)| engine_tikv::Tls { ca, cert, key });
+        .map(|(ca, cert, key)| engine_tikv::TikvTls { ca, cert, key });
     if !options.gc_interval.is_zero() {
-        connection.gc = Gc::Every(options.gc_interval);
+        connection.gc = GcOwner::Every(options.gc_interval);
     }
     connection
 }

@@ -319,7 +319,7 @@ async fn program_copies_into_a_key_prefix() {
     let prefix = "--tikv-key-prefix=copied";
     let begin = |more: &[&str]| begin_with(&source.url, &[&["--storage=tikv", &pd, prefix], more].concat());
     // As an interrupted restore leaves it.
-    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "copied");
+    let options = engine_tikv::ConnectOptions::new(vec![site.tikv.pd()], "copied");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     let register = tikv.register(prefix_owner::OWNER_REGISTER);
     prefix_owner::begin_restore(&register, "etcd-cluster").await.unwrap();

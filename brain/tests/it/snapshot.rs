@@ -172,7 +172,7 @@ async fn snapshot_is_restored_to_tikv() {
     let tikv = mock_tikv::MockTikv::start(mock_tikv::Options::default().with_stores(3))
         .await
         .unwrap();
-    let options = engine_tikv::Options::new(vec![tikv.pd()], "restored");
+    let options = engine_tikv::ConnectOptions::new(vec![tikv.pd()], "restored");
     let (connected, supervisor) = engine_tikv::Tikv::connect(options).await.unwrap();
     let mut supervisors = JoinSet::new();
     supervisors.spawn(supervisor.run(CancellationToken::new()));

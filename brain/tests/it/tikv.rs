@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::log::frame::is_barrier;
 use engine::log::{Fault as LogFault, Faulty, Log};
-use engine_tikv::{Options, Tikv, TikvLog, TikvRows};
+use engine_tikv::{ConnectOptions, Tikv, TikvLog, TikvRows};
 use mock_tikv::{Action, Fault, MockTikv, RegionFault, Rpc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -69,7 +69,7 @@ impl Place {
 
 async fn connect(pd: &str, prefix: &str, supervisors: &mut JoinSet<anyhow::Result<()>>) -> (TikvLog, TikvRows) {
     let pd = pd.split(',').map(str::to_owned).collect();
-    let (tikv, supervisor) = Tikv::connect(Options::new(pd, prefix)).await.unwrap();
+    let (tikv, supervisor) = Tikv::connect(ConnectOptions::new(pd, prefix)).await.unwrap();
     supervisors.spawn(supervisor.run(CancellationToken::new()));
     (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv))
 }

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::super::ConnectionSupervisor;
-use super::super::options::Options;
-use super::super::pd::Calls;
+use super::super::options::ConnectOptions;
+use super::super::pd::SafePointCalls;
 use super::super::testing::{prefix, until};
 use super::*;
 
@@ -24,9 +24,9 @@ async fn mock_tikv(gc: GcApi) -> MockTikv {
 
 /// A store that lets data get so old.
 async fn store(mock_tikv: &MockTikv, window: Duration) -> (Tikv, ConnectionSupervisor) {
-    let mut options = Options::new(vec![mock_tikv.pd()], prefix());
+    let mut options = ConnectOptions::new(vec![mock_tikv.pd()], prefix());
     options.gc_window = window;
-    options.gc = Gc::Every(EVERY);
+    options.gc = GcOwner::Every(EVERY);
     Tikv::connect(options).await.unwrap()
 }
 
@@ -94,10 +94,13 @@ async fn versions_that_another_service_needs_are_kept() {
         let needed = (now.millis() - 3_600_000) << 18;
         mock_tikv.hold_gc("backup", needed);
         let round = tikv.collect_once().await.unwrap();
-        assert!(matches!(&round, Round::Held(by) if by.contains("backup")), "{round:?}");
+        assert!(
+            matches!(&round, GcRound::Held(by) if by.contains("backup")),
+            "{round:?}"
+        );
         assert_eq!(mock_tikv.safe_point(), needed);
         mock_tikv.hold_gc("backup", now.0);
-        assert_eq!(tikv.collect_once().await.unwrap(), Round::Done);
+        assert_eq!(tikv.collect_once().await.unwrap(), GcRound::Done);
         assert!(age(&tikv, &mock_tikv).await < minutes(11));
     }
 }
@@ -107,10 +110,10 @@ async fn an_owner_who_is_further_is_left_alone() {
     for gc in [GcApi::Services, GcApi::States] {
         let mock_tikv = mock_tikv(gc).await;
         let (owner, _keeper) = store(&mock_tikv, minutes(2)).await;
-        assert_eq!(owner.collect_once().await.unwrap(), Round::Done);
+        assert_eq!(owner.collect_once().await.unwrap(), GcRound::Done);
         let before = mock_tikv.safe_point();
         let (tikv, _keeper) = store(&mock_tikv, minutes(10)).await;
-        assert_eq!(tikv.collect_once().await.unwrap(), Round::Foreign);
+        assert_eq!(tikv.collect_once().await.unwrap(), GcRound::Foreign);
         assert_eq!(mock_tikv.safe_point(), before);
     }
 }
@@ -119,7 +122,7 @@ async fn an_owner_who_is_further_is_left_alone() {
 async fn pd_with_gc_states_refuses_what_nobody_permitted() {
     let mock_tikv = mock_tikv(GcApi::States).await;
     let (tikv, _keeper) = store(&mock_tikv, minutes(2)).await;
-    for calls in [Calls::States, Calls::Services] {
+    for calls in [SafePointCalls::States, SafePointCalls::Services] {
         let refused = tikv.shared.pd.collect(7, calls).await.unwrap_err();
         assert!(
             format!("{refused:#}").contains("ErrGCSafePointExceedsTxnSafePoint"),
@@ -213,7 +216,7 @@ async fn an_asynchronous_commit_is_left_to_those_who_understand_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_locks_than_one_answer_holds_are_all_ended() {
     let (mock_tikv, tikv, stranger) = with_locks(Duration::from_millis(1)).await;
-    let number = LOCKS as usize + 20;
+    let number = LOCKS_PER_SCAN as usize + 20;
     let locked = iter(0..number).map(|n| {
         let stranger = &stranger;
         async move {

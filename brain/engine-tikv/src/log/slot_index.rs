@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct SlotIndex {
     /// Runs of slots without a gap, by their first slot.
-    runs: BTreeMap<u64, Run>,
+    runs: BTreeMap<u64, SlotRun>,
     /// Slots among them that are not to be destroyed.
     kept: BTreeSet<u64>,
     /// Which slots below are kept is not known any more. The others are destroyed.
@@ -16,7 +16,7 @@ pub(super) struct SlotIndex {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct SlotRun {
     /// The slot after the last one.
     end: u64,
     bytes: u64,
@@ -34,12 +34,12 @@ impl SlotIndex {
             Some((_, run)) if slot < run.end => return,
             Some((from, run)) if slot == run.end => {
                 let bytes = run.bytes + len;
-                self.runs.insert(from, Run { end: slot + 1, bytes });
+                self.runs.insert(from, SlotRun { end: slot + 1, bytes });
                 from
             }
             _ => {
                 let end = slot + 1;
-                self.runs.insert(slot, Run { end, bytes: len });
+                self.runs.insert(slot, SlotRun { end, bytes: len });
                 slot
             }
         };
@@ -96,10 +96,10 @@ impl SlotIndex {
         let behind = self.runs.split_off(&slot);
         let cut = self.runs.pop_last().filter(|(_, run)| run.end > slot);
         self.runs = behind;
-        if let Some((from, Run { end, bytes })) = cut {
+        if let Some((from, SlotRun { end, bytes })) = cut {
             // The bytes of each slot are not known: they are divided evenly.
             let bytes = bytes / (end - from) * (end - slot);
-            self.runs.insert(slot, Run { end, bytes });
+            self.runs.insert(slot, SlotRun { end, bytes });
         }
     }
 

@@ -33,7 +33,9 @@ async fn destruction_spares_what_is_to_be_kept_also_when_it_was_not_seen() {
         if !seen {
             log = store.open().await;
         }
-        log.raise_watermark(Slot(base + 19 + MARGIN)).await.unwrap();
+        log.raise_watermark(Slot(base + 19 + DESTROY_MARGIN_SLOTS))
+            .await
+            .unwrap();
         while log.destroy_below_watermark().await.unwrap() {}
         let left = log.read(Slot(base), usize::MAX).await.unwrap();
         let left: Vec<u64> = left.iter().map(|(slot, _)| slot.0 - base).collect();
@@ -50,7 +52,7 @@ async fn a_barrier_that_landed_in_a_slot_seen_free_is_spared() {
     }
     assert_eq!(log.read(Slot(1), usize::MAX).await.unwrap().len(), 3);
     other.append(Slot(3), Bytes::from("barrier")).await.unwrap();
-    log.raise_watermark(Slot(5 + MARGIN)).await.unwrap();
+    log.raise_watermark(Slot(5 + DESTROY_MARGIN_SLOTS)).await.unwrap();
     while log.destroy_below_watermark().await.unwrap() {}
     assert_eq!(
         log.read(Slot(1), usize::MAX).await.unwrap(),
@@ -67,11 +69,13 @@ async fn one_destruction_reads_only_for_a_while() {
         let record = if slot == slots { "barrier" } else { "a" };
         log.append(Slot(slot), Bytes::from(record)).await.unwrap();
     }
-    log.raise_watermark(Slot(slots + 1 + MARGIN)).await.unwrap();
+    log.raise_watermark(Slot(slots + 1 + DESTROY_MARGIN_SLOTS))
+        .await
+        .unwrap();
     let successor = store.open().await;
     let faults = store.0.mock_tikv().faults();
     faults
-        .add(Fault::new(Rpc::Scan, Action::DelayReply { by: LOOK }))
+        .add(Fault::new(Rpc::Scan, Action::DelayReply { by: DESTROY_SCAN_TIME }))
         .unwrap();
     assert!(successor.destroy_below_watermark().await.unwrap(), "it read everything");
     faults.clear();
@@ -93,7 +97,7 @@ async fn slots_that_another_member_destroyed_are_not_counted() {
     }
     assert_eq!(other.read(Slot(1), usize::MAX).await.unwrap().len(), 10);
     assert_eq!(other.size(), 1_000);
-    log.raise_watermark(Slot(6 + MARGIN)).await.unwrap();
+    log.raise_watermark(Slot(6 + DESTROY_MARGIN_SLOTS)).await.unwrap();
     while log.destroy_below_watermark().await.unwrap() {}
     other.watermark().await.unwrap();
     assert_eq!(other.size(), 500);

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// Time limit for a server's answer to the first message.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TLS_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A ClientHello of TLS 1.2 in one record, with one cipher suite and no extensions: a server that speaks TLS answers it with a
 /// ServerHello or an alert, in a record of TLS either way.
@@ -33,6 +33,6 @@ pub(super) async fn speaks_tls(url: &str, timeout: Duration) -> bool {
         stream.read_exact(&mut head).await?;
         std::io::Result::Ok(head)
     };
-    let answer = tokio::time::timeout(timeout.min(PATIENCE), ask).await;
+    let answer = tokio::time::timeout(timeout.min(TLS_PROBE_TIMEOUT), ask).await;
     matches!(answer, Ok(Ok([21 | 22, 3])))
 }

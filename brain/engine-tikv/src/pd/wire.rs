@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 /// The head of every answer.
-pub(super) trait Header {
+pub(super) trait HasHeader {
     fn header(&self) -> Option<&ResponseHeader>;
 
     fn cluster_id(&self) -> u64 {
@@ -42,7 +42,7 @@ pub(super) struct GetMembersRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Member {
+pub(super) struct PdMember {
     #[prost(uint64, tag = "2")]
     pub(super) member_id: u64,
     #[prost(string, repeated, tag = "4")]
@@ -54,7 +54,7 @@ pub(super) struct GetMembersResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<ResponseHeader>,
     #[prost(message, optional, tag = "3")]
-    pub(super) leader: Option<Member>,
+    pub(super) leader: Option<PdMember>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -175,37 +175,37 @@ pub(super) struct AdvanceSafePointResponse {
     pub(super) blocker_description: String,
 }
 
-impl Header for GetMembersResponse {
+impl HasHeader for GetMembersResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }
 }
 
-impl Header for GetRegionResponse {
+impl HasHeader for GetRegionResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }
 }
 
-impl Header for ScanRegionsResponse {
+impl HasHeader for ScanRegionsResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }
 }
 
-impl Header for UpdateServiceGcSafePointResponse {
+impl HasHeader for UpdateServiceGcSafePointResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }
 }
 
-impl Header for UpdateGcSafePointResponse {
+impl HasHeader for UpdateGcSafePointResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }
 }
 
-impl Header for AdvanceSafePointResponse {
+impl HasHeader for AdvanceSafePointResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         self.header.as_ref()
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Shared, failed};
-use crate::{Error, Range, Ts};
+use super::{RowsInner, failed};
+use crate::{Error, ScanRange, Ts};
 use engine::rows::{Order, Page, RowsError, Scan, Snapshot};
 use runtime::clock::since_boot;
 
 /// The bytes that one request is meant to bring; TiKV answers 10 MiB at most.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Rows that one request asks for at most.
 const CHUNK_ROWS: usize = 4096;
@@ -23,14 +23,14 @@ const CHUNK_KEYS: usize = 512;
 /// The rows as they were at a timestamp.
 #[derive(Debug, Clone)]
 pub struct TikvSnapshot {
-    shared: Arc<Shared>,
+    shared: Arc<RowsInner>,
     at: Ts,
     /// Since boot: garbage collection leaves it whole until then. A suspended machine's time counts.
     sure_until: Duration,
 }
 
 impl TikvSnapshot {
-    pub(super) async fn now(shared: Arc<Shared>) -> Result<TikvSnapshot, RowsError> {
+    pub(super) async fn now(shared: Arc<RowsInner>) -> Result<TikvSnapshot, RowsError> {
         let sure_until = since_boot() + shared.tikv.snapshot_age();
         let at = shared.tikv.timestamp().await.map_err(failed)?;
         Ok(TikvSnapshot { shared, at, sure_until })
@@ -57,7 +57,7 @@ impl TikvSnapshot {
     /// Returns the approximate number of rows that fit into `bytes`.
     fn rows_in(&self, bytes: usize) -> usize {
         let average = self.shared.average.load(Ordering::Relaxed);
-        (bytes.min(CHUNK) / average).clamp(1, CHUNK_ROWS)
+        (bytes.min(CHUNK_BYTES) / average).clamp(1, CHUNK_ROWS)
     }
 
     fn parse(&self, key: &Bytes) -> Result<Bytes, RowsError> {
@@ -80,7 +80,7 @@ impl TikvSnapshot {
     }
 
     /// The next rows of a range that is not empty, one at least unless there is none; and whether all of it was looked at.
-    async fn page(&self, scan: &Scan, bounds: &(Bytes, Bytes), limit: usize) -> Result<Part, RowsError> {
+    async fn page(&self, scan: &Scan, bounds: &(Bytes, Bytes), limit: usize) -> Result<ScanPart, RowsError> {
         let tikv = &self.shared.tikv;
         let backward = scan.order == Order::Descending;
         let (from, to) = bounds;
@@ -89,7 +89,7 @@ impl TikvSnapshot {
         } else {
             tikv.within_region(from, to).await
         };
-        let mut range = Range {
+        let mut range = ScanRange {
             from: from.clone(),
             to: end,
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
@@ -116,12 +116,12 @@ impl TikvSnapshot {
             self.shared.observe(mean);
         }
         let left = left.filter(|(from, to)| from < to);
-        Ok(Part { found, left })
+        Ok(ScanPart { found, left })
     }
 }
 
 /// Rows with their keys in TiKV, and the part of the range that was not read.
-struct Part {
+struct ScanPart {
     found: Vec<(Bytes, Bytes)>,
     left: Option<(Bytes, Bytes)>,
 }
@@ -155,7 +155,7 @@ impl Snapshot for TikvSnapshot {
             .collect();
         wanted.sort();
         wanted.dedup();
-        let chunk = self.rows_in(CHUNK).min(CHUNK_KEYS);
+        let chunk = self.rows_in(CHUNK_BYTES).min(CHUNK_KEYS);
         let chunks = wanted.chunks(chunk).map(|chunk| self.get_some(chunk));
         let mut found = std::collections::HashMap::with_capacity(wanted.len());
         for some in futures::future::try_join_all(chunks).await? {

@@ -2,7 +2,7 @@ use mock_tikv::{Action, Fault, RegionFault, Rpc};
 use tokio::time::Instant;
 
 use super::*;
-use crate::Options;
+use crate::ConnectOptions;
 use crate::testing::{self, Connected, on_mock};
 use engine::rows::{Order, Scan, Snapshot, laws};
 
@@ -107,7 +107,7 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
         let id = faults.add(hang.after(skip)).unwrap();
         // In a runtime of its own, which ends with all that it has under way, as a process does.
         let killed = tokio::runtime::Runtime::new().unwrap();
-        let options = Options::new(vec![here.mock_tikv().pd()], here.prefix());
+        let options = ConnectOptions::new(vec![here.mock_tikv().pd()], here.prefix());
         killed.spawn(async move {
             let (tikv, _keeper) = Tikv::connect(options).await.unwrap();
             TikvRows::new(tikv)
@@ -153,7 +153,7 @@ async fn late_writes_of_a_deposed_writer_have_no_effect() {
 async fn stores_whose_prefixes_begin_alike_leave_each_other_alone() {
     let outer = on_mock(|options| options.key_prefix = b"p".to_vec()).await;
     let pd = outer.mock_tikv().pd();
-    let (inner, _keeper) = Tikv::connect(Options::new(vec![pd], "pr")).await.unwrap();
+    let (inner, _keeper) = Tikv::connect(ConnectOptions::new(vec![pd], "pr")).await.unwrap();
     let (a, b) = (TikvRows::new(outer.tikv.clone()), TikvRows::new(inner.clone()));
     a.apply(None, fence(1), vec![laws::put("ra", "a"), laws::put("r", "a")])
         .await

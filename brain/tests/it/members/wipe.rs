@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use engine::cas_register::{Cas, CasRegister as _};
-use engine_tikv::{Options, Tikv};
+use engine_tikv::{ConnectOptions, Tikv};
 use etcd_types::pb::etcdserverpb as pb;
 use mock_tikv::{Action, Fault, Rpc};
 use pb::kv_client::KvClient;
@@ -38,7 +38,9 @@ fn keys(site: &Site, prefix: &str) -> Vec<Bytes> {
 /// Keys of stores that begin alike, and of the store without a prefix.
 async fn neighbours(site: &Site) {
     for prefix in ["", "kubebrai", "kubebrainx", "k", "kubebrain\u{0}"] {
-        let (tikv, _keeper) = Tikv::connect(Options::new(vec![site.tikv.pd()], prefix)).await.unwrap();
+        let (tikv, _keeper) = Tikv::connect(ConnectOptions::new(vec![site.tikv.pd()], prefix))
+            .await
+            .unwrap();
         for name in ["owner", "leader", ""] {
             let set = tikv
                 .register(name)

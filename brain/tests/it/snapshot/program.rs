@@ -163,7 +163,7 @@ async fn program_restores_a_key_prefix() {
     drop((one, two));
 
     // As a restore leaves it that is interrupted before it writes.
-    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "restored");
+    let options = engine_tikv::ConnectOptions::new(vec![site.tikv.pd()], "restored");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     prefix_owner::begin_restore(&tikv.register(prefix_owner::OWNER_REGISTER), "etcd-cluster")
         .await
@@ -218,7 +218,7 @@ async fn restore_claims_a_key_prefix_before_it_reads_the_file() {
     };
     // No process writes into the pipe, so it is never read to its end.
     let reading = restore(&pipe);
-    let options = engine_tikv::Options::new(vec![site.tikv.pd()], "kubebrain");
+    let options = engine_tikv::ConnectOptions::new(vec![site.tikv.pd()], "kubebrain");
     let (tikv, _supervisor) = engine_tikv::Tikv::attach(options).await.unwrap();
     let owner = tikv.register(prefix_owner::OWNER_REGISTER);
     let is_claimed = async {
