@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::IntGauge;
 
 /// The most that a connection may take from the reserved part, in bytes.
-const SMALL: usize = 256 * 1024;
+const MAX_RESERVED_BYTES: usize = 256 * 1024;
 
 /// The budget of all connections together. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Total>);
+pub struct Budget(Arc<BudgetTotal>);
 
 #[derive(Debug)]
-struct Total {
+struct BudgetTotal {
     limit: usize,
     /// The part that is reserved for connections that use little memory.
     reserved: usize,
@@ -25,7 +25,7 @@ struct Total {
 
 /// The reason why a charge was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Exceeded {
+pub enum BudgetExceeded {
     /// The connection's share is used up.
     #[error("the memory of one connection is used up")]
     Connection,
@@ -42,7 +42,7 @@ impl Budget {
     /// for connections that use little. `shown` is set to the bytes in use.
     #[must_use]
     pub fn new(limit: usize, shown: IntGauge) -> Self {
-        Self(Arc::new(Total {
+        Self(Arc::new(BudgetTotal {
             limit,
             reserved: limit / 8,
             used: AtomicUsize::new(0),
@@ -53,7 +53,7 @@ impl Budget {
     /// Creates the account of a new connection, of an address if it has one.
     #[must_use]
     pub fn account(&self, address: Option<&AddressUse>) -> Account {
-        Account(Arc::new(Connection {
+        Account(Arc::new(AccountState {
             total: self.0.clone(),
             address: address.cloned(),
             used: AtomicUsize::new(0),
@@ -89,11 +89,11 @@ impl AddressUse {
 
 /// The charges of one connection. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Account(Arc<Connection>);
+pub struct Account(Arc<AccountState>);
 
 #[derive(Debug)]
-struct Connection {
-    total: Arc<Total>,
+struct AccountState {
+    total: Arc<BudgetTotal>,
     address: Option<AddressUse>,
     used: AtomicUsize,
     /// The bytes of requests received and of responses sent.
@@ -102,7 +102,7 @@ struct Connection {
 
 impl Account {
     /// Charges bytes until the charge is dropped. Fails if not enough bytes are left.
-    pub fn charge(&self, bytes: usize) -> Result<Charge, Exceeded> {
+    pub fn charge(&self, bytes: usize) -> Result<Charge, BudgetExceeded> {
         let mut charge = Charge {
             account: self.clone(),
             bytes: 0,
@@ -120,7 +120,7 @@ impl Account {
     /// Returns the bytes that a connection may take from the reserved part: 256 KiB, less if the budget is small.
     #[must_use]
     pub fn small(&self) -> usize {
-        SMALL.min(self.0.total.limit / 32)
+        MAX_RESERVED_BYTES.min(self.0.total.limit / 32)
     }
 
     /// Returns the bytes of requests received and of responses sent.
@@ -129,22 +129,22 @@ impl Account {
         self.0.moved.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> Result<(), Exceeded> {
+    fn take(&self, bytes: usize) -> Result<(), BudgetExceeded> {
         let (connection, total) = (&*self.0, &*self.0.total);
-        let own = add(&connection.used, bytes, total.limit / 2).ok_or(Exceeded::Connection)?;
+        let own = add(&connection.used, bytes, total.limit / 2).ok_or(BudgetExceeded::Connection)?;
         let undo = |exceeded| {
             connection.used.fetch_sub(bytes, Ordering::Relaxed);
             exceeded
         };
         if let Some(AddressUse(address)) = &connection.address {
-            add(address, bytes, total.limit / 4 * 3).ok_or_else(|| undo(Exceeded::Address))?;
+            add(address, bytes, total.limit / 4 * 3).ok_or_else(|| undo(BudgetExceeded::Address))?;
         }
         let limit = total.limit - if own > self.small() { total.reserved } else { 0 };
         if add(&total.used, bytes, limit).is_none() {
             if let Some(AddressUse(address)) = &connection.address {
                 address.fetch_sub(bytes, Ordering::Relaxed);
             }
-            return Err(undo(Exceeded::Total));
+            return Err(undo(BudgetExceeded::Total));
         }
         total.shown.add(gauge(bytes));
         Ok(())
@@ -181,7 +181,7 @@ pub struct Charge {
 
 impl Charge {
     /// Charges more bytes. Fails if not enough bytes are left; the earlier charge stays.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExceeded> {
         self.account.take(bytes)?;
         self.bytes += bytes;
         Ok(())
@@ -195,7 +195,7 @@ impl Charge {
     }
 
     /// Charges or releases bytes until exactly `bytes` are charged. Fails as [`Charge::grow`].
-    pub fn set(&mut self, bytes: usize) -> Result<(), Exceeded> {
+    pub fn set(&mut self, bytes: usize) -> Result<(), BudgetExceeded> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.grow(more),
             None => {
@@ -240,7 +240,7 @@ pub struct Meter(Option<Arc<Mutex<Charge>>>);
 
 impl Meter {
     /// Creates a meter that charges an account. Fails as [`Account::charge`].
-    pub fn new(account: &Account) -> Result<Self, Exceeded> {
+    pub fn new(account: &Account) -> Result<Self, BudgetExceeded> {
         Ok(Self(Some(Arc::new(Mutex::new(account.charge(0)?)))))
     }
 
@@ -251,7 +251,7 @@ impl Meter {
     }
 
     /// Charges bytes until [`Meter::release`], or until all clones are dropped. Fails if not enough bytes are left.
-    pub fn charge(&self, bytes: usize) -> Result<(), Exceeded> {
+    pub fn charge(&self, bytes: usize) -> Result<(), BudgetExceeded> {
         match &self.0 {
             Some(charge) => charge.lock().unwrap_or_else(PoisonError::into_inner).grow(bytes),
             None => Ok(()),
@@ -260,7 +260,7 @@ impl Meter {
 
     /// Returns a separate charge to the same account, for data that outlives the response; `None` if the meter charges no account. Fails if
     /// not enough bytes are left.
-    pub fn hold(&self, bytes: usize) -> Result<Option<Charge>, Exceeded> {
+    pub fn hold(&self, bytes: usize) -> Result<Option<Charge>, BudgetExceeded> {
         let Some(charge) = &self.0 else { return Ok(None) };
         let account = charge.lock().unwrap_or_else(PoisonError::into_inner).account.clone();
         account.charge(bytes).map(Some)
@@ -295,13 +295,13 @@ mod tests {
         let (budget, shown) = budget();
         let (a, b, c) = (budget.account(None), budget.account(None), budget.account(None));
         let first = a.charge(50).unwrap();
-        assert_eq!(a.charge(1).unwrap_err(), Exceeded::Connection);
+        assert_eq!(a.charge(1).unwrap_err(), BudgetExceeded::Connection);
         let mut second = b.charge(30).unwrap();
-        assert_eq!(c.charge(21).unwrap_err(), Exceeded::Total);
+        assert_eq!(c.charge(21).unwrap_err(), BudgetExceeded::Total);
         assert_eq!((c.used(), budget.used(), shown.get()), (0, 80, 80));
         drop(first);
         second.grow(20).unwrap();
-        assert_eq!(second.grow(usize::MAX), Err(Exceeded::Connection));
+        assert_eq!(second.grow(usize::MAX), Err(BudgetExceeded::Connection));
         assert_eq!((budget.used(), shown.get()), (50, 50));
         let part = second.split(40);
         drop(second);
@@ -317,9 +317,9 @@ mod tests {
         let first = a.charge(50).unwrap();
         let _second = b.charge(38).unwrap();
         assert_eq!((budget.shortage() > 0, small.small()), (true, 3));
-        assert_eq!(b.charge(1).unwrap_err(), Exceeded::Total);
+        assert_eq!(b.charge(1).unwrap_err(), BudgetExceeded::Total);
         let _little = small.charge(3).unwrap();
-        assert_eq!(small.charge(1).unwrap_err(), Exceeded::Total);
+        assert_eq!(small.charge(1).unwrap_err(), BudgetExceeded::Total);
         drop(first);
         assert_eq!(budget.shortage(), 0);
         small.charge(1).unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let [a, b] = [(); 2].map(|()| budget.account(Some(&address)));
         let _first = a.charge(50).unwrap();
         let second = b.charge(25).unwrap();
-        assert_eq!(b.charge(1).unwrap_err(), Exceeded::Address);
+        assert_eq!(b.charge(1).unwrap_err(), BudgetExceeded::Address);
         assert_eq!((address.used(), b.used(), budget.used()), (75, 25, 75));
         let _other = budget.account(None).charge(12).unwrap();
         drop(second);

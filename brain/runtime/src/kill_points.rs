@@ -4,7 +4,7 @@
 
 /// The variable that names a point, and how often it is passed before the process ends there: `<point>:<times>`.
 #[cfg(debug_assertions)]
-const VARIABLE: &str = "KUBEBRAIN_KILL_AT";
+const KILL_AT_VARIABLE: &str = "KUBEBRAIN_KILL_AT";
 
 /// Ends the process here, if a test named this point.
 #[cfg(not(debug_assertions))]
@@ -17,7 +17,8 @@ pub fn reach(point: &'static str) {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-    static NAMED: LazyLock<Option<(String, AtomicU64)>> = LazyLock::new(|| named(&std::env::var(VARIABLE).ok()?));
+    static NAMED: LazyLock<Option<(String, AtomicU64)>> =
+        LazyLock::new(|| named(&std::env::var(KILL_AT_VARIABLE).ok()?));
     if let Some((name, left)) = &*NAMED
         && name == point
         && left.fetch_sub(1, SeqCst) == 1

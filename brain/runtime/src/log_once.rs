@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 
 /// The shortest time between two lines about one key, if no other is given.
-const INTERVAL: Duration = Duration::from_secs(60);
+const KEY_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The same for messages that name a reason.
-const HOUR: Duration = Duration::from_secs(3_600);
+const REASON_LOG_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Most keys that [`LogOnce`] remembers. One more makes it forget all, and each may be logged again.
 const MAX_KEYS: usize = 1024;
@@ -29,7 +29,7 @@ pub struct LogOnce<K = ()> {
 
 /// A log line about a key that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct DueLine {
     /// The occurrences of the key since its last line.
     pub count: u64,
     /// The lines about any keys that were left out since the last line.
@@ -38,7 +38,7 @@ pub struct Due {
 
 impl<K> Default for LogOnce<K> {
     fn default() -> Self {
-        Self::every(INTERVAL)
+        Self::every(KEY_LOG_INTERVAL)
     }
 }
 
@@ -58,7 +58,7 @@ impl LogOnce<String> {
     /// Creates one for messages; a message may be logged again after an hour.
     #[must_use]
     pub fn hourly() -> Self {
-        Self::every(HOUR)
+        Self::every(REASON_LOG_INTERVAL)
     }
 }
 
@@ -73,7 +73,7 @@ impl LogOnce {
 impl<K: Eq + Hash> LogOnce<K> {
     /// Counts one occurrence of a key. Returns the numbers for its line, if one is due.
     #[must_use]
-    pub fn due_for(&self, key: K) -> Option<Due> {
+    pub fn due_for(&self, key: K) -> Option<DueLine> {
         let now = Instant::now();
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((last, count)) = keys.get_mut(&key) {
@@ -84,7 +84,7 @@ impl<K: Eq + Hash> LogOnce<K> {
             let skipped = self.limit.admit()?;
             *last = now;
             let count = std::mem::take(count);
-            return Some(Due { count, skipped });
+            return Some(DueLine { count, skipped });
         }
         let skipped = self.limit.admit()?;
         if keys.len() >= MAX_KEYS {
@@ -94,7 +94,7 @@ impl<K: Eq + Hash> LogOnce<K> {
             }
         }
         keys.insert(key, (now, 0));
-        Some(Due { count: 1, skipped })
+        Some(DueLine { count: 1, skipped })
     }
 }
 
@@ -135,11 +135,11 @@ impl LogBackoff {
     }
 }
 
-/// Lines of one kind that [`LogLimit`] lets pass in [`LIMIT_INTERVAL`].
-const LIMIT: u32 = 20;
+/// Lines of one kind that [`LogLimit`] lets pass in [`LINE_LIMIT_INTERVAL`].
+const LINES_PER_INTERVAL: u32 = 20;
 
 /// The time in which that many lines pass.
-const LIMIT_INTERVAL: Duration = Duration::from_secs(10);
+const LINE_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Passes a few lines of one kind in each interval, for lines that each report something different. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -160,10 +160,10 @@ impl LogLimit {
         let now = Instant::now();
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (began, passed) = match state.interval {
-            Some((began, passed)) if now - began < LIMIT_INTERVAL => (began, passed),
+            Some((began, passed)) if now - began < LINE_LIMIT_INTERVAL => (began, passed),
             _ => (now, 0),
         };
-        if passed >= LIMIT {
+        if passed >= LINES_PER_INTERVAL {
             state.skipped += 1;
             return None;
         }
@@ -180,8 +180,8 @@ mod tests {
     async fn flood_of_lines_is_cut_and_the_rest_is_counted() {
         let log = LogLimit::default();
         let passed = (0..1_000).filter(|_| log.admit().is_some()).count();
-        assert_eq!(passed, LIMIT as usize);
-        tokio::time::advance(LIMIT_INTERVAL).await;
+        assert_eq!(passed, LINES_PER_INTERVAL as usize);
+        tokio::time::advance(LINE_LIMIT_INTERVAL).await;
         assert_eq!((log.admit(), log.admit()), (Some(980), Some(0)));
     }
 
@@ -189,41 +189,47 @@ mod tests {
     async fn line_is_due_once_a_minute_with_its_count() {
         let log = LogOnce::default();
         assert_eq!((log.due(), log.due(), log.clone().due()), (Some(1), None, None));
-        tokio::time::advance(INTERVAL).await;
+        tokio::time::advance(KEY_LOG_INTERVAL).await;
         assert_eq!((log.due(), log.due()), (Some(3), None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn line_is_due_once_an_interval_for_each_key_and_all_are_limited() {
         let log = LogOnce::default();
-        let due = |count, skipped| Some(Due { count, skipped });
+        let due = |count, skipped| Some(DueLine { count, skipped });
         assert_eq!(
             (log.due_for(1), log.due_for(1), log.due_for(2)),
             (due(1, 0), None, due(1, 0))
         );
-        tokio::time::advance(INTERVAL).await;
+        tokio::time::advance(KEY_LOG_INTERVAL).await;
         assert_eq!((log.due_for(1), log.due_for(1)), (due(2, 0), None));
         let passed = (10..10_010).filter(|key| log.due_for(*key).is_some()).count();
-        assert_eq!(passed, LIMIT as usize - 1);
-        tokio::time::advance(LIMIT_INTERVAL).await;
-        assert_eq!(log.due_for(0), due(1, 10_000 - u64::from(LIMIT) + 1));
+        assert_eq!(passed, LINES_PER_INTERVAL as usize - 1);
+        tokio::time::advance(LINE_LIMIT_INTERVAL).await;
+        assert_eq!(log.due_for(0), due(1, 10_000 - u64::from(LINES_PER_INTERVAL) + 1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn line_that_the_limit_left_out_is_due_once_the_limit_permits_it() {
         let log = LogOnce::default();
-        for other in 0..LIMIT - 1 {
+        for other in 0..LINES_PER_INTERVAL - 1 {
             assert!(log.due_for(other).is_some());
         }
-        assert!(log.due_for(LIMIT).is_some());
-        tokio::time::advance(INTERVAL).await;
-        for other in 100..100 + LIMIT {
+        assert!(log.due_for(LINES_PER_INTERVAL).is_some());
+        tokio::time::advance(KEY_LOG_INTERVAL).await;
+        for other in 100..100 + LINES_PER_INTERVAL {
             assert!(log.due_for(other).is_some());
         }
-        assert_eq!((log.due_for(LIMIT), log.due_for(LIMIT + 1)), (None, None));
-        tokio::time::advance(LIMIT_INTERVAL).await;
-        let due = |count, skipped| Some(Due { count, skipped });
-        assert_eq!((log.due_for(LIMIT), log.due_for(LIMIT + 1)), (due(2, 2), due(1, 0)));
+        assert_eq!(
+            (log.due_for(LINES_PER_INTERVAL), log.due_for(LINES_PER_INTERVAL + 1)),
+            (None, None)
+        );
+        tokio::time::advance(LINE_LIMIT_INTERVAL).await;
+        let due = |count, skipped| Some(DueLine { count, skipped });
+        assert_eq!(
+            (log.due_for(LINES_PER_INTERVAL), log.due_for(LINES_PER_INTERVAL + 1)),
+            (due(2, 2), due(1, 0))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -231,13 +237,13 @@ mod tests {
         let log = LogOnce::hourly();
         let is_due = |message: &str| log.due_for(message.to_owned()).is_some();
         assert!(is_due("a") && !is_due("a") && is_due("b"));
-        tokio::time::advance(HOUR - Duration::from_millis(1)).await;
+        tokio::time::advance(REASON_LOG_INTERVAL - Duration::from_millis(1)).await;
         assert!(!is_due("a"));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(is_due("a") && !is_due("a"));
-        tokio::time::advance(LIMIT_INTERVAL).await;
+        tokio::time::advance(LINE_LIMIT_INTERVAL).await;
         for n in 0..10 * MAX_KEYS {
-            tokio::time::advance(LIMIT_INTERVAL / LIMIT).await;
+            tokio::time::advance(LINE_LIMIT_INTERVAL / LINES_PER_INTERVAL).await;
             assert!(is_due(&n.to_string()));
             assert!(log.keys.lock().unwrap().len() <= MAX_KEYS);
         }

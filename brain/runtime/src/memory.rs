@@ -3,9 +3,23 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where cgroups of version 2 and 1 are, and the file of each that has its limit.
-const VERSION_2: (&str, &str) = ("/sys/fs/cgroup", "memory.max");
-const VERSION_1: (&str, &str) = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+/// A version of cgroups.
+#[derive(Clone, Copy)]
+struct CgroupVersion {
+    /// The directory of all its cgroups.
+    root: &'static str,
+    /// The file of a cgroup that has its limit.
+    limit_file: &'static str,
+}
+
+const CGROUP_V2: CgroupVersion = CgroupVersion {
+    root: "/sys/fs/cgroup",
+    limit_file: "memory.max",
+};
+const CGROUP_V1: CgroupVersion = CgroupVersion {
+    root: "/sys/fs/cgroup/memory",
+    limit_file: "memory.limit_in_bytes",
+};
 
 /// Returns the bytes of memory that this process may use: those of the machine, or of the smallest limit of its cgroups.
 #[must_use]
@@ -22,24 +36,24 @@ pub fn available() -> u64 {
 /// The files that may limit a process whose `/proc/self/cgroup` is `own`: of its cgroup and of all above. A container sees its own at the top,
 /// whatever it is called outside.
 fn limits(own: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = [VERSION_2, VERSION_1]
-        .map(|(root, file)| Path::new(root).join(file))
+    let mut files: Vec<PathBuf> = [CGROUP_V2, CGROUP_V1]
+        .map(|version| Path::new(version.root).join(version.limit_file))
         .into();
     for line in own.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let (root, file) = match controllers {
-            "" => VERSION_2,
-            _ if controllers.split(',').any(|controller| controller == "memory") => VERSION_1,
+        let version = match controllers {
+            "" => CGROUP_V2,
+            _ if controllers.split(',').any(|controller| controller == "memory") => CGROUP_V1,
             _ => continue,
         };
         let Some(path) = path.strip_prefix('/').filter(|path| !path.starts_with("..")) else {
             continue;
         };
         let below = Path::new(path).ancestors().filter(|path| *path != Path::new(""));
-        files.extend(below.map(|path| Path::new(root).join(path).join(file)));
+        files.extend(below.map(|path| Path::new(version.root).join(path).join(version.limit_file)));
     }
     files
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The time for which tasks may take to end after the stop. The supervisor of the process kills it at some later time, without
 /// notice.
-const LIMIT: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The long-lived tasks of the process.
 ///
@@ -51,14 +51,14 @@ impl Tasks {
         let stop = self.stop.clone();
         let too_late = async move {
             stop.cancelled().await;
-            tokio::time::sleep(LIMIT).await;
+            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
         };
         let (mut first, mut early) = (Ok(()), Ok(()));
         tokio::select! {
             () = self.join_all(&mut first, &mut early) => {}
             () = too_late => {
                 let left: Vec<_> = self.names.values().copied().collect();
-                first = first.and(Err(anyhow::anyhow!("tasks {left:?} did not end within {LIMIT:?} of the stop")));
+                first = first.and(Err(anyhow::anyhow!("tasks {left:?} did not end within {SHUTDOWN_TIMEOUT:?} of the stop")));
                 self.set.shutdown().await;
             }
         }

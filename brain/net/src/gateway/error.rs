@@ -2,13 +2,13 @@
 
 use tonic::Status;
 
-use runtime::budget::Exceeded;
+use runtime::budget::BudgetExceeded;
 
 /// The reason why a request is not answered.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// There is no memory for it.
-    Exceeded(Exceeded),
+    Exceeded(BudgetExceeded),
     /// It is not what the method takes, or the RPC failed.
     Status(Status),
 }
@@ -19,8 +19,8 @@ impl From<Status> for Refused {
     }
 }
 
-impl From<Exceeded> for Refused {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<BudgetExceeded> for Refused {
+    fn from(exceeded: BudgetExceeded) -> Self {
         Refused::Exceeded(exceeded)
     }
 }

@@ -21,7 +21,7 @@ use super::error::Refused;
 use super::methods::Method;
 use super::{json, metadata, translation_limit};
 use etcd_types::errors::Error;
-use runtime::budget::{Account, Charge, Exceeded};
+use runtime::budget::{Account, BudgetExceeded, Charge};
 
 /// The beginning of a line with a message.
 const RESULT: &[u8] = b"{\"result\":";
@@ -43,7 +43,7 @@ impl Exchange {
         self,
         request: Request<B>,
         call: impl FnOnce(Request<Body>) -> F,
-        exceeded: impl FnOnce(Exceeded),
+        exceeded: impl FnOnce(BudgetExceeded),
     ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,

@@ -24,7 +24,7 @@ use super::lingering_close::{LINGER, Left};
 use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
 use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::listen::{Accepted, Listener};
-use runtime::log_once::{Due, LogOnce};
+use runtime::log_once::{DueLine, LogOnce};
 use telemetry::metrics::NetworkMetrics;
 use tls::{Found, Io, ServerTls, observed, refusal};
 
@@ -91,14 +91,14 @@ impl Refused {
         let key = (from.to_owned(), reason.clone());
         let refused = matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut);
         if !refused {
-            if let Some(Due { count, skipped }) = self.left.due_for(key) {
+            if let Some(DueLine { count, skipped }) = self.left.due_for(key) {
                 let why = reason;
                 info!(
                     from,
                     count, skipped, why, "a peer disconnected before it was authenticated"
                 );
             }
-        } else if let Some(Due { count, skipped }) = self.proofs.due_for(key) {
+        } else if let Some(DueLine { count, skipped }) = self.proofs.due_for(key) {
             let why = reason;
             warn!(
                 from,
@@ -342,7 +342,7 @@ impl PortConfig {
             return;
         };
         let reason = printable(&found.refusal.unwrap_or_else(|| reason.to_string()));
-        let Some(Due { count, skipped }) = self.refused.handshakes.due_for((from.clone(), reason.clone())) else {
+        let Some(DueLine { count, skipped }) = self.refused.handshakes.due_for((from.clone(), reason.clone())) else {
             return debug!(from, reason, "a TLS handshake failed");
         };
         match self.for_peers {

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 pub(super) use reason::Reason;
 pub(super) use state::{Connection, InFlight};
 
-use runtime::budget::{AddressUse, Budget, Charge, Exceeded};
+use runtime::budget::{AddressUse, Budget, BudgetExceeded, Charge};
 use runtime::log_once::LogOnce;
 use telemetry::metrics::NetworkMetrics;
 
@@ -194,7 +194,7 @@ impl Connections {
         let charge = match connection.account.charge(CONNECTION_BYTES) {
             Ok(charge) => charge,
             // Its memory is released when its task has ended.
-            Err(Exceeded::Total) if self.evict(&mut table, address) || self.evict(&mut table, None) => {
+            Err(BudgetExceeded::Total) if self.evict(&mut table, address) || self.evict(&mut table, None) => {
                 return Err(Full);
             }
             Err(_) => {

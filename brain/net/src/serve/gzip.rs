@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::framing::{HEADER, announced};
 use etcd_types::errors::Error;
-use runtime::budget::{Charge, Exceeded};
+use runtime::budget::{BudgetExceeded, Charge};
 
 mod answer;
 mod request;
@@ -68,12 +68,12 @@ pub(super) fn announce(headers: &mut HeaderMap) {
 /// The reason why a message was not decompressed.
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    Exceeded(Exceeded),
+    Exceeded(BudgetExceeded),
     Status(Status),
 }
 
-impl From<Exceeded> for Unreadable {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<BudgetExceeded> for Unreadable {
+    fn from(exceeded: BudgetExceeded) -> Self {
         Self::Exceeded(exceeded)
     }
 }
@@ -127,7 +127,7 @@ struct Plain {
 
 impl Inflater {
     /// Creates one for a message, without its header.
-    fn new(compressed: Bytes, limit: usize, mut charge: Charge) -> Result<Self, Exceeded> {
+    fn new(compressed: Bytes, limit: usize, mut charge: Charge) -> Result<Self, BudgetExceeded> {
         charge.set(DECODER)?;
         let plain = Plain {
             bytes: vec![0; HEADER],
@@ -226,7 +226,7 @@ struct Encoder {
 
 impl Deflater {
     /// Creates one for whole messages with their headers.
-    fn new(plain: Bytes, mut charge: Charge) -> Result<Self, Exceeded> {
+    fn new(plain: Bytes, mut charge: Charge) -> Result<Self, BudgetExceeded> {
         charge.set(plain.len())?;
         Ok(Self {
             plain,

@@ -17,7 +17,7 @@ use http::uri::Authority;
 
 use super::frames::{FRAME, PREFACE};
 use super::huffman;
-use runtime::budget::{Account, Charge, Exceeded};
+use runtime::budget::{Account, BudgetExceeded, Charge};
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -124,7 +124,7 @@ impl HeaderBlocks {
         bytes: &mut [u8],
         account: &Account,
         done: &mut Vec<BlockCharge>,
-    ) -> Result<Followed, Exceeded> {
+    ) -> Result<Followed, BudgetExceeded> {
         if self.held.is_empty() {
             let (len, rest) = self.edit(bytes, account, done)?;
             self.held = bytes[rest..].to_vec();
@@ -150,7 +150,7 @@ impl HeaderBlocks {
         bytes: &mut [u8],
         account: &Account,
         done: &mut Vec<BlockCharge>,
-    ) -> Result<(usize, usize), Exceeded> {
+    ) -> Result<(usize, usize), BudgetExceeded> {
         let (mut from, mut to) = (0, 0);
         while from < bytes.len() {
             let left = bytes.len() - from;
@@ -200,7 +200,7 @@ impl HeaderBlocks {
     }
 
     /// Replaces the `:authority` in a HEADERS frame if needed. Returns the new length of the frame.
-    fn edit_headers(&mut self, frame: &mut [u8], flags: u8, account: &Account) -> Result<usize, Exceeded> {
+    fn edit_headers(&mut self, frame: &mut [u8], flags: u8, account: &Account) -> Result<usize, BudgetExceeded> {
         let mut begin = FRAME;
         let mut padding = 0;
         if flags & PADDED != 0 {
@@ -238,7 +238,12 @@ impl HeaderBlocks {
     }
 
     /// Follows a part of a payload, which belongs to a block if one is under way.
-    fn continue_block(&mut self, bytes: &[u8], account: &Account, done: &mut Vec<BlockCharge>) -> Result<(), Exceeded> {
+    fn continue_block(
+        &mut self,
+        bytes: &[u8],
+        account: &Account,
+        done: &mut Vec<BlockCharge>,
+    ) -> Result<(), BudgetExceeded> {
         if let Some(block) = &mut self.block {
             block.fields.walk(bytes, |_| {});
             block.charge(bytes.len(), account)?;
@@ -269,7 +274,7 @@ fn move_left(bytes: &mut [u8], from: Range<usize>, to: usize) {
 
 impl Block {
     /// Charges what the block takes in memory with `bytes` more: strings get longer by what the Huffman code saved.
-    fn charge(&mut self, bytes: usize, account: &Account) -> Result<(), Exceeded> {
+    fn charge(&mut self, bytes: usize, account: &Account) -> Result<(), BudgetExceeded> {
         self.bytes += bytes;
         let strings = self.bytes.min(LONGEST_LIST as usize) * 8 / 5;
         let needed = strings + self.fields.count.min(MOST_FIELDS) * FIELD_BYTES;

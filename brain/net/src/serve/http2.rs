@@ -33,7 +33,7 @@ use super::headers::{FIELD_BYTES, LONGEST_LIST};
 use super::request_body::{self, Pump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
 use etcd_types::errors::Error;
-use runtime::budget::{Charge, Exceeded};
+use runtime::budget::{BudgetExceeded, Charge};
 use runtime::log_once::LogOnce;
 use telemetry::metrics::NetworkMetrics;
 
@@ -404,7 +404,7 @@ enum Cut {
     /// The client does not read it.
     Stalled,
     /// There is no memory for it.
-    Exceeded(Exceeded),
+    Exceeded(BudgetExceeded),
     /// The service failed to produce it.
     Failed(axum::Error),
 }
@@ -517,7 +517,10 @@ impl Answering {
     }
 
     /// Returns a frame, with the charge for it.
-    fn charged(&mut self, frame: Option<Result<Frame<Bytes>, axum::Error>>) -> Result<Result<Outgoing, Exceeded>, Cut> {
+    fn charged(
+        &mut self,
+        frame: Option<Result<Frame<Bytes>, axum::Error>>,
+    ) -> Result<Result<Outgoing, BudgetExceeded>, Cut> {
         let Some(frame) = frame else {
             return Ok(Ok(Outgoing::End));
         };

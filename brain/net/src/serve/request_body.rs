@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use tower::BoxError;
 
 use etcd_types::errors::Error;
-use runtime::budget::{Charge, Exceeded};
+use runtime::budget::{BudgetExceeded, Charge};
 
 /// Pieces shorter than this are copied together, because each keeps its receive buffer in memory.
 const SHORT: usize = 4096;
@@ -69,7 +69,7 @@ impl Shared {
 }
 
 impl State {
-    fn push(&mut self, bytes: Bytes) -> Result<(), Exceeded> {
+    fn push(&mut self, bytes: Bytes) -> Result<(), BudgetExceeded> {
         self.charge.moved(bytes.len());
         if bytes.len() < SHORT {
             self.charge.grow(bytes.len())?;

@@ -28,7 +28,7 @@ use crate::gateway::{self, Exchange, Found, websocket};
 use crate::http::{Cors, Secure};
 use crate::require_leader::refuses;
 use etcd_types::errors::Error;
-use runtime::budget::Exceeded;
+use runtime::budget::BudgetExceeded;
 use runtime::log_once::LogOnce;
 use telemetry::metrics::{GrpcMetrics, InFlight, NetworkMetrics};
 use telemetry::otel::{RpcSpan, Tracing};
@@ -89,11 +89,11 @@ impl Refusals {
         }
     }
 
-    pub(super) fn exceeded(&self, exceeded: Exceeded) {
+    pub(super) fn exceeded(&self, exceeded: BudgetExceeded) {
         self.count(match exceeded {
-            Exceeded::Connection => "connection_memory",
-            Exceeded::Address => "address_memory",
-            Exceeded::Total => "total_memory",
+            BudgetExceeded::Connection => "connection_memory",
+            BudgetExceeded::Address => "address_memory",
+            BudgetExceeded::Total => "total_memory",
         });
     }
 }

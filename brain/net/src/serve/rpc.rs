@@ -26,7 +26,7 @@ use super::head;
 use super::route::Refusals;
 use super::rpc_timer::Timed;
 use etcd_types::errors::Error;
-use runtime::budget::{Account, Charge, Exceeded, Meter};
+use runtime::budget::{Account, BudgetExceeded, Charge, Meter};
 use telemetry::metrics::{InFlight, has_one_request};
 use telemetry::otel::RpcSpan;
 use telemetry::slow_requests::RpcLog;
@@ -199,13 +199,13 @@ impl Call {
 
 /// The reason why an RPC was not begun.
 enum Refused {
-    Exceeded(Exceeded),
+    Exceeded(BudgetExceeded),
     Status(Status),
     Stalled,
 }
 
-impl From<Exceeded> for Refused {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<BudgetExceeded> for Refused {
+    fn from(exceeded: BudgetExceeded) -> Self {
         Refused::Exceeded(exceeded)
     }
 }
@@ -235,7 +235,7 @@ impl From<Error> for Refused {
 fn refused(error: impl Into<BoxError>) -> Refused {
     let status = Status::from_error(error.into());
     if status.message() == Error::TooManyRequests.text() {
-        Refused::Exceeded(Exceeded::Connection)
+        Refused::Exceeded(BudgetExceeded::Connection)
     } else {
         Refused::Status(status)
     }
