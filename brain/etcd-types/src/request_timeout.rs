@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 /// The part of the timeout that does not depend on the election, as of etcd's `ReqTimeout`.
-const BASE: Duration = Duration::from_secs(5);
+const BASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shortest part for the election: twice etcd's election timeout, and the default lease duration.
-const ELECTION: Duration = Duration::from_secs(2);
+const MIN_ELECTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The timeout of a request with default timings: 7 s, as in etcd.
-pub const REQUEST_TIMEOUT: Duration = BASE.saturating_add(ELECTION);
+pub const REQUEST_TIMEOUT: Duration = BASE_REQUEST_TIMEOUT.saturating_add(MIN_ELECTION_TIMEOUT);
 
 /// Returns the timeout of a request for members whose lock lasts for `lease_duration`. A longer lock means slow storage or slow elections, so
 /// requests wait longer by the same time.
 #[must_use]
 pub fn request_timeout(lease_duration: Duration) -> Duration {
-    BASE + lease_duration.max(ELECTION)
+    BASE_REQUEST_TIMEOUT + lease_duration.max(MIN_ELECTION_TIMEOUT)
 }
 
 #[cfg(test)]
