@@ -8,7 +8,7 @@ use prost::Message;
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
 use store::sequencer::command::Request;
-use telemetry::slow_requests::{BoundedText, Exchanged, RequestStats};
+use telemetry::slow_requests::{BoundedText, RequestStats, UnaryExchange};
 
 /// Returns the text of a range.
 pub(super) fn range(request: &pb::RangeRequest) -> String {
@@ -37,7 +37,7 @@ pub(super) fn read_only(answer: &pb::TxnResponse) -> String {
 
 /// Returns the sizes and the text of a unary RPC, with counts as etcd has them.
 #[must_use]
-pub fn describe(rpc: Exchanged<'_>) -> RequestStats {
+pub fn describe(rpc: UnaryExchange<'_>) -> RequestStats {
     let described = match rpc.path {
         "/etcdserverpb.KV/Range" => exchanged(rpc, |request: &pb::RangeRequest, answer: Option<&pb::RangeResponse>| {
             let size = request.encoded_len();
@@ -70,7 +70,7 @@ pub fn describe(rpc: Exchanged<'_>) -> RequestStats {
 
 /// Describes an RPC by its messages: operations and bytes of the request, keys in the response, text. `None` if the request does not decode.
 fn exchanged<Q: Message + Default, A: Message + Default>(
-    rpc: Exchanged<'_>,
+    rpc: UnaryExchange<'_>,
     describe: impl FnOnce(&Q, Option<&A>) -> (usize, usize, i64, String),
 ) -> Option<RequestStats> {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -367,7 +367,7 @@ mod tests {
     fn rpcs_have_the_counts_of_etcd() {
         let rpc = |path, request: &dyn Fn() -> Vec<u8>, answer: Option<Vec<u8>>| {
             let (request, answer) = (Bytes::from(request()), answer.map(Bytes::from));
-            let stats = describe(Exchanged { path, request, answer });
+            let stats = describe(UnaryExchange { path, request, answer });
             let counts = (
                 stats.request_count,
                 stats.request_size,

@@ -11,14 +11,14 @@ use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder, format};
 
 pub use options::{LogFormat, LogLevel, LogOptions, LogOutput, LogRotation};
 use rotate::RotatingFile;
-use zap::Zap;
+use zap::ZapFormat;
 
 mod options;
 mod rotate;
 mod zap;
 
 /// Crates whose INFO lines are not logged; they log below WARN only at `debug`.
-const CHATTY: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
+const CHATTY_CRATES: &[&str] = &["hyper", "hyper_util", "tonic", "tower", "rustls", "fjall", "lsm_tree"];
 
 /// Sets the process's logger; call it once, before anything logs. `RUST_LOG` overrides the level. Fails if a file cannot be opened,
 /// or a logger is already set.
@@ -35,11 +35,11 @@ pub fn init(options: &LogOptions) -> anyhow::Result<()> {
 }
 
 /// Formats lines as etcd's logger does.
-fn zap<N, E, F, W>(builder: SubscriberBuilder<N, E, F, W>) -> SubscriberBuilder<format::JsonFields, Zap, F, W>
+fn zap<N, E, F, W>(builder: SubscriberBuilder<N, E, F, W>) -> SubscriberBuilder<format::JsonFields, ZapFormat, F, W>
 where
     W: for<'a> MakeWriter<'a> + 'static,
 {
-    builder.fmt_fields(format::JsonFields::new()).event_format(Zap)
+    builder.fmt_fields(format::JsonFields::new()).event_format(ZapFormat)
 }
 
 fn filter(level: LogLevel) -> EnvFilter {
@@ -59,7 +59,7 @@ fn filter(level: LogLevel) -> EnvFilter {
     } else {
         theirs
     };
-    let chatty: Vec<String> = CHATTY.iter().map(|name| format!("{name}={theirs}")).collect();
+    let chatty: Vec<String> = CHATTY_CRATES.iter().map(|name| format!("{name}={theirs}")).collect();
     // These crates repeat every failed call or connection, which kubebrain itself logs once.
     let default = format!(
         "{ours},{},h2=error,tikv_client=off,kube_client::client=off",

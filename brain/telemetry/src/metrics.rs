@@ -28,13 +28,13 @@ mod scrapes;
 /// The content type of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-type Observe = Box<dyn Fn(&Metrics) + Send + Sync>;
+type ScrapeHook = Box<dyn Fn(&Metrics) + Send + Sync>;
 
 /// All handles. Parts are cheap to clone and are passed to the modules that update them.
 pub struct Metrics {
     registry: Registry,
     /// Update gauges before a scrape.
-    observe: Mutex<Vec<Observe>>,
+    observe: Mutex<Vec<ScrapeHook>>,
     /// Metrics that are read from the kernel at each scrape; one scrape at a time.
     process: Mutex<ProcessMetrics>,
     /// Requests for the metrics.
@@ -271,7 +271,7 @@ impl Metrics {
     /// Registers all metrics except those of a single storage engine; `extensive` adds a histogram for each RPC.
     #[must_use]
     pub fn new(extensive: bool) -> Metrics {
-        let r = Register(Registry::new());
+        let r = Registrar(Registry::new());
         scrapes::register_constants(&r);
         Metrics {
             process: Mutex::new(ProcessMetrics::register(&r)),
@@ -299,7 +299,7 @@ impl Metrics {
     /// Returns the gauge of snapshots of rows that are open, which is registered by the first call: only if they hold something.
     pub fn open_snapshots(&self) -> &IntGauge {
         self.open_snapshots.get_or_init(|| {
-            Register(self.registry.clone()).gauge(
+            Registrar(self.registry.clone()).gauge(
                 "etcd_mvcc_db_open_read_transactions",
                 "Open snapshots of rows: the current one, and those that reads hold.",
             )
@@ -380,9 +380,9 @@ impl HealthMetrics {
 }
 
 /// Registers metrics. Each name is registered once, by the code below, so registration cannot fail.
-pub(crate) struct Register(Registry);
+pub(crate) struct Registrar(Registry);
 
-impl Register {
+impl Registrar {
     fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect("names, labels and buckets are well formed");
         self.0

@@ -23,7 +23,7 @@ use tonic::Code;
 use tonic::metadata::MetadataMap;
 
 use exporter::LoggedExporter;
-use propagation::{Headers, Metadata};
+use propagation::{HeaderExtractor, MetadataInjector};
 
 mod exporter;
 mod propagation;
@@ -42,21 +42,21 @@ pub struct TracingOptions {
 }
 
 /// The time for which the end of the process waits for spans to be sent.
-const FLUSH: Duration = Duration::from_secs(2);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The sampling rate at which every request is traced.
-const MILLION: f64 = 1_000_000.0;
+const FULL_SAMPLING_RATE: f64 = 1_000_000.0;
 
 /// The tracer of this member; off by default. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Tracing {
-    exporting: Option<Arc<Exporting>>,
+    exporting: Option<Arc<TraceExport>>,
     /// True if only requests that belong to a trace get spans.
     continues_only: bool,
 }
 
 #[derive(Debug)]
-struct Exporting {
+struct TraceExport {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
     propagator: TraceContextPropagator,
@@ -85,7 +85,7 @@ impl Tracing {
         }
         let root = match options.sampling_rate {
             0 => Sampler::AlwaysOff,
-            rate => Sampler::TraceIdRatioBased(f64::from(rate) / MILLION),
+            rate => Sampler::TraceIdRatioBased(f64::from(rate) / FULL_SAMPLING_RATE),
         };
         let provider = SdkTracerProvider::builder()
             .with_resource(resource.build())
@@ -98,7 +98,7 @@ impl Tracing {
 
     fn of(provider: SdkTracerProvider) -> Tracing {
         Tracing {
-            exporting: Some(Arc::new(Exporting {
+            exporting: Some(Arc::new(TraceExport {
                 tracer: provider.tracer("kubebrain"),
                 provider,
                 propagator: TraceContextPropagator::new(),
@@ -120,7 +120,7 @@ impl Tracing {
     pub async fn end(self) {
         let Some(exporting) = self.exporting else { return };
         let provider = exporting.provider.clone();
-        let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH)).await;
+        let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH_TIMEOUT)).await;
         match flushed {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "could not send the last spans to the collector"),
@@ -134,7 +134,7 @@ impl Tracing {
         let exporting = self.exporting.as_ref()?;
         let parent = exporting
             .propagator
-            .extract_with_context(&Context::new(), &Headers(headers));
+            .extract_with_context(&Context::new(), &HeaderExtractor(headers));
         if self.continues_only && !parent.has_active_span() {
             return None;
         }
@@ -189,7 +189,9 @@ impl Tracing {
                 span.set_attribute(KeyValue::new("leader", format!("{leader:x}")));
             }
             let forwarded = Context::new().with_remote_span_context(span.span_context().clone());
-            exporting.propagator.inject_context(&forwarded, &mut Metadata(metadata));
+            exporting
+                .propagator
+                .inject_context(&forwarded, &mut MetadataInjector(metadata));
             Some(Box::new(span))
         }))
     }

@@ -48,8 +48,8 @@ impl ApplyLog {
     }
 
     /// Begins to time a read or change. `describe` returns its text.
-    pub fn begin<D: Fn() -> String>(&self, prefix: &'static str, describe: D) -> Applying<'_, D> {
-        Applying {
+    pub fn begin<D: Fn() -> String>(&self, prefix: &'static str, describe: D) -> ApplyTimer<'_, D> {
+        ApplyTimer {
             log: &self.0,
             began: Instant::now(),
             prefix,
@@ -59,9 +59,9 @@ impl ApplyLog {
     }
 }
 
-/// A read or change that is timed. If it is dropped before [`Applying::end`], its client has gone away, or its deadline is over.
+/// A read or change that is timed. If it is dropped before [`ApplyTimer::end`], its client has gone away, or its deadline is over.
 #[derive(Debug)]
-pub struct Applying<'a, D: Fn() -> String> {
+pub struct ApplyTimer<'a, D: Fn() -> String> {
     log: &'a ApplyState,
     began: Instant,
     prefix: &'static str,
@@ -69,7 +69,7 @@ pub struct Applying<'a, D: Fn() -> String> {
     is_over: bool,
 }
 
-impl<D: Fn() -> String> Applying<'_, D> {
+impl<D: Fn() -> String> ApplyTimer<'_, D> {
     /// Logs it if it took too long. `response` returns the text of its response.
     pub fn end<R>(mut self, answer: Result<R, impl fmt::Display>, response: impl FnOnce(R) -> String) {
         self.is_over = true;
@@ -100,7 +100,7 @@ impl<D: Fn() -> String> Applying<'_, D> {
     }
 }
 
-impl<D: Fn() -> String> Drop for Applying<'_, D> {
+impl<D: Fn() -> String> Drop for ApplyTimer<'_, D> {
     fn drop(&mut self) {
         if !self.is_over {
             self.log(|| (String::new(), Some("context canceled".to_owned())));
@@ -110,7 +110,7 @@ impl<D: Fn() -> String> Drop for Applying<'_, D> {
 
 /// The parts of a unary RPC that are described in the log.
 #[derive(Debug)]
-pub struct Exchanged<'a> {
+pub struct UnaryExchange<'a> {
     /// The path of the RPC.
     pub path: &'a str,
     /// The message of the request.
@@ -153,14 +153,14 @@ pub struct RpcLog(Arc<RpcState>);
 #[derive(Debug)]
 struct RpcState {
     expected: Duration,
-    describe: fn(Exchanged<'_>) -> RequestStats,
+    describe: fn(UnaryExchange<'_>) -> RequestStats,
     limit: LogLimit,
 }
 
 impl RpcLog {
     /// Creates the log of RPCs that take longer than `expected`; `describe` is called for those that are logged.
     #[must_use]
-    pub fn new(expected: Duration, describe: fn(Exchanged<'_>) -> RequestStats) -> Self {
+    pub fn new(expected: Duration, describe: fn(UnaryExchange<'_>) -> RequestStats) -> Self {
         Self(Arc::new(RpcState {
             expected,
             describe,
@@ -175,7 +175,7 @@ impl RpcLog {
     }
 
     /// Logs an RPC: as a warning if it took too long, else at debug level.
-    pub fn log(&self, took: Duration, client: Option<SocketAddr>, rpc: Exchanged<'_>) {
+    pub fn log(&self, took: Duration, client: Option<SocketAddr>, rpc: UnaryExchange<'_>) {
         let is_slow = took > self.0.expected;
         let skipped = match is_slow {
             true => self.0.limit.admit(),
@@ -215,7 +215,7 @@ impl RpcLog {
 }
 
 /// The longest text of a request in bytes; the rest of it is left out.
-const MAX_TEXT: usize = 4 << 10;
+const MAX_TEXT_BYTES: usize = 4 << 10;
 
 /// A text that takes no more than 4 KiB. A write beyond that fails, so that nothing further is formatted.
 #[derive(Debug, Default)]
@@ -234,7 +234,7 @@ impl BoundedText {
 
 impl fmt::Write for BoundedText {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = MAX_TEXT - self.0.len();
+        let room = MAX_TEXT_BYTES - self.0.len();
         if part.len() <= room {
             self.0.push_str(part);
             return Ok(());
@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn long_text_is_cut_between_characters() {
         assert_eq!(BoundedText::of("short"), "short");
-        let text = BoundedText::of("x".to_owned() + &"\u{e9}".repeat(MAX_TEXT));
-        assert_eq!(text.len(), MAX_TEXT - 1 + 3);
+        let text = BoundedText::of("x".to_owned() + &"\u{e9}".repeat(MAX_TEXT_BYTES));
+        assert_eq!(text.len(), MAX_TEXT_BYTES - 1 + 3);
         assert!(text.ends_with("\u{e9}..."));
     }
 
@@ -305,7 +305,7 @@ mod tests {
         let rpc = |took| {
             let (request, answer) = (Bytes::new(), None);
             let path = "/etcdserverpb.KV/Put";
-            log.log(took, None, Exchanged { path, request, answer });
+            log.log(took, None, UnaryExchange { path, request, answer });
         };
         assert!(!log.is_logged(LIMIT) && log.is_logged(LIMIT + TICK));
         rpc(LIMIT);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::framing::HEADER;
 use telemetry::metrics::is_unary;
-use telemetry::slow_requests::{Exchanged, RpcLog};
+use telemetry::slow_requests::{RpcLog, UnaryExchange};
 
 /// An RPC that is timed. It is logged when it is dropped, if it took long: its client may have gone away, or its deadline be over.
 pub(super) struct Timed {
@@ -59,7 +59,7 @@ impl Drop for Timed {
             return;
         }
         let message = |bytes: Bytes| bytes.slice(HEADER.min(bytes.len())..);
-        let rpc = Exchanged {
+        let rpc = UnaryExchange {
             path: self.uri.path(),
             request: message(std::mem::take(&mut self.request)),
             answer: self.answer.take().map(message),

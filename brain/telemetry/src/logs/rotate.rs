@@ -18,13 +18,13 @@ use jiff::{SignedDuration, Timestamp};
 use crate::logs::LogRotation;
 
 /// The time in the name of an old file.
-const TIME: &str = "%Y-%m-%dT%H-%M-%S%.3f";
+const BACKUP_TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S%.3f";
 
 /// The end of the name of an old file that is compressed.
-const COMPRESSED: &str = ".gz";
+const COMPRESSED_SUFFIX: &str = ".gz";
 
 /// Where a full file cannot be replaced, this many bytes are written before that is tried again.
-const RETRY: u64 = 1 << 20;
+const ROTATE_RETRY_BYTES: u64 = 1 << 20;
 
 /// The open file.
 pub(super) struct RotatingFile {
@@ -32,7 +32,7 @@ pub(super) struct RotatingFile {
     size: u64,
     /// The size at which it is replaced.
     due: u64,
-    backups: Backups,
+    backups: LogBackups,
     /// Starts a pass over the old files; `None` while this is dropped.
     clean: Option<SyncSender<()>>,
     cleaner: Option<JoinHandle<()>>,
@@ -41,7 +41,7 @@ pub(super) struct RotatingFile {
 impl RotatingFile {
     /// Opens the file, or creates it with its directory. Old files are removed and compressed in a thread.
     pub(super) fn open(path: &Path, options: LogRotation) -> io::Result<Self> {
-        let backups = Backups::of(path, options)?;
+        let backups = LogBackups::of(path, options)?;
         fs::create_dir_all(&backups.dir)?;
         let file = append(path, 0o600)?;
         let (clean, asked) = sync_channel(1);
@@ -100,7 +100,7 @@ impl io::Write for RotatingFile {
             && self.size + line.len() as u64 > self.due
             && let Err(error) = self.rotate()
         {
-            self.due = self.size + RETRY;
+            self.due = self.size + ROTATE_RETRY_BYTES;
             report("cannot rotate a full log file", &error);
         }
         let written = self.file.write(line)?;
@@ -137,7 +137,7 @@ fn report(what: &str, error: &io::Error) {
 
 /// The old files of a log.
 #[derive(Debug, Clone)]
-struct Backups {
+struct LogBackups {
     path: PathBuf,
     dir: PathBuf,
     /// The name of the file up to the time in the names of old ones, and what follows it.
@@ -149,12 +149,12 @@ struct Backups {
 
 /// An old file.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Backup {
+struct LogBackup {
     time: DateTime,
     name: String,
 }
 
-impl Backups {
+impl LogBackups {
     fn of(path: &Path, options: LogRotation) -> io::Result<Self> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it has no name in UTF-8"))?;
@@ -177,7 +177,7 @@ impl Backups {
     /// Returns the path for a file that becomes old now. No file has it yet.
     fn next(&self, mut now: Timestamp) -> PathBuf {
         loop {
-            let time = now.to_zoned(self.zone.clone()).strftime(TIME);
+            let time = now.to_zoned(self.zone.clone()).strftime(BACKUP_TIME_FORMAT);
             let path = self.dir.join(format!("{}{time}{}", self.prefix, self.suffix));
             if !path.exists() {
                 return path;
@@ -196,15 +196,15 @@ impl Backups {
             Some(oldest.to_zoned(self.zone.clone()).datetime())
         });
         let (mut kept, mut outcome) = (BTreeSet::new(), Ok(()));
-        for Backup { time, name } in self.list()?.into_iter().rev() {
+        for LogBackup { time, name } in self.list()?.into_iter().rev() {
             let path = self.dir.join(&name);
-            let plain = name.strip_suffix(COMPRESSED);
+            let plain = name.strip_suffix(COMPRESSED_SUFFIX);
             kept.insert(plain.unwrap_or(&name).to_owned());
             let is_one_too_many = max_backups > 0 && kept.len() > max_backups;
             let done = if is_one_too_many || oldest.is_some_and(|oldest| time < oldest) {
                 fs::remove_file(&path)
             } else if self.options.compress && plain.is_none() {
-                compress(&path, &self.dir.join(name + COMPRESSED))
+                compress(&path, &self.dir.join(name + COMPRESSED_SUFFIX))
             } else {
                 Ok(())
             };
@@ -215,7 +215,7 @@ impl Backups {
     }
 
     /// Returns the old files, the oldest first.
-    fn list(&self) -> io::Result<Vec<Backup>> {
+    fn list(&self) -> io::Result<Vec<LogBackup>> {
         let mut backups = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -225,7 +225,7 @@ impl Backups {
             if entry.file_type()?.is_file()
                 && let Some(time) = self.time(&name)
             {
-                backups.push(Backup { time, name });
+                backups.push(LogBackup { time, name });
             }
         }
         backups.sort();
@@ -234,11 +234,12 @@ impl Backups {
 
     /// Returns the time in the name of an old file; `None` for other files.
     fn time(&self, name: &str) -> Option<DateTime> {
-        let name = name.strip_suffix(COMPRESSED).unwrap_or(name);
+        let name = name.strip_suffix(COMPRESSED_SUFFIX).unwrap_or(name);
         let time = name.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
-        let time = DateTime::strptime(TIME, time).ok()?;
+        let time = DateTime::strptime(BACKUP_TIME_FORMAT, time).ok()?;
         // Without digits of the second's fraction it would be another program's.
-        name.contains(&time.strftime(TIME).to_string()).then_some(time)
+        name.contains(&time.strftime(BACKUP_TIME_FORMAT).to_string())
+            .then_some(time)
     }
 }
 
@@ -313,13 +314,13 @@ mod tests {
         log.write_all(b"first line\n").unwrap();
         log.backups.dir = dir.path().join("no/such");
         log.write_all(b"second line\n").unwrap();
-        assert_eq!((log.size, log.due), (23, 11 + RETRY));
+        assert_eq!((log.size, log.due), (23, 11 + ROTATE_RETRY_BYTES));
     }
 
     #[test]
     fn names_are_those_of_lumberjack() {
         let dir = TempDir::new().unwrap();
-        let backups = Backups::of(&dir.path().join("brain.log"), OPTIONS).unwrap();
+        let backups = LogBackups::of(&dir.path().join("brain.log"), OPTIONS).unwrap();
         let now: Timestamp = "2016-11-04T18:30:00.007Z".parse().unwrap();
         let next = || backups.next(now).file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!(next(), "brain-2016-11-04T18-30-00.007.log");
@@ -333,7 +334,7 @@ mod tests {
         ] {
             assert_eq!(backups.time(other), None, "{other}");
         }
-        let without_end = Backups::of(Path::new("brain"), OPTIONS).unwrap();
+        let without_end = LogBackups::of(Path::new("brain"), OPTIONS).unwrap();
         let name = without_end.next(now);
         assert_eq!(name, Path::new("./brain-2016-11-04T18-30-00.007"));
     }
@@ -349,7 +350,7 @@ mod tests {
             fs::write(dir.path().join("brain.log"), "now").unwrap();
         };
         let clean = |options| {
-            let backups = Backups::of(&dir.path().join("brain.log"), options).unwrap();
+            let backups = LogBackups::of(&dir.path().join("brain.log"), options).unwrap();
             backups.clean("2020-01-05T12:00:00Z".parse().unwrap()).unwrap();
             names(&dir)
         };
@@ -371,13 +372,13 @@ mod tests {
             max_backups: 2,
             ..OPTIONS
         };
-        assert_eq!(clean(compressed), listed(&[4, 5], COMPRESSED));
+        assert_eq!(clean(compressed), listed(&[4, 5], COMPRESSED_SUFFIX));
         let mut plain = String::new();
-        let file = File::open(dir.path().join(name(5) + COMPRESSED)).unwrap();
+        let file = File::open(dir.path().join(name(5) + COMPRESSED_SUFFIX)).unwrap();
         GzDecoder::new(file).read_to_string(&mut plain).unwrap();
         assert_eq!(plain, "5");
         // A compressed file and the plain one that it was made of count as one.
         fs::write(dir.path().join(name(5)), "5").unwrap();
-        assert_eq!(clean(compressed), listed(&[4, 5], COMPRESSED));
+        assert_eq!(clean(compressed), listed(&[4, 5], COMPRESSED_SUFFIX));
     }
 }

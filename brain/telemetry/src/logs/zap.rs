@@ -13,9 +13,9 @@ use tracing_subscriber::fmt::{FmtContext, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The format of lines.
-pub(super) struct Zap;
+pub(super) struct ZapFormat;
 
-impl<S> FormatEvent<S, format::JsonFields> for Zap
+impl<S> FormatEvent<S, format::JsonFields> for ZapFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -26,7 +26,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         let spans = context.event_scope().into_iter().flat_map(|scope| scope.from_root());
         let spans = spans.map(|span| {
@@ -40,7 +40,7 @@ where
             Value::Object(shown)
         });
         let place = metadata.file().zip(metadata.line());
-        let line = Line {
+        let line = ZapLine {
             level: level(*metadata.level()),
             ts: format!("{:.6}", Timestamp::now()),
             caller: place.map(|(file, number)| format!("{}:{number}", caller(file))),
@@ -55,7 +55,7 @@ where
 
 /// One line, with its keys in their order.
 #[derive(Serialize)]
-struct Line {
+struct ZapLine {
     level: &'static str,
     ts: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ struct Line {
 }
 
 /// The keys that a line has besides the fields of its event.
-const KEYS: [&str; 5] = ["level", "ts", "caller", "msg", "spans"];
+const LINE_KEYS: [&str; 5] = ["level", "ts", "caller", "msg", "spans"];
 
 fn level(level: Level) -> &'static str {
     match level {
@@ -94,17 +94,17 @@ fn caller(file: &str) -> Cow<'_, str> {
 
 /// The fields of an event.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     others: Map<String, Value>,
 }
 
-impl Fields {
+impl EventFields {
     fn take(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             ("message", value) => self.message = value.to_string(),
-            (name, _) if KEYS.contains(&name) => {}
+            (name, _) if LINE_KEYS.contains(&name) => {}
             (name, value) => {
                 self.others.insert(name.trim_start_matches("r#").to_owned(), value);
             }
@@ -112,7 +112,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.take(field, value.into());
     }

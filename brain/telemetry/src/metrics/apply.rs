@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, HistogramVec};
 
-use super::Register;
+use super::Registrar;
 
 /// Durations of changes, in seconds: from when the leader takes a change until its outcome is known, so with the wait for the log.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct ApplyMetrics {
 }
 
 impl ApplyMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         let all = r.histograms(
             "etcd_server_apply_duration_seconds",
             "Durations of changes, with the wait for the log, on the leader.",

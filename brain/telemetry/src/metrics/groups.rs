@@ -2,11 +2,11 @@
 
 use super::{
     ApplyMetrics, DiskMetrics, HealthMetrics, LeaseMetrics, MvccMetrics, NetworkMetrics, PeerMetrics, RELOAD_RESULTS,
-    Register, ServerMetrics, TlsMetrics,
+    Registrar, ServerMetrics, TlsMetrics,
 };
 
 impl DiskMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             wal_fsync: r.histogram(
                 "etcd_disk_wal_fsync_duration_seconds",
@@ -57,7 +57,7 @@ impl DiskMetrics {
 }
 
 impl MvccMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             db_total_size: r.gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes that the store occupies."),
             db_in_use: r.gauge(
@@ -126,7 +126,7 @@ impl MvccMetrics {
 }
 
 impl LeaseMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             granted: r.counter("etcd_debugging_lease_granted_total", "Leases granted."),
             revoked: r.counter("etcd_debugging_lease_revoked_total", "Leases revoked."),
@@ -143,7 +143,7 @@ impl LeaseMetrics {
 }
 
 impl ServerMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             auth_revision: r.gauge(
                 "etcd_debugging_auth_revision",
@@ -231,7 +231,7 @@ impl ServerMetrics {
 }
 
 impl HealthMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             success: r.counter("etcd_server_health_success", "Health checks that succeeded."),
             failures: r.counter("etcd_server_health_failures", "Health checks that failed."),
@@ -250,7 +250,7 @@ impl HealthMetrics {
 }
 
 impl NetworkMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             received: r.counter(
                 "etcd_network_client_grpc_received_bytes_total",
@@ -292,7 +292,7 @@ impl NetworkMetrics {
 }
 
 impl TlsMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         let reloads = r.counters(
             "kubebrain_tls_reloads_total",
             "Reloads of changed certificates.",

@@ -11,10 +11,10 @@ use prometheus::{Histogram, IntCounter, IntCounterVec};
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::Register;
+use super::Registrar;
 
 /// The codes in the order of their numbers, with their names in metrics.
-const CODES: [&str; 17] = [
+const CODE_NAMES: [&str; 17] = [
     "OK",
     "Canceled",
     "Unknown",
@@ -35,24 +35,24 @@ const CODES: [&str; 17] = [
 ];
 
 const UNARY: &str = "unary";
-const SERVER: &str = "server_stream";
-const BIDI: &str = "bidi_stream";
+const SERVER_STREAM: &str = "server_stream";
+const BIDI_STREAM: &str = "bidi_stream";
 
 /// Every method of the API, by service.
 #[rustfmt::skip]
 const SERVICES: &[(&str, &[(&str, &str)])] = &[
     ("etcdserverpb.KV", &[
-        ("Range", UNARY), ("RangeStream", SERVER), ("Put", UNARY), ("DeleteRange", UNARY), ("Txn", UNARY), ("Compact", UNARY),
+        ("Range", UNARY), ("RangeStream", SERVER_STREAM), ("Put", UNARY), ("DeleteRange", UNARY), ("Txn", UNARY), ("Compact", UNARY),
     ]),
-    ("etcdserverpb.Watch", &[("Watch", BIDI)]),
+    ("etcdserverpb.Watch", &[("Watch", BIDI_STREAM)]),
     ("etcdserverpb.Lease", &[
-        ("LeaseGrant", UNARY), ("LeaseRevoke", UNARY), ("LeaseKeepAlive", BIDI), ("LeaseTimeToLive", UNARY), ("LeaseLeases", UNARY),
+        ("LeaseGrant", UNARY), ("LeaseRevoke", UNARY), ("LeaseKeepAlive", BIDI_STREAM), ("LeaseTimeToLive", UNARY), ("LeaseLeases", UNARY),
     ]),
     ("etcdserverpb.Cluster", &[
         ("MemberAdd", UNARY), ("MemberRemove", UNARY), ("MemberUpdate", UNARY), ("MemberList", UNARY), ("MemberPromote", UNARY),
     ]),
     ("etcdserverpb.Maintenance", &[
-        ("Alarm", UNARY), ("Status", UNARY), ("Defragment", UNARY), ("Hash", UNARY), ("HashKV", UNARY), ("Snapshot", SERVER),
+        ("Alarm", UNARY), ("Status", UNARY), ("Defragment", UNARY), ("Hash", UNARY), ("HashKV", UNARY), ("Snapshot", SERVER_STREAM),
         ("MoveLeader", UNARY), ("Downgrade", UNARY),
     ]),
     ("etcdserverpb.Auth", &[
@@ -63,9 +63,9 @@ const SERVICES: &[(&str, &[(&str, &str)])] = &[
     ]),
     ("v3lockpb.Lock", &[("Lock", UNARY), ("Unlock", UNARY)]),
     ("v3electionpb.Election", &[
-        ("Campaign", UNARY), ("Proclaim", UNARY), ("Leader", UNARY), ("Observe", SERVER), ("Resign", UNARY),
+        ("Campaign", UNARY), ("Proclaim", UNARY), ("Leader", UNARY), ("Observe", SERVER_STREAM), ("Resign", UNARY),
     ]),
-    ("grpc.health.v1.Health", &[("Check", UNARY), ("List", UNARY), ("Watch", SERVER)]),
+    ("grpc.health.v1.Health", &[("Check", UNARY), ("List", UNARY), ("Watch", SERVER_STREAM)]),
 ];
 
 /// Returns true if the API has a service with this name.
@@ -77,7 +77,7 @@ pub fn is_service(name: &str) -> bool {
 /// Returns true if the API has a method with this path that takes a single request instead of a stream.
 #[must_use]
 pub fn has_one_request(path: &str) -> bool {
-    kind_of(path).is_some_and(|kind| kind != BIDI)
+    kind_of(path).is_some_and(|kind| kind != BIDI_STREAM)
 }
 
 /// Returns true if the API has a method with this path that takes a single request and gives a single response.
@@ -94,40 +94,42 @@ fn kind_of(path: &str) -> Option<&'static str> {
 }
 
 /// The header in which clients of etcd name the version of their API.
-const API_VERSION: &str = "client-api-version";
+const API_VERSION_HEADER: &str = "client-api-version";
 
 /// The maximum number of versions with counters of their own, and the maximum length of a version: clients choose them.
-const VERSIONS: usize = 64;
-const VERSION_LEN: usize = 32;
+const MAX_CLIENT_VERSIONS: usize = 64;
+const MAX_CLIENT_VERSION_LEN: usize = 32;
 
 /// The counters of every method.
 #[derive(Debug, Clone)]
 pub struct GrpcMetrics {
-    by_path: Arc<HashMap<String, Arc<Method>>>,
-    clients: Arc<Clients>,
+    by_path: Arc<HashMap<String, Arc<MethodMetrics>>>,
+    clients: Arc<ClientVersionCounters>,
     /// True for requests of other members: clients and messages were counted where they came in.
     is_for_peers: bool,
 }
 
 /// Requests by the version of the client's API: of unary RPCs, and of streams.
 #[derive(Debug)]
-struct Clients {
+struct ClientVersionCounters {
     all: IntCounterVec,
     by_version: RwLock<HashMap<Box<str>, [IntCounter; 2]>>,
 }
 
-impl Clients {
+impl ClientVersionCounters {
     fn count(&self, headers: &HeaderMap, kind: &str) {
-        let named = headers.get(API_VERSION).and_then(|version| version.to_str().ok());
+        let named = headers
+            .get(API_VERSION_HEADER)
+            .and_then(|version| version.to_str().ok());
         let version = named
-            .filter(|version| version.len() <= VERSION_LEN)
+            .filter(|version| version.len() <= MAX_CLIENT_VERSION_LEN)
             .unwrap_or("unknown");
         let at = usize::from(kind != UNARY);
         let read = self.by_version.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(counters) = read.get(version) {
             return counters[at].inc();
         }
-        let is_full = read.len() >= VERSIONS;
+        let is_full = read.len() >= MAX_CLIENT_VERSIONS;
         drop(read);
         let version = if is_full { "unknown" } else { version };
         let counters = ["unary", "stream"].map(|kind| self.all.with_label_values(&[kind, version]));
@@ -138,7 +140,7 @@ impl Clients {
 }
 
 #[derive(Debug)]
-struct Method {
+struct MethodMetrics {
     kind: &'static str,
     received: IntCounter,
     sent: IntCounter,
@@ -148,7 +150,7 @@ struct Method {
 }
 
 impl GrpcMetrics {
-    pub(super) fn register(r: &Register, extensive: bool) -> GrpcMetrics {
+    pub(super) fn register(r: &Registrar, extensive: bool) -> GrpcMetrics {
         let labels = ["grpc_method", "grpc_service", "grpc_type"];
         let started = r.counters("grpc_server_started_total", "RPCs started on the server.", &labels);
         let labelled = ["grpc_code", "grpc_method", "grpc_service", "grpc_type"];
@@ -176,7 +178,7 @@ impl GrpcMetrics {
             "Messages of RPCs sent by the server.",
             &labels,
         );
-        let clients = Clients {
+        let clients = ClientVersionCounters {
             all: r.counters(
                 "etcd_server_client_requests_total",
                 "RPCs by the version of the client's API.",
@@ -187,12 +189,12 @@ impl GrpcMetrics {
         let mut by_path = HashMap::new();
         for (service, methods) in SERVICES {
             for (method, kind) in *methods {
-                let counters = Method {
+                let counters = MethodMetrics {
                     kind,
                     received: received.with_label_values(&[method, service, kind]),
                     sent: sent.with_label_values(&[method, service, kind]),
                     started: started.with_label_values(&[method, service, kind]),
-                    handled: CODES.map(|code| handled.with_label_values(&[code, method, service, kind])),
+                    handled: CODE_NAMES.map(|code| handled.with_label_values(&[code, method, service, kind])),
                     seconds: seconds
                         .as_ref()
                         .map(|seconds| seconds.with_label_values(&[method, service, kind])),
@@ -223,7 +225,7 @@ impl GrpcMetrics {
         method.started.inc();
         if !self.is_for_peers {
             self.clients.count(headers, method.kind);
-            if method.kind != BIDI {
+            if method.kind != BIDI_STREAM {
                 method.received.inc();
             }
         }
@@ -239,7 +241,7 @@ impl GrpcMetrics {
 /// An RPC in flight. Dropped without an outcome, it counts as cancelled: its client has disconnected.
 #[derive(Debug)]
 pub struct InFlight {
-    method: Arc<Method>,
+    method: Arc<MethodMetrics>,
     counts_messages: bool,
     code: Code,
     began: Instant,
@@ -249,7 +251,7 @@ impl InFlight {
     /// Returns the counter of messages received, if the client may send more than one.
     #[must_use]
     pub fn received(&self) -> Option<IntCounter> {
-        (self.counts_messages && self.method.kind == BIDI).then(|| self.method.received.clone())
+        (self.counts_messages && self.method.kind == BIDI_STREAM).then(|| self.method.received.clone())
     }
 
     /// Returns the counter of messages sent, if there may be more than one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::Register;
+use super::Registrar;
 
 /// The traffic with other members. Clones share it.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct PeerBytes {
 }
 
 impl PeerMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         Self {
             sent: r.counters("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", &["To"]),
             received: r.counters(
@@ -124,7 +124,7 @@ impl PeerMetrics {
 impl Default for PeerMetrics {
     /// Creates metrics that are not exported.
     fn default() -> Self {
-        Self::register(&Register(Registry::new()))
+        Self::register(&Registrar(Registry::new()))
     }
 }
 

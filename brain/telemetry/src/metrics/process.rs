@@ -6,7 +6,7 @@ use prometheus::{Counter, Gauge, IntCounter};
 use rustix::process::{Resource, getrlimit};
 use tokio::runtime::Handle;
 
-use super::Register;
+use super::Registrar;
 
 /// The metrics that every Prometheus exporter has. A value that cannot be read keeps its last one.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct ProcessMetrics {
 }
 
 impl ProcessMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         let gauge = |name: &str, help: &str| r.add(Gauge::new(name, help));
         Self {
             cpu: r.add(Counter::new(
@@ -66,7 +66,7 @@ impl ProcessMetrics {
         if let Some(stat) = fs::read_to_string("/proc/self/stat")
             .ok()
             .as_deref()
-            .and_then(Stat::parse)
+            .and_then(ProcStat::parse)
         {
             #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are never reached")]
             let ticks = rustix::param::clock_ticks_per_second() as f64;
@@ -114,7 +114,7 @@ impl ProcessMetrics {
 }
 
 /// The fields of `/proc/self/stat`.
-struct Stat {
+struct ProcStat {
     cpu_ticks: f64,
     threads: f64,
     start_ticks: f64,
@@ -122,12 +122,12 @@ struct Stat {
     resident_pages: f64,
 }
 
-impl Stat {
-    fn parse(text: &str) -> Option<Stat> {
+impl ProcStat {
+    fn parse(text: &str) -> Option<ProcStat> {
         // The second field is the program's name in parentheses, and may contain anything.
         let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
-        Some(Stat {
+        Some(ProcStat {
             cpu_ticks: field(14)? + field(15)?,
             threads: field(20)?,
             start_ticks: field(22)?,

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge};
 
-use super::Register;
+use super::Registrar;
 
 /// Requests for the metrics.
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ pub struct ScrapeMetrics {
 }
 
 impl ScrapeMetrics {
-    pub(super) fn register(r: &Register) -> Self {
+    pub(super) fn register(r: &Registrar) -> Self {
         let requests = r.counters(
             "promhttp_metric_handler_requests_total",
             "Requests for the metrics, by the code of their answer.",
@@ -58,7 +58,7 @@ impl Drop for Scrape {
 }
 
 /// Registers metrics that are always 0: those of etcd's v2 store, which is not used any more, and of snapshots between members.
-pub(super) fn register_constants(r: &Register) {
+pub(super) fn register_constants(r: &Registrar) {
     for (name, help) in [
         (
             "etcd_debugging_store_expires_total",

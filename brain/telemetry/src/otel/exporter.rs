@@ -11,19 +11,19 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use runtime::log_once::LogBackoff;
 
 /// The pause between the first two lines about a collector that is not reached, and the longest.
-const PAUSE: Duration = Duration::from_secs(60);
-const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
+const FIRST_LOG_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_LOG_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// An exporter that logs when batches are lost, and when they are not any more.
 #[derive(Debug)]
 pub(super) struct LoggedExporter {
     otlp: OtlpExporter,
     /// Since the last batch that arrived.
-    losses: Mutex<Option<Losses>>,
+    losses: Mutex<Option<ExportLosses>>,
 }
 
 #[derive(Debug)]
-struct Losses {
+struct ExportLosses {
     spans: usize,
     log: LogBackoff,
 }
@@ -39,14 +39,14 @@ impl LoggedExporter {
     fn note(&self, spans: usize, outcome: &OTelSdkResult) {
         let mut losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(error) = outcome else {
-            if let Some(Losses { spans, .. }) = losses.take() {
+            if let Some(ExportLosses { spans, .. }) = losses.take() {
                 tracing::info!(lost = spans, "sending spans to the collector again");
             }
             return;
         };
-        let losses = losses.get_or_insert_with(|| Losses {
+        let losses = losses.get_or_insert_with(|| ExportLosses {
             spans: 0,
-            log: LogBackoff::new(PAUSE, LONGEST_PAUSE),
+            log: LogBackoff::new(FIRST_LOG_INTERVAL, MAX_LOG_INTERVAL),
         });
         losses.spans += spans;
         if losses.log.is_due() {
