@@ -17,10 +17,10 @@ use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificat
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 /// The sizes of RSA keys, in bits, that ring does not verify and Go does.
-const SHORT_RSA: std::ops::Range<u32> = 1024..2048;
+const SHORT_RSA_BITS: std::ops::Range<u32> = 1024..2048;
 
-/// The longest public key of [`SHORT_RSA`], in bytes of PKCS#1. A longer one is not even parsed, which takes long.
-const SHORT_RSA_LEN: usize = 2048 / 8 + 24;
+/// The longest public key of [`SHORT_RSA_BITS`], in bytes of PKCS#1. A longer one is not even parsed, which takes long.
+const MAX_SHORT_RSA_KEY_BYTES: usize = 2048 / 8 + 24;
 
 /// The public key of a certificate.
 #[derive(Debug, Clone, Copy)]
@@ -51,27 +51,27 @@ pub enum BadSignature {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Hash {
+enum HashAlgorithm {
     Sha256,
     Sha384,
     Sha512,
 }
 
-impl Hash {
+impl HashAlgorithm {
     fn of(self, message: &[u8]) -> Vec<u8> {
         match self {
-            Hash::Sha256 => Sha256::digest(message).to_vec(),
-            Hash::Sha384 => Sha384::digest(message).to_vec(),
-            Hash::Sha512 => Sha512::digest(message).to_vec(),
+            HashAlgorithm::Sha256 => Sha256::digest(message).to_vec(),
+            HashAlgorithm::Sha384 => Sha384::digest(message).to_vec(),
+            HashAlgorithm::Sha512 => Sha512::digest(message).to_vec(),
         }
     }
 }
 
 /// ECDSA with a key of P-521.
 #[derive(Debug)]
-struct P521(Hash);
+struct P521Verification(HashAlgorithm);
 
-impl SignatureVerificationAlgorithm for P521 {
+impl SignatureVerificationAlgorithm for P521Verification {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
         let key = P521Key::from_sec1_bytes(key).map_err(|_| InvalidSignature)?;
         let signature = P521Signature::from_der(signature).map_err(|_| InvalidSignature)?;
@@ -85,40 +85,46 @@ impl SignatureVerificationAlgorithm for P521 {
 
     fn signature_alg_id(&self) -> AlgorithmIdentifier {
         match self.0 {
-            Hash::Sha256 => alg_id::ECDSA_SHA256,
-            Hash::Sha384 => alg_id::ECDSA_SHA384,
-            Hash::Sha512 => alg_id::ECDSA_SHA512,
+            HashAlgorithm::Sha256 => alg_id::ECDSA_SHA256,
+            HashAlgorithm::Sha384 => alg_id::ECDSA_SHA384,
+            HashAlgorithm::Sha512 => alg_id::ECDSA_SHA512,
         }
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Padding {
+enum RsaPadding {
     Pkcs1,
     Pss,
 }
 
-/// RSA with a key of [`SHORT_RSA`].
+/// RSA with a key of [`SHORT_RSA_BITS`].
 #[derive(Debug)]
-struct ShortRsa(Padding, Hash);
+struct ShortRsa(RsaPadding, HashAlgorithm);
 
 impl SignatureVerificationAlgorithm for ShortRsa {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
-        if key.len() > SHORT_RSA_LEN {
+        if key.len() > MAX_SHORT_RSA_KEY_BYTES {
             return Err(InvalidSignature);
         }
         let key = RsaKey::from_pkcs1_der(key).map_err(|_| InvalidSignature)?;
-        if !SHORT_RSA.contains(&key.n().bit_width_vartime()) {
+        if !SHORT_RSA_BITS.contains(&key.n().bit_width_vartime()) {
             return Err(InvalidSignature);
         }
         let hashed = self.1.of(message);
         let verified = match (self.0, self.1) {
-            (Padding::Pkcs1, Hash::Sha256) => key.verify(rsa::Pkcs1v15Sign::new::<Sha256>(), &hashed, signature),
-            (Padding::Pkcs1, Hash::Sha384) => key.verify(rsa::Pkcs1v15Sign::new::<Sha384>(), &hashed, signature),
-            (Padding::Pkcs1, Hash::Sha512) => key.verify(rsa::Pkcs1v15Sign::new::<Sha512>(), &hashed, signature),
-            (Padding::Pss, Hash::Sha256) => key.verify(rsa::Pss::<Sha256>::new(), &hashed, signature),
-            (Padding::Pss, Hash::Sha384) => key.verify(rsa::Pss::<Sha384>::new(), &hashed, signature),
-            (Padding::Pss, Hash::Sha512) => key.verify(rsa::Pss::<Sha512>::new(), &hashed, signature),
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha256) => {
+                key.verify(rsa::Pkcs1v15Sign::new::<Sha256>(), &hashed, signature)
+            }
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha384) => {
+                key.verify(rsa::Pkcs1v15Sign::new::<Sha384>(), &hashed, signature)
+            }
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha512) => {
+                key.verify(rsa::Pkcs1v15Sign::new::<Sha512>(), &hashed, signature)
+            }
+            (RsaPadding::Pss, HashAlgorithm::Sha256) => key.verify(rsa::Pss::<Sha256>::new(), &hashed, signature),
+            (RsaPadding::Pss, HashAlgorithm::Sha384) => key.verify(rsa::Pss::<Sha384>::new(), &hashed, signature),
+            (RsaPadding::Pss, HashAlgorithm::Sha512) => key.verify(rsa::Pss::<Sha512>::new(), &hashed, signature),
         };
         verified.map_err(|_| InvalidSignature)
     }
@@ -129,54 +135,72 @@ impl SignatureVerificationAlgorithm for ShortRsa {
 
     fn signature_alg_id(&self) -> AlgorithmIdentifier {
         match (self.0, self.1) {
-            (Padding::Pkcs1, Hash::Sha256) => alg_id::RSA_PKCS1_SHA256,
-            (Padding::Pkcs1, Hash::Sha384) => alg_id::RSA_PKCS1_SHA384,
-            (Padding::Pkcs1, Hash::Sha512) => alg_id::RSA_PKCS1_SHA512,
-            (Padding::Pss, Hash::Sha256) => alg_id::RSA_PSS_SHA256,
-            (Padding::Pss, Hash::Sha384) => alg_id::RSA_PSS_SHA384,
-            (Padding::Pss, Hash::Sha512) => alg_id::RSA_PSS_SHA512,
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha256) => alg_id::RSA_PKCS1_SHA256,
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha384) => alg_id::RSA_PKCS1_SHA384,
+            (RsaPadding::Pkcs1, HashAlgorithm::Sha512) => alg_id::RSA_PKCS1_SHA512,
+            (RsaPadding::Pss, HashAlgorithm::Sha256) => alg_id::RSA_PSS_SHA256,
+            (RsaPadding::Pss, HashAlgorithm::Sha384) => alg_id::RSA_PSS_SHA384,
+            (RsaPadding::Pss, HashAlgorithm::Sha512) => alg_id::RSA_PSS_SHA512,
         }
     }
 }
 
 type Algorithm = &'static dyn SignatureVerificationAlgorithm;
 
-static RING: LazyLock<WebPkiSupportedAlgorithms> =
+static RING_ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> =
     LazyLock::new(|| default_provider().signature_verification_algorithms);
 
 /// The algorithms that ring lacks, by the signature scheme of TLS in which they are used.
-static MORE: [(SignatureScheme, Algorithm); 9] = [
-    (SignatureScheme::ECDSA_NISTP521_SHA512, &P521(Hash::Sha512)),
-    (SignatureScheme::ECDSA_NISTP384_SHA384, &P521(Hash::Sha384)),
-    (SignatureScheme::ECDSA_NISTP256_SHA256, &P521(Hash::Sha256)),
-    (SignatureScheme::RSA_PSS_SHA512, &ShortRsa(Padding::Pss, Hash::Sha512)),
-    (SignatureScheme::RSA_PSS_SHA384, &ShortRsa(Padding::Pss, Hash::Sha384)),
-    (SignatureScheme::RSA_PSS_SHA256, &ShortRsa(Padding::Pss, Hash::Sha256)),
+static MORE_ALGORITHMS: [(SignatureScheme, Algorithm); 9] = [
+    (
+        SignatureScheme::ECDSA_NISTP521_SHA512,
+        &P521Verification(HashAlgorithm::Sha512),
+    ),
+    (
+        SignatureScheme::ECDSA_NISTP384_SHA384,
+        &P521Verification(HashAlgorithm::Sha384),
+    ),
+    (
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+        &P521Verification(HashAlgorithm::Sha256),
+    ),
+    (
+        SignatureScheme::RSA_PSS_SHA512,
+        &ShortRsa(RsaPadding::Pss, HashAlgorithm::Sha512),
+    ),
+    (
+        SignatureScheme::RSA_PSS_SHA384,
+        &ShortRsa(RsaPadding::Pss, HashAlgorithm::Sha384),
+    ),
+    (
+        SignatureScheme::RSA_PSS_SHA256,
+        &ShortRsa(RsaPadding::Pss, HashAlgorithm::Sha256),
+    ),
     (
         SignatureScheme::RSA_PKCS1_SHA512,
-        &ShortRsa(Padding::Pkcs1, Hash::Sha512),
+        &ShortRsa(RsaPadding::Pkcs1, HashAlgorithm::Sha512),
     ),
     (
         SignatureScheme::RSA_PKCS1_SHA384,
-        &ShortRsa(Padding::Pkcs1, Hash::Sha384),
+        &ShortRsa(RsaPadding::Pkcs1, HashAlgorithm::Sha384),
     ),
     (
         SignatureScheme::RSA_PKCS1_SHA256,
-        &ShortRsa(Padding::Pkcs1, Hash::Sha256),
+        &ShortRsa(RsaPadding::Pkcs1, HashAlgorithm::Sha256),
     ),
 ];
 
 /// Returns the schemes in which the other side may sign, in our order of preference.
 pub(super) fn schemes() -> Vec<SignatureScheme> {
-    let mut schemes = RING.supported_schemes();
+    let mut schemes = RING_ALGORITHMS.supported_schemes();
     schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
     schemes
 }
 
 /// Verifies the signature of a certificate, a list or a token, whose AlgorithmIdentifier has the contents `algorithm`.
 pub fn verify(key: PublicKey<'_>, algorithm: &[u8], message: &[u8], signature: &[u8]) -> Result<(), BadSignature> {
-    let more = MORE.iter().map(|(_, algorithm)| *algorithm);
-    let all = RING.all;
+    let more = MORE_ALGORITHMS.iter().map(|(_, algorithm)| *algorithm);
+    let all = RING_ALGORITHMS.all;
     let fitting = all
         .iter()
         .copied()
@@ -216,9 +240,9 @@ pub(super) fn verify_handshake(
     if !schemes().contains(&signed.scheme) || is_tls13 && is_legacy {
         return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
     }
-    let of_ring = RING.mapping;
+    let of_ring = RING_ALGORITHMS.mapping;
     let of_ring = of_ring.iter().filter(|(scheme, _)| *scheme == signed.scheme);
-    let more = MORE.iter().filter(|(scheme, _)| *scheme == signed.scheme);
+    let more = MORE_ALGORITHMS.iter().filter(|(scheme, _)| *scheme == signed.scheme);
     let algorithms = of_ring
         .flat_map(|(_, algorithms)| algorithms.iter().copied())
         .chain(more.map(|(_, algorithm)| *algorithm))

@@ -1,28 +1,29 @@
 //! Restricts the certificates signed by a CA that are accepted.
 
-use super::certificate::Certificate;
-use super::chain::Refusal;
+use super::certificate::ParsedCertificate;
+use super::chain::CertificateRefusal;
 use super::names::is_of_host;
 use crate::TlsOptions;
 
 /// The allowed names: a certificate needs one of them; any name is allowed if none are listed.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct AllowedNames {
     hostnames: Vec<String>,
     common_names: Vec<String>,
 }
 
-impl Names {
-    pub(super) fn of(options: &TlsOptions) -> Names {
-        Names {
+impl AllowedNames {
+    pub(super) fn of(options: &TlsOptions) -> AllowedNames {
+        AllowedNames {
             hostnames: options.allowed_hostnames.clone(),
             common_names: options.allowed_common_names.clone(),
         }
     }
 
     /// Checks that a certificate has an allowed name of each listed kind.
-    pub(super) fn check(&self, leaf: &Certificate<'_>) -> Result<(), Refusal> {
-        let refused = |kind: &str| Refusal::Name(format!("the certificate of {} has no allowed {kind}", leaf.name()));
+    pub(super) fn check(&self, leaf: &ParsedCertificate<'_>) -> Result<(), CertificateRefusal> {
+        let refused =
+            |kind: &str| CertificateRefusal::Name(format!("the certificate of {} has no allowed {kind}", leaf.name()));
         if !self.hostnames.is_empty() && !self.hostnames.iter().any(|host| is_of_host(leaf, host)) {
             return Err(refused("host name"));
         }

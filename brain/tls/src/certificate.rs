@@ -8,14 +8,14 @@ use super::algorithms::{self, BadSignature, PublicKey};
 
 /// The use for which a certificate is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum CertificateUsage {
     Client,
     Server,
 }
 
 /// A parsed certificate.
 #[derive(Debug)]
-pub(super) struct Certificate<'a> {
+pub(super) struct ParsedCertificate<'a> {
     pub(super) der: &'a [u8],
     parsed: X509Certificate<'a>,
     signature_algorithm: &'a [u8],
@@ -39,19 +39,19 @@ pub(crate) fn time(seconds: i64) -> String {
 
 /// The right of a certificate to sign others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Authority {
+pub(super) struct SigningRight {
     pub(super) is_ca: bool,
     /// The CAs that may come between it and the leaf.
     pub(super) path_len: Option<u32>,
 }
 
-impl<'a> Certificate<'a> {
+impl<'a> ParsedCertificate<'a> {
     /// Parses DER. Fails with the reason.
-    pub(super) fn parse(der: &'a CertificateDer<'_>) -> Result<Certificate<'a>, String> {
+    pub(super) fn parse(der: &'a CertificateDer<'_>) -> Result<ParsedCertificate<'a>, String> {
         Self::from_der(der.as_ref())
     }
 
-    pub(super) fn from_der(der: &'a [u8]) -> Result<Certificate<'a>, String> {
+    pub(super) fn from_der(der: &'a [u8]) -> Result<ParsedCertificate<'a>, String> {
         let (rest, parsed) = X509Certificate::from_der(der).map_err(|error| format!("malformed: {error}"))?;
         if !rest.is_empty() {
             return Err("malformed: bytes follow it".to_owned());
@@ -68,12 +68,12 @@ impl<'a> Certificate<'a> {
         let mut has_unhandled_extension = false;
         for extension in parsed.extensions() {
             match handled(extension.parsed_extension(), extension.value) {
-                Handled::Yes => {}
-                Handled::No => has_unhandled_extension |= extension.critical,
-                Handled::Malformed => return Err(format!("malformed: its extension {}", extension.oid)),
+                ExtensionSupport::Yes => {}
+                ExtensionSupport::No => has_unhandled_extension |= extension.critical,
+                ExtensionSupport::Malformed => return Err(format!("malformed: its extension {}", extension.oid)),
             }
         }
-        Ok(Certificate {
+        Ok(ParsedCertificate {
             der,
             signature_algorithm: signature_algorithm(der)?,
             key_algorithm: key_algorithm(parsed.tbs_certificate.subject_pki.raw)?,
@@ -137,9 +137,9 @@ impl<'a> Certificate<'a> {
     }
 
     /// Returns its basicConstraints, if it has any.
-    pub(super) fn authority(&self) -> Option<Authority> {
+    pub(super) fn authority(&self) -> Option<SigningRight> {
         self.extension(|extension| match extension {
-            ParsedExtension::BasicConstraints(found) => Some(Authority {
+            ParsedExtension::BasicConstraints(found) => Some(SigningRight {
                 is_ca: found.ca,
                 path_len: found.path_len_constraint,
             }),
@@ -162,7 +162,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Returns true unless its extended key usages leave out a usage.
-    pub(super) fn allows(&self, wanted: Usage) -> bool {
+    pub(super) fn allows(&self, wanted: CertificateUsage) -> bool {
         let allowed = self.extension(|extension| {
             let ParsedExtension::ExtendedKeyUsage(usages) = extension else {
                 return None;
@@ -174,8 +174,8 @@ impl<'a> Certificate<'a> {
                 usages.ocsp_signing,
             ];
             let is_listed = match wanted {
-                Usage::Client => usages.client_auth,
-                Usage::Server => usages.server_auth,
+                CertificateUsage::Client => usages.client_auth,
+                CertificateUsage::Server => usages.server_auth,
             };
             let is_empty =
                 !usages.client_auth && !usages.server_auth && !others.contains(&true) && usages.other.is_empty();
@@ -200,7 +200,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Verifies that another certificate signed this one.
-    pub(super) fn verify_signed_by(&self, parent: &Certificate<'_>) -> Result<(), BadSignature> {
+    pub(super) fn verify_signed_by(&self, parent: &ParsedCertificate<'_>) -> Result<(), BadSignature> {
         let signed = self.parsed.tbs_certificate.as_ref();
         algorithms::verify(
             parent.key(),
@@ -211,7 +211,7 @@ impl<'a> Certificate<'a> {
     }
 
     /// Returns true if the other one has the same subject, key and alternative names: then a chain with both is a circle.
-    pub(super) fn is_same_authority(&self, other: &Certificate<'_>) -> bool {
+    pub(super) fn is_same_authority(&self, other: &ParsedCertificate<'_>) -> bool {
         self.subject() == other.subject()
             && self.parsed.public_key().raw == other.parsed.public_key().raw
             && self.alternative_names() == other.alternative_names()
@@ -225,7 +225,7 @@ impl<'a> Certificate<'a> {
     }
 }
 
-enum Handled {
+enum ExtensionSupport {
     Yes,
     No,
     Malformed,
@@ -233,9 +233,9 @@ enum Handled {
 
 /// Returns whether an extension is understood. Those that Go understands and that are not here (policies) are refused if they are
 /// critical, or if they demand a policy.
-fn handled(extension: &ParsedExtension<'_>, value: &[u8]) -> Handled {
+fn handled(extension: &ParsedExtension<'_>, value: &[u8]) -> ExtensionSupport {
     match extension {
-        ParsedExtension::ParseError { .. } => Handled::Malformed,
+        ParsedExtension::ParseError { .. } => ExtensionSupport::Malformed,
         ParsedExtension::SubjectAlternativeName(names) => {
             let is_known = |name: &GeneralName<'_>| {
                 matches!(
@@ -251,13 +251,15 @@ fn handled(extension: &ParsedExtension<'_>, value: &[u8]) -> Handled {
                 .iter()
                 .any(|name| matches!(name, GeneralName::Invalid(..)))
             {
-                true => Handled::Malformed,
-                false if names.general_names.iter().any(is_known) => Handled::Yes,
-                false => Handled::No,
+                true => ExtensionSupport::Malformed,
+                false if names.general_names.iter().any(is_known) => ExtensionSupport::Yes,
+                false => ExtensionSupport::No,
             }
         }
         ParsedExtension::NameConstraints(constraints) => constraints_handled(constraints, value),
-        ParsedExtension::PolicyConstraints(constraints) if constraints.require_explicit_policy.is_some() => Handled::No,
+        ParsedExtension::PolicyConstraints(constraints) if constraints.require_explicit_policy.is_some() => {
+            ExtensionSupport::No
+        }
         ParsedExtension::KeyUsage(_)
         | ParsedExtension::BasicConstraints(_)
         | ParsedExtension::CRLDistributionPoints(_)
@@ -267,13 +269,13 @@ fn handled(extension: &ParsedExtension<'_>, value: &[u8]) -> Handled {
         | ParsedExtension::CertificatePolicies(_)
         | ParsedExtension::PolicyMappings(_)
         | ParsedExtension::PolicyConstraints(_)
-        | ParsedExtension::InhibitAnyPolicy(_) => Handled::Yes,
-        _ => Handled::No,
+        | ParsedExtension::InhibitAnyPolicy(_) => ExtensionSupport::Yes,
+        _ => ExtensionSupport::No,
     }
 }
 
 /// Constraints that cannot be read are malformed, as in Go, and those of kinds of names that are not matched are not understood.
-fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handled {
+fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> ExtensionSupport {
     let parts = [
         (0xa0, &constraints.permitted_subtrees),
         (0xa1, &constraints.excluded_subtrees),
@@ -282,12 +284,12 @@ fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handl
     let is_read = |tag| parts.iter().any(|(of, part)| *of == tag && part.is_some());
     let mut rest = match first(value) {
         Ok(all) => all.contents,
-        Err(_) => return Handled::Malformed,
+        Err(_) => return ExtensionSupport::Malformed,
     };
     while let Some(&tag) = rest.first() {
         match first(rest) {
             Ok(part) if is_read(tag) => rest = part.rest,
-            _ => return Handled::Malformed,
+            _ => return ExtensionSupport::Malformed,
         }
     }
     let mut bases = parts
@@ -296,15 +298,15 @@ fn constraints_handled(constraints: &NameConstraints<'_>, value: &[u8]) -> Handl
         .flatten()
         .peekable();
     if bases.peek().is_none() {
-        return Handled::Malformed;
+        return ExtensionSupport::Malformed;
     }
-    let mut handled = Handled::Yes;
+    let mut handled = ExtensionSupport::Yes;
     for subtree in bases {
         match &subtree.base {
             GeneralName::DNSName(_) | GeneralName::RFC822Name(_) | GeneralName::URI(_) => {}
             GeneralName::IPAddress(network) if is_network(network) => {}
-            GeneralName::IPAddress(_) | GeneralName::Invalid(..) => return Handled::Malformed,
-            _ => handled = Handled::No,
+            GeneralName::IPAddress(_) | GeneralName::Invalid(..) => return ExtensionSupport::Malformed,
+            _ => handled = ExtensionSupport::No,
         }
     }
     handled
@@ -324,13 +326,13 @@ fn is_network(network: &[u8]) -> bool {
 }
 
 /// A value in DER.
-struct Value<'a> {
+struct DerValue<'a> {
     contents: &'a [u8],
     rest: &'a [u8],
 }
 
 /// Splits off the first value. Its tag has one byte, as all of a certificate's have.
-fn first(der: &[u8]) -> Result<Value<'_>, String> {
+fn first(der: &[u8]) -> Result<DerValue<'_>, String> {
     let malformed = || "malformed: its lengths".to_owned();
     let (_, after) = der.split_first().ok_or_else(malformed)?;
     let (len, after) = after.split_first().ok_or_else(malformed)?;
@@ -346,7 +348,7 @@ fn first(der: &[u8]) -> Result<Value<'_>, String> {
         }
     };
     let (contents, rest) = after.split_at_checked(len).ok_or_else(malformed)?;
-    Ok(Value { contents, rest })
+    Ok(DerValue { contents, rest })
 }
 
 /// Returns the contents of the AlgorithmIdentifier of a key in a SubjectPublicKeyInfo.

@@ -1,4 +1,4 @@
-//! Chains from a certificate to a trusted one, by the rules of Go's `Certificate.Verify`, which are those of etcd: a certificate that is
+//! Chains from a certificate to a trusted one, by the rules of Go's `ParsedCertificate.Verify`, which are those of etcd: a certificate that is
 //! itself trusted needs no CA; certificates of version 1 and `anyExtendedKeyUsage` count; a CA of version 3 needs basicConstraints.
 //!
 //! Policies are not evaluated: a CA that demands one is refused.
@@ -9,7 +9,7 @@ use rustls::DistinguishedName;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::algorithms::BadSignature;
-use super::certificate::{Certificate, Usage, Validity, time};
+use super::certificate::{CertificateUsage, ParsedCertificate, Validity, time};
 use super::names;
 
 /// The signatures that are verified for one certificate at most, by their [cost](super::algorithms::PublicKey::cost): chains of strangers must not cost more.
@@ -17,15 +17,15 @@ const MAX_SIGNATURES: usize = 100;
 
 /// The trusted certificates.
 #[derive(Debug, Default)]
-pub(super) struct Roots {
+pub(super) struct TrustedRoots {
     certificates: Vec<CertificateDer<'static>>,
     by_subject: HashMap<Vec<u8>, Vec<usize>>,
 }
 
-impl Roots {
+impl TrustedRoots {
     /// Adds a certificate. Fails if it does not parse.
     pub(super) fn add(&mut self, der: CertificateDer<'static>) -> Result<(), String> {
-        let subject = Certificate::parse(&der)?.subject().to_vec();
+        let subject = ParsedCertificate::parse(&der)?.subject().to_vec();
         if !self.contains(&subject, &der) {
             self.by_subject
                 .entry(subject)
@@ -57,7 +57,7 @@ impl Roots {
 
 /// The reason why a certificate is refused.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum CertificateRefusal {
     #[error("{0}")]
     Malformed(String),
     #[error("the certificate of {name} has a critical extension that is not understood")]
@@ -77,28 +77,32 @@ pub(super) enum Refusal {
 }
 
 /// The text, too: rustls shows errors of verifiers in this form.
-impl std::fmt::Debug for Refusal {
+impl std::fmt::Debug for CertificateRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{self}")
     }
 }
 
 /// The rules for one certificate.
-pub(super) struct Rules<'a> {
-    pub(super) roots: &'a Roots,
-    pub(super) usage: Usage,
+pub(super) struct ChainRules<'a> {
+    pub(super) roots: &'a TrustedRoots,
+    pub(super) usage: CertificateUsage,
     pub(super) now: UnixTime,
 }
 
-impl Rules<'_> {
+impl ChainRules<'_> {
     /// Verifies a certificate with those that were sent along. Returns when the first one of the chain that was found expires, in seconds
     /// since 1970.
-    pub(super) fn verify<'c>(&self, leaf: &'c Certificate<'c>, sent: &'c [Certificate<'c>]) -> Result<i64, Refusal> {
+    pub(super) fn verify<'c>(
+        &self,
+        leaf: &'c ParsedCertificate<'c>,
+        sent: &'c [ParsedCertificate<'c>],
+    ) -> Result<i64, CertificateRefusal> {
         self.check(leaf)?;
         if self.roots.contains(leaf.subject(), leaf.der) {
             return self.check_whole(&[leaf]);
         }
-        let mut search = Search {
+        let mut search = ChainSearch {
             rules: self,
             sent,
             signatures: 0,
@@ -111,7 +115,7 @@ impl Rules<'_> {
         if let Some(refusal) = search.refusal {
             return Err(refusal);
         }
-        Err(Refusal::UnknownIssuer {
+        Err(CertificateRefusal::UnknownIssuer {
             name: leaf.name(),
             issuer: leaf.issuer_name(),
             hint: search.hint.map(|hint| format!(" ({hint})")).unwrap_or_default(),
@@ -119,21 +123,21 @@ impl Rules<'_> {
     }
 
     /// Checks what every certificate of a chain must fulfil by itself.
-    fn check(&self, certificate: &Certificate<'_>) -> Result<(), Refusal> {
+    fn check(&self, certificate: &ParsedCertificate<'_>) -> Result<(), CertificateRefusal> {
         let name = || certificate.name();
         if certificate.has_unhandled_extension() {
-            return Err(Refusal::UnhandledExtension { name: name() });
+            return Err(CertificateRefusal::UnhandledExtension { name: name() });
         }
         let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
         let Validity { not_before, not_after } = certificate.validity();
         if now < not_before {
-            return Err(Refusal::NotValidYet {
+            return Err(CertificateRefusal::NotValidYet {
                 name: name(),
                 at: not_before,
             });
         }
         if now > not_after {
-            return Err(Refusal::Expired {
+            return Err(CertificateRefusal::Expired {
                 name: name(),
                 at: not_after,
             });
@@ -142,42 +146,44 @@ impl Rules<'_> {
     }
 
     /// Checks a chain that begins with the leaf and ends with a trusted certificate. Returns when the first one of it expires.
-    fn check_whole(&self, chain: &[&Certificate<'_>]) -> Result<i64, Refusal> {
+    fn check_whole(&self, chain: &[&ParsedCertificate<'_>]) -> Result<i64, CertificateRefusal> {
         if !chain.iter().all(|certificate| certificate.allows(self.usage)) {
             let name = chain.first().map(|leaf| leaf.name()).unwrap_or_default();
             let usage = match self.usage {
-                Usage::Client => "client",
-                Usage::Server => "server",
+                CertificateUsage::Client => "client",
+                CertificateUsage::Server => "server",
             };
-            return Err(Refusal::WrongUsage { name, usage });
+            return Err(CertificateRefusal::WrongUsage { name, usage });
         }
-        names::check_constraints(chain).map_err(Refusal::Name)?;
+        names::check_constraints(chain).map_err(CertificateRefusal::Name)?;
         let ends = chain.iter().map(|certificate| certificate.validity().not_after);
         Ok(ends.min().unwrap_or(i64::MAX))
     }
 }
 
 /// The search for a chain.
-struct Search<'r, 'c> {
-    rules: &'r Rules<'r>,
-    sent: &'c [Certificate<'c>],
+struct ChainSearch<'r, 'c> {
+    rules: &'r ChainRules<'r>,
+    sent: &'c [ParsedCertificate<'c>],
     signatures: usize,
     /// The first reason why a certificate with the right name is not the issuer.
     hint: Option<String>,
     /// The first reason why a chain up to a root does not count.
-    refusal: Option<Refusal>,
+    refusal: Option<CertificateRefusal>,
 }
 
-impl<'c> Search<'_, 'c> {
+impl<'c> ChainSearch<'_, 'c> {
     /// Completes a chain, first by roots, then by certificates that were sent. Returns when the first one of it expires.
-    fn extend(&mut self, chain: &[&'c Certificate<'c>]) -> Option<i64> {
+    fn extend(&mut self, chain: &[&'c ParsedCertificate<'c>]) -> Option<i64> {
         let child = *chain.last()?;
         for root in self.rules.roots.named(child.issuer()) {
-            let Ok(root) = Certificate::parse(root) else { continue };
+            let Ok(root) = ParsedCertificate::parse(root) else {
+                continue;
+            };
             if !self.is_parent(&root, chain, true) {
                 continue;
             }
-            let whole: Vec<&Certificate<'_>> = chain.iter().copied().chain([&root]).collect();
+            let whole: Vec<&ParsedCertificate<'_>> = chain.iter().copied().chain([&root]).collect();
             match self.rules.check_whole(&whole) {
                 Ok(ends) => return Some(ends),
                 Err(refusal) => drop(self.refusal.get_or_insert(refusal)),
@@ -201,7 +207,7 @@ impl<'c> Search<'_, 'c> {
     }
 
     /// Returns true if a certificate signed the last one of the chain, and may do so.
-    fn is_parent(&mut self, parent: &Certificate<'_>, chain: &[&Certificate<'_>], is_root: bool) -> bool {
+    fn is_parent(&mut self, parent: &ParsedCertificate<'_>, chain: &[&ParsedCertificate<'_>], is_root: bool) -> bool {
         let Some(child) = chain.last() else { return false };
         if self.signatures >= MAX_SIGNATURES || chain.iter().any(|earlier| earlier.is_same_authority(parent)) {
             return false;
@@ -218,8 +224,8 @@ impl<'c> Search<'_, 'c> {
 
     fn check_parent(
         &self,
-        parent: &Certificate<'_>,
-        child: &Certificate<'_>,
+        parent: &ParsedCertificate<'_>,
+        child: &ParsedCertificate<'_>,
         (between, is_root): (usize, bool),
     ) -> Result<(), String> {
         let name = parent.name();

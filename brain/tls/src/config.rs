@@ -9,12 +9,12 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::TlsError;
-use super::files::Material;
-use super::verifier::Clients;
+use super::files::ServerMaterial;
+use super::verifier::ClientVerifier;
 use crate::{TlsPolicy, TlsVersion};
 
 /// Go's names of TLS 1.2 suites that are not offered, all of them weaker. They are skipped.
-const WEAK: &[&str] = &[
+const WEAK_SUITES: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
     "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
     "TLS_RSA_WITH_AES_128_CBC_SHA",
@@ -33,13 +33,13 @@ const WEAK: &[&str] = &[
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
-pub(super) fn server(material: Material, policy: &TlsPolicy) -> Result<ServerConfig, TlsError> {
+pub(super) fn server(material: ServerMaterial, policy: &TlsPolicy) -> Result<ServerConfig, TlsError> {
     let builder = ServerConfig::builder_with_provider(Arc::new(provider(policy)?))
         .with_protocol_versions(&versions(policy))
         .map_err(|error| TlsError(format!("no TLS version is left: {error}")))?;
     let shows_certificates = material.accepted.is_some();
     let builder = match material.accepted {
-        Some(accepted) => builder.with_client_cert_verifier(Clients::new(accepted)),
+        Some(accepted) => builder.with_client_cert_verifier(ClientVerifier::new(accepted)),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(material.pair)));
@@ -71,7 +71,7 @@ pub(super) fn provider(policy: &TlsPolicy) -> Result<CryptoProvider, TlsError> {
         return Ok(provider);
     }
     for name in &policy.cipher_suites {
-        if find(name).is_none() && !WEAK.contains(&name.as_str()) {
+        if find(name).is_none() && !WEAK_SUITES.contains(&name.as_str()) {
             return Err(TlsError(format!(
                 "unexpected TLS cipher suite {name:?} in --cipher-suites"
             )));
@@ -92,7 +92,7 @@ pub(super) fn skipped_suites(policy: &TlsPolicy) -> Vec<String> {
     policy
         .cipher_suites
         .iter()
-        .filter(|name| WEAK.contains(&name.as_str()))
+        .filter(|name| WEAK_SUITES.contains(&name.as_str()))
         .cloned()
         .collect()
 }

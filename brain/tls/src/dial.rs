@@ -15,14 +15,14 @@ use tokio_rustls::client::TlsStream;
 
 use super::TlsError;
 use super::config::{provider, versions};
-use super::files::Shown;
+use super::files::ClientMaterial;
 use super::self_signed::AnyServer;
-use super::verifier::{Servers, observed};
+use super::verifier::{ServerVerifier, observed};
 use crate::{TlsOptions, TlsPolicy};
 
 /// An encrypted connection.
 #[derive(Debug)]
-pub struct Dialled {
+pub struct DialledConnection {
     pub stream: TlsStream<TcpStream>,
     /// When the first certificate of the server's chain expires, in seconds since 1970; `None` if it was not verified.
     pub ends: Option<i64>,
@@ -30,7 +30,12 @@ pub struct Dialled {
 
 /// Dials an address, presents the client certificate, and accepts a server whose certificate the CA signed for `name` and the
 /// allowed names permit, or any server if members sign their certificates themselves. Fails if the address does not answer, files do not load, or one side refuses the other: see [`refusal`].
-pub async fn dial(address: (&str, u16), name: &str, options: &TlsOptions, policy: &TlsPolicy) -> io::Result<Dialled> {
+pub async fn dial(
+    address: (&str, u16),
+    name: &str,
+    options: &TlsOptions,
+    policy: &TlsPolicy,
+) -> io::Result<DialledConnection> {
     let (options, policy) = (options.clone(), policy.clone());
     // A file system may block; the runtime must not.
     let config = tokio::task::spawn_blocking(move || client(&options, &policy)).await?;
@@ -40,7 +45,7 @@ pub async fn dial(address: (&str, u16), name: &str, options: &TlsOptions, policy
     stream.set_nodelay(true)?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
     let (stream, found) = observed(handshake).await;
-    Ok(Dialled {
+    Ok(DialledConnection {
         stream: stream?,
         ends: found.ends,
     })
@@ -58,8 +63,8 @@ pub(super) fn client(options: &TlsOptions, policy: &TlsPolicy) -> Result<ClientC
         let verifier = Arc::new(AnyServer(Arc::clone(&provider)));
         return Ok(over_http2(builder(provider, policy, verifier)?.with_no_client_auth()));
     }
-    let shown = Shown::read(options)?;
-    let builder = builder(provider, policy, Arc::new(Servers(shown.accepted)))?;
+    let shown = ClientMaterial::read(options)?;
+    let builder = builder(provider, policy, Arc::new(ServerVerifier(shown.accepted)))?;
     let config = match shown.pair {
         Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
         None => builder.with_no_client_auth(),

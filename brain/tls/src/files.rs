@@ -8,50 +8,50 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
-use super::allowed::Names;
-use super::certificate::{Certificate, Validity};
-use super::chain::Roots;
+use super::allowed::AllowedNames;
+use super::certificate::{ParsedCertificate, Validity};
+use super::chain::TrustedRoots;
 use super::keys::signing_key;
-use super::revoked::Revoked;
-use super::verifier::Accepted;
+use super::revoked::RevocationLists;
+use super::verifier::AcceptedCertificates;
 use super::{TlsError, bad, pair, pem};
 use crate::TlsOptions;
 
 /// The contents of the files. Equal contents mean equal TLS.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Files {
+pub(crate) struct TlsFiles {
     cert: Vec<u8>,
     key: Vec<u8>,
     ca: Option<Vec<u8>>,
     crl: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Files {
+impl std::fmt::Debug for TlsFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Files(..)") // the key must not get into logs
+        f.write_str("TlsFiles(..)") // the key must not get into logs
     }
 }
 
 /// The certificates for outgoing connections: this member's pair, and those by which servers are verified.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct ClientMaterial {
     pub(super) pair: Option<Arc<CertifiedKey>>,
-    pub(super) accepted: Accepted,
+    pub(super) accepted: AcceptedCertificates,
 }
 
-impl Shown {
-    pub(super) fn read(options: &TlsOptions) -> Result<Shown, TlsError> {
+impl ClientMaterial {
+    pub(super) fn read(options: &TlsOptions) -> Result<ClientMaterial, TlsError> {
         let pair = options.dial_pair.as_ref().or(options.pair.as_ref());
         let load = |pair: &(PathBuf, PathBuf)| certified(pair, &read(&pair.0)?, &read(&pair.1)?);
         let pair = pair.map(load).transpose()?;
         let Some(ca) = &options.trusted_ca else {
             if options.system_roots {
-                let accepted = Accepted {
+                let accepted = AcceptedCertificates {
                     roots: system_roots()?,
-                    revoked: Revoked::default(),
-                    names: Names::of(options),
+                    revoked: RevocationLists::default(),
+                    names: AllowedNames::of(options),
                 };
-                return Ok(Shown { pair, accepted });
+                return Ok(ClientMaterial { pair, accepted });
             }
             return Err(TlsError(
                 "certificates of peers cannot be verified without a trusted CA".to_owned(),
@@ -61,24 +61,24 @@ impl Shown {
         let chain = pair.iter().flat_map(|pair| &pair.cert);
         let revoked = match &options.crl {
             // Its oddities were logged when the listeners read it.
-            Some(path) => Revoked::read(path, &read(path)?, cas.iter().chain(chain))?.0,
-            None => Revoked::default(),
+            Some(path) => RevocationLists::read(path, &read(path)?, cas.iter().chain(chain))?.0,
+            None => RevocationLists::default(),
         };
-        let accepted = Accepted {
+        let accepted = AcceptedCertificates {
             roots: roots(ca, cas)?,
             revoked,
-            names: Names::of(options),
+            names: AllowedNames::of(options),
         };
-        Ok(Shown { pair, accepted })
+        Ok(ClientMaterial { pair, accepted })
     }
 }
 
 /// Certificates for incoming connections, as read from the files.
 #[derive(Debug)]
-pub(super) struct Material {
+pub(super) struct ServerMaterial {
     pub(super) pair: Arc<CertifiedKey>,
     /// The certificates of clients that are accepted; `None`: clients need none.
-    pub(super) accepted: Option<Accepted>,
+    pub(super) accepted: Option<AcceptedCertificates>,
     pub(super) validity: Validity,
     /// The digest of the trusted CAs; empty if there are none.
     pub(super) trust_bundle: String,
@@ -95,11 +95,11 @@ pub(super) fn digest<'a>(certificates: impl IntoIterator<Item = &'a CertificateD
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Files {
-    pub(super) fn read(options: &TlsOptions) -> Result<Files, TlsError> {
+impl TlsFiles {
+    pub(super) fn read(options: &TlsOptions) -> Result<TlsFiles, TlsError> {
         let (cert, key) = pair(options)?;
         let optional = |path: &Option<_>| path.as_deref().map(read).transpose();
-        Ok(Files {
+        Ok(TlsFiles {
             cert: read(cert)?,
             key: read(key)?,
             ca: optional(&options.trusted_ca)?,
@@ -107,11 +107,11 @@ impl Files {
         })
     }
 
-    pub(super) fn parse(&self, options: &TlsOptions) -> Result<Material, TlsError> {
+    pub(super) fn parse(&self, options: &TlsOptions) -> Result<ServerMaterial, TlsError> {
         let files = pair(options)?;
         let pair = certified(files, &self.cert, &self.key)?;
         let validity = match pair.cert.first() {
-            Some(leaf) => Certificate::parse(leaf)
+            Some(leaf) => ParsedCertificate::parse(leaf)
                 .map_err(|error| bad(&files.0, error))?
                 .validity(),
             None => return Err(bad(&files.0, "no certificate in PEM")),
@@ -119,20 +119,20 @@ impl Files {
         let (mut accepted, mut trust_bundle, mut odd) = (None, String::new(), Vec::new());
         if let (Some(path), Some(bytes)) = (&options.trusted_ca, &self.ca) {
             let cas = authorities(path, bytes)?;
-            let mut revoked = Revoked::default();
+            let mut revoked = RevocationLists::default();
             if let (Some(crl), Some(bytes)) = (&options.crl, &self.crl) {
-                let (read, found) = Revoked::read(crl, bytes, cas.iter().chain(&pair.cert))?;
+                let (read, found) = RevocationLists::read(crl, bytes, cas.iter().chain(&pair.cert))?;
                 odd.extend(found.into_iter().map(|odd| bad(crl, odd)));
                 revoked = read;
             }
             trust_bundle = digest(&cas);
-            accepted = Some(Accepted {
+            accepted = Some(AcceptedCertificates {
                 roots: roots(path, cas)?,
                 revoked,
-                names: Names::of(options),
+                names: AllowedNames::of(options),
             });
         }
-        Ok(Material {
+        Ok(ServerMaterial {
             pair,
             accepted,
             validity,
@@ -143,9 +143,9 @@ impl Files {
 }
 
 /// Returns the CAs that the system trusts, as OpenSSL finds them: SSL_CERT_FILE and SSL_CERT_DIR name others. Fails if there are none.
-fn system_roots() -> Result<Roots, TlsError> {
+fn system_roots() -> Result<TrustedRoots, TlsError> {
     let found = rustls_native_certs::load_native_certs();
-    let mut roots = Roots::default();
+    let mut roots = TrustedRoots::default();
     for certificate in found.certs {
         // Some that systems have cannot be used.
         if let Err(error) = roots.add(certificate) {
@@ -185,7 +185,7 @@ fn certified((cert, key): &(PathBuf, PathBuf), cert_pem: &[u8], key_pem: &[u8]) 
         ),
     })?;
     let leaf = chain.first().map_or(&[][..], AsRef::as_ref);
-    let leaf = Certificate::from_der(leaf).map_err(|error| bad(cert, format!("the certificate is {error}")))?;
+    let leaf = ParsedCertificate::from_der(leaf).map_err(|error| bad(cert, format!("the certificate is {error}")))?;
     let of_key = signing.public_key();
     if !of_key.is_some_and(|of_key| leaf.has_key(&of_key)) {
         let text = format!("the key does not belong to the certificate in {}", cert.display());
@@ -213,8 +213,8 @@ fn authorities(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>
     certificates(path, bytes, |label| label.ends_with("CERTIFICATE"))
 }
 
-fn roots(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<Roots, TlsError> {
-    let mut roots = Roots::default();
+fn roots(path: &Path, certificates: Vec<CertificateDer<'static>>) -> Result<TrustedRoots, TlsError> {
+    let mut roots = TrustedRoots::default();
     for (index, certificate) in certificates.into_iter().enumerate() {
         let added = roots.add(certificate);
         added.map_err(|error| bad(path, format!("certificate {} of the file is {error}", index + 1)))?;

@@ -16,7 +16,7 @@ use rustls_pki_types::{PrivateKeyDer, SubjectPublicKeyInfoDer, alg_id};
 use sha2::{Sha256, Sha384, Sha512};
 
 /// The sizes of RSA keys in bits; ring signs with those of 2048 to 4096 bits alone.
-const RSA_BITS: RangeInclusive<u32> = 1024..=8192;
+const RSA_KEY_BITS: RangeInclusive<u32> = 1024..=8192;
 
 /// Returns the key in a DER document; `None` if it is of no kind with which TLS can be spoken here.
 pub fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
@@ -31,7 +31,7 @@ pub fn signing_key(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
 
 /// A key of the curve P-521.
 #[derive(Debug)]
-struct P521 {
+struct P521Key {
     key: p521::ecdsa::SigningKey,
     public: Vec<u8>,
 }
@@ -41,17 +41,17 @@ fn p521(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
     let key = key.or_else(|| p521::SecretKey::from_sec1_der(der).ok())?;
     let key = p521::ecdsa::SigningKey::from(key);
     let public = key.verifying_key().to_sec1_point(false).as_bytes().to_vec();
-    Some(Arc::new(P521 { key, public }))
+    Some(Arc::new(P521Key { key, public }))
 }
 
-impl SigningKey for P521 {
+impl SigningKey for P521Key {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         let scheme = SignatureScheme::ECDSA_NISTP521_SHA512;
         offered.contains(&scheme).then(|| {
             let key = self.key.clone();
-            Box::new(Signing {
+            Box::new(KeySigner {
                 scheme,
-                key: Key::P521(Box::new(key)),
+                key: PrivateKey::P521(Box::new(key)),
             }) as Box<dyn Signer>
         })
     }
@@ -67,7 +67,7 @@ impl SigningKey for P521 {
 
 /// An RSA key that is too short or too long for ring.
 #[derive(Debug)]
-struct Rsa {
+struct RsaKey {
     key: Arc<rsa::PrivateKey>,
     public: Vec<u8>,
 }
@@ -75,17 +75,17 @@ struct Rsa {
 fn rsa(der: &[u8]) -> Option<Arc<dyn SigningKey>> {
     let key = rsa::PrivateKey::from_pkcs8_der(der).ok();
     let key = key.or_else(|| rsa::PrivateKey::from_pkcs1_der(der).ok())?;
-    if !RSA_BITS.contains(&key.n().bit_width_vartime()) {
+    if !RSA_KEY_BITS.contains(&key.n().bit_width_vartime()) {
         return None;
     }
     let public = key.as_public_key().to_pkcs1_der().ok()?.as_bytes().to_vec();
-    Some(Arc::new(Rsa {
+    Some(Arc::new(RsaKey {
         key: Arc::new(key),
         public,
     }))
 }
 
-impl SigningKey for Rsa {
+impl SigningKey for RsaKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         // A signature of PSS with SHA-512 does not fit into 1024 bits: it is the last choice.
         const SCHEMES: [SignatureScheme; 6] = [
@@ -97,8 +97,8 @@ impl SigningKey for Rsa {
             SignatureScheme::RSA_PSS_SHA512,
         ];
         let scheme = SCHEMES.into_iter().find(|scheme| offered.contains(scheme))?;
-        let key = Key::Rsa(Arc::clone(&self.key));
-        Some(Box::new(Signing { scheme, key }))
+        let key = PrivateKey::Rsa(Arc::clone(&self.key));
+        Some(Box::new(KeySigner { scheme, key }))
     }
 
     fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
@@ -110,33 +110,33 @@ impl SigningKey for Rsa {
     }
 }
 
-enum Key {
+enum PrivateKey {
     P521(Box<p521::ecdsa::SigningKey>),
     Rsa(Arc<rsa::PrivateKey>),
 }
 
-struct Signing {
+struct KeySigner {
     scheme: SignatureScheme,
-    key: Key,
+    key: PrivateKey,
 }
 
-impl std::fmt::Debug for Signing {
+impl std::fmt::Debug for KeySigner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Signing")
+        f.debug_struct("KeySigner")
             .field("scheme", &self.scheme)
             .finish_non_exhaustive()
     }
 }
 
-impl Signer for Signing {
+impl Signer for KeySigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let failed = |error| Error::General(format!("signing failed: {error}"));
         match &self.key {
-            Key::P521(key) => {
+            PrivateKey::P521(key) => {
                 let signature: p521::ecdsa::DerSignature = key.try_sign(message).map_err(failed)?;
                 Ok(signature.as_bytes().to_vec())
             }
-            Key::Rsa(key) => {
+            PrivateKey::Rsa(key) => {
                 let key = rsa::PrivateKey::clone(key);
                 let signature = match self.scheme {
                     SignatureScheme::RSA_PSS_SHA256 => blinded(&rsa::pss::SigningKey::<Sha256>::new(key), message),

@@ -17,12 +17,12 @@ use tracing::warn;
 pub use certificate::key_algorithm;
 use certificate::{Validity, time};
 pub use dial::{dial, refusal};
-use files::Files;
+use files::TlsFiles;
 pub use io::Io;
 pub use keys::signing_key;
 pub use options::{SelfSigned, TlsOptions, TlsPolicy, TlsVersion};
 pub use reload::RELOAD_INTERVAL;
-pub use verifier::{Found, observed};
+pub use verifier::{HandshakeFindings, observed};
 
 pub mod algorithms;
 mod allowed;
@@ -51,13 +51,13 @@ pub struct TlsError(String);
 pub struct ServerTls {
     options: TlsOptions,
     policy: TlsPolicy,
-    current: ArcSwap<Loaded>,
+    current: ArcSwap<LoadedTls>,
 }
 
 /// The result of loading one set of files.
 #[derive(Debug)]
-struct Loaded {
-    files: Files,
+struct LoadedTls {
+    files: TlsFiles,
     config: Arc<ServerConfig>,
     in_use: InUse,
 }
@@ -92,7 +92,7 @@ impl ServerTls {
         if let Some(wanted) = &options.self_signed {
             self_signed::ensure(pair(options)?, wanted)?;
         }
-        let loaded = Loaded::from(Files::read(options)?, options, policy)?;
+        let loaded = LoadedTls::from(TlsFiles::read(options)?, options, policy)?;
         if let Err(error) = check_dates(options, loaded.in_use.validity()) {
             warn!(%error, "clients that verify the certificate of this server refuse it");
         }
@@ -129,8 +129,8 @@ impl ServerTls {
     }
 }
 
-impl Loaded {
-    fn from(files: Files, options: &TlsOptions, policy: &TlsPolicy) -> Result<Loaded, TlsError> {
+impl LoadedTls {
+    fn from(files: TlsFiles, options: &TlsOptions, policy: &TlsPolicy) -> Result<LoadedTls, TlsError> {
         let material = files.parse(options)?;
         for odd in &material.odd {
             warn!(%odd, "its serial numbers are refused anyway, as in etcd");
@@ -146,7 +146,7 @@ impl Loaded {
             not_after: material.validity.not_after,
             not_before: material.validity.not_before,
         };
-        Ok(Loaded {
+        Ok(LoadedTls {
             config: Arc::new(config::server(material, policy)?),
             in_use,
             files,

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use x509_parser::extensions::{GeneralName, GeneralSubtree};
 
-use super::certificate::Certificate;
+use super::certificate::ParsedCertificate;
 
 /// Returns true if a certificate is one of a host, which is a name, or an IP with or without brackets.
-pub(super) fn is_of_host(certificate: &Certificate<'_>, host: &str) -> bool {
+pub(super) fn is_of_host(certificate: &ParsedCertificate<'_>, host: &str) -> bool {
     let names = certificate.alternative_names().unwrap_or_default();
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if let Ok(ip) = bare.unwrap_or(host).parse::<IpAddr>() {
@@ -61,7 +61,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// Checks the alternative names of every certificate of a chain, which begins with the leaf, by the name constraints of those above it.
-pub(super) fn check_constraints(chain: &[&Certificate<'_>]) -> Result<(), String> {
+pub(super) fn check_constraints(chain: &[&ParsedCertificate<'_>]) -> Result<(), String> {
     for (index, certificate) in chain.iter().enumerate() {
         let names = certificate.alternative_names().unwrap_or_default();
         for above in chain.iter().skip(index + 1) {
@@ -88,7 +88,7 @@ fn check_name(
     if !of_kind(permitted) && !of_kind(excluded) {
         return Ok(());
     }
-    let constrained = Constrained::of(name).ok_or_else(|| format!("{name} cannot be matched"))?;
+    let constrained = ConstrainedName::of(name).ok_or_else(|| format!("{name} cannot be matched"))?;
     if of_kind(permitted) && !permitted.iter().any(|tree| constrained.is_in(&tree.base, true)) {
         return Err(format!("{name} is not permitted"));
     }
@@ -109,7 +109,7 @@ fn is_same_kind(name: &GeneralName<'_>, other: &GeneralName<'_>) -> bool {
 }
 
 /// A name as constraints see it.
-enum Constrained<'a> {
+enum ConstrainedName<'a> {
     Domain(&'a str),
     Ip(&'a [u8]),
     Mailbox {
@@ -120,7 +120,7 @@ enum Constrained<'a> {
     Host(&'a str),
 }
 
-impl<'a> Constrained<'a> {
+impl<'a> ConstrainedName<'a> {
     /// Returns `None` for a name to which no constraint can be applied.
     fn of(name: &GeneralName<'a>) -> Option<Self> {
         let is_domain = |domain: &&str| !domain.is_empty() && domain.split('.').all(|label| !label.is_empty());

@@ -5,7 +5,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// Go does not look at the unused bits of the last character.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_allow_trailing_bits(true)
@@ -14,7 +14,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// One block of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct PemBlock {
     /// The words after BEGIN.
     pub(super) label: String,
     pub(super) der: Vec<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Block {
 }
 
 /// A block whose end was not read yet.
-struct Begun<'a> {
+struct OpenPemBlock<'a> {
     label: &'a [u8],
     base64: Vec<u8>,
     in_headers: bool,
@@ -31,14 +31,14 @@ struct Begun<'a> {
 }
 
 /// Returns the blocks of a file in their order.
-pub(super) fn blocks(bytes: &[u8]) -> Vec<Block> {
+pub(super) fn blocks(bytes: &[u8]) -> Vec<PemBlock> {
     let mut blocks = Vec::new();
-    let mut begun: Option<Begun<'_>> = None;
+    let mut begun: Option<OpenPemBlock<'_>> = None;
     for line in bytes.split(|byte| *byte == b'\n') {
         let line = line.trim_ascii_end();
         if let Some(rest) = line.strip_prefix(b"-----BEGIN ") {
             // Without its dashes it begins nothing, and ends what was begun.
-            begun = rest.strip_suffix(b"-----").map(|label| Begun {
+            begun = rest.strip_suffix(b"-----").map(|label| OpenPemBlock {
                 label,
                 base64: Vec::new(),
                 in_headers: true,
@@ -53,7 +53,7 @@ pub(super) fn blocks(bytes: &[u8]) -> Vec<Block> {
     blocks
 }
 
-impl Begun<'_> {
+impl OpenPemBlock<'_> {
     fn push(&mut self, line: &[u8]) {
         if self.in_headers && line.contains(&b':') {
             self.is_encrypted |= line.ends_with(b"ENCRYPTED");
@@ -65,13 +65,13 @@ impl Begun<'_> {
     }
 
     /// Returns the block, if the line ends it and its contents decode.
-    fn end(self, rest: &[u8]) -> Option<Block> {
+    fn end(self, rest: &[u8]) -> Option<PemBlock> {
         if rest.strip_suffix(b"-----")? != self.label {
             return None;
         }
-        Some(Block {
+        Some(PemBlock {
             label: String::from_utf8_lossy(self.label).into_owned(),
-            der: BASE64.decode(&self.base64).ok()?,
+            der: LENIENT_BASE64.decode(&self.base64).ok()?,
             is_encrypted: self.is_encrypted,
         })
     }

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::certificate::Validity;
-use super::files::Files;
-use super::{Loaded, ServerTls, TlsError, check_dates};
+use super::files::TlsFiles;
+use super::{LoadedTls, ServerTls, TlsError, check_dates};
 use telemetry::metrics::TlsMetrics;
 
 /// The interval at which files are checked.
@@ -20,11 +20,11 @@ impl ServerTls {
     /// Checks the files, and loads them if they changed. Returns true if they did. Fails as [`ServerTls::load`], or if their
     /// certificate is not valid now while the one in use is; the configuration served before stays.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let files = Files::read(&self.options)?;
+        let files = TlsFiles::read(&self.options)?;
         if files == self.current.load().files {
             return Ok(false);
         }
-        let loaded = Loaded::from(files, &self.options, &self.policy)?;
+        let loaded = LoadedTls::from(files, &self.options, &self.policy)?;
         let dates = check_dates(&self.options, loaded.in_use.validity());
         if check_dates(&self.options, self.in_use().validity()).is_ok() {
             dates?;

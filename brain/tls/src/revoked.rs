@@ -9,33 +9,33 @@ use std::sync::Arc;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _};
 
-use super::certificate::{Certificate, signature_algorithm};
-use super::chain::Refusal;
+use super::certificate::{ParsedCertificate, signature_algorithm};
+use super::chain::CertificateRefusal;
 use super::{TlsError, algorithms, bad, pem};
 
 /// The revocations in the lists of a file.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Revoked {
+pub(super) struct RevocationLists {
     /// Big-endian, without leading zeros.
     serials: Arc<HashSet<Vec<u8>>>,
 }
 
-impl Revoked {
+impl RevocationLists {
     /// Reads PEM, or one list in DER. Returns it with what is odd about it: lists that no certificate of `known` has signed.
     pub(super) fn read<'a>(
         path: &Path,
         bytes: &[u8],
         known: impl Iterator<Item = &'a CertificateDer<'static>>,
-    ) -> Result<(Revoked, Vec<String>), TlsError> {
+    ) -> Result<(RevocationLists, Vec<String>), TlsError> {
         let known: Vec<_> = known
-            .filter_map(|certificate| Certificate::parse(certificate).ok())
+            .filter_map(|certificate| ParsedCertificate::parse(certificate).ok())
             .collect();
         let (mut serials, mut odd) = (HashSet::new(), Vec::new());
         for der in lists(path, bytes)? {
             let parsed = CertificateRevocationList::from_der(&der);
             let (_, list) = parsed.map_err(|error| bad(path, format!("not a revocation list: {error}")))?;
             let algorithm = signature_algorithm(&der).map_err(|error| bad(path, error))?;
-            let is_signed = |by: &&Certificate<'_>| {
+            let is_signed = |by: &&ParsedCertificate<'_>| {
                 let signed = list.tbs_cert_list.as_ref();
                 algorithms::verify(by.key(), algorithm, signed, &list.signature_value.data).is_ok()
             };
@@ -51,16 +51,19 @@ impl Revoked {
             serials.extend(revoked.map(|entry| entry.user_certificate.to_bytes_be()));
         }
         let serials = Arc::new(serials);
-        Ok((Revoked { serials }, odd))
+        Ok((RevocationLists { serials }, odd))
     }
 
     /// Refuses a chain that contains a revoked certificate.
-    pub(super) fn check<'a>(&self, mut chain: impl Iterator<Item = &'a Certificate<'a>>) -> Result<(), Refusal> {
+    pub(super) fn check<'a>(
+        &self,
+        mut chain: impl Iterator<Item = &'a ParsedCertificate<'a>>,
+    ) -> Result<(), CertificateRefusal> {
         if self.serials.is_empty() {
             return Ok(());
         }
         match chain.find(|certificate| self.serials.contains(&certificate.serial())) {
-            Some(revoked) => Err(Refusal::Revoked { name: revoked.name() }),
+            Some(revoked) => Err(CertificateRefusal::Revoked { name: revoked.name() }),
             None => Ok(()),
         }
     }

@@ -26,7 +26,7 @@ use super::{TlsError, bad, now};
 use crate::SelfSigned;
 
 /// The file beside a certificate that a process locks while it makes the certificate.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// Makes a certificate and its key, unless both files exist and the certificate has not expired. Of processes that start at the same time
 /// one makes them.
@@ -49,12 +49,12 @@ pub(super) fn ensure((cert, key): &(PathBuf, PathBuf), wanted: &SelfSigned) -> R
 }
 
 /// A certificate and its key, in PEM.
-struct Made {
+struct GeneratedPair {
     cert: String,
     key: String,
 }
 
-fn make(wanted: &SelfSigned, not_after: OffsetDateTime) -> Result<Made, rcgen::Error> {
+fn make(wanted: &SelfSigned, not_after: OffsetDateTime) -> Result<GeneratedPair, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, "etcd");
@@ -78,7 +78,7 @@ fn make(wanted: &SelfSigned, not_after: OffsetDateTime) -> Result<Made, rcgen::E
         });
     }
     let key = KeyPair::generate()?;
-    Ok(Made {
+    Ok(GeneratedPair {
         cert: params.self_signed(&key)?.pem(),
         key: key.serialize_pem(),
     })
@@ -107,7 +107,7 @@ fn lock(path: &Path) -> io::Result<fs::File> {
         .write(true)
         .truncate(false)
         .mode(0o600)
-        .open(dir.join(LOCK))?;
+        .open(dir.join(LOCK_FILE))?;
     file.lock()?;
     Ok(file)
 }

@@ -359,7 +359,7 @@ fn revocation_lists_count_whoever_signed_them_as_by_etcd() {
         (namesake.revoke(&leaf), Some("is not signed by its issuer, CN=ca")),
     ] {
         let options = with_list(&dir, &list);
-        let material = Files::read(&options).unwrap().parse(&options).unwrap();
+        let material = TlsFiles::read(&options).unwrap().parse(&options).unwrap();
         let found: Vec<_> = material.odd.iter().map(ToString::to_string).collect();
         assert_eq!(found.len(), usize::from(odd.is_some()), "{found:?}");
         assert!(

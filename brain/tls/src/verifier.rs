@@ -9,20 +9,20 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::algorithms::{schemes, verify_handshake};
-use super::allowed::Names;
-use super::certificate::{Certificate, Usage};
-use super::chain::{Refusal, Roots, Rules};
+use super::allowed::AllowedNames;
+use super::certificate::{CertificateUsage, ParsedCertificate};
+use super::chain::{CertificateRefusal, ChainRules, TrustedRoots};
 use super::names;
-use super::revoked::Revoked;
+use super::revoked::RevocationLists;
 
 tokio::task_local! {
     /// The findings about the other side of the handshake that this task performs: rustls has no place for them.
-    static FOUND: RefCell<Found>;
+    static TASK_FINDINGS: RefCell<HandshakeFindings>;
 }
 
 /// The findings of a handshake about the certificate of the other side.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct HandshakeFindings {
     /// The reason why it was refused. The error of rustls names none, because the alert would be the wrong one otherwise.
     pub refusal: Option<String>,
     /// When the first certificate of its chain expires, in seconds since 1970.
@@ -30,40 +30,40 @@ pub struct Found {
 }
 
 /// Performs a handshake. Returns its outcome with what was found.
-pub async fn observed<T>(handshake: impl Future<Output = T>) -> (T, Found) {
+pub async fn observed<T>(handshake: impl Future<Output = T>) -> (T, HandshakeFindings) {
     let both = async {
         let outcome = handshake.await;
-        (outcome, FOUND.with(RefCell::take))
+        (outcome, TASK_FINDINGS.with(RefCell::take))
     };
-    FOUND.scope(RefCell::default(), both).await
+    TASK_FINDINGS.scope(RefCell::default(), both).await
 }
 
 /// Records findings; outside such a task they are not needed.
-fn record(found: Found) {
-    drop(FOUND.try_with(|of_task| of_task.replace(found)));
+fn record(found: HandshakeFindings) {
+    drop(TASK_FINDINGS.try_with(|of_task| of_task.replace(found)));
 }
 
 /// The certificates of others that are accepted.
 #[derive(Debug)]
-pub(super) struct Accepted {
-    pub(super) roots: Roots,
-    pub(super) revoked: Revoked,
-    pub(super) names: Names,
+pub(super) struct AcceptedCertificates {
+    pub(super) roots: TrustedRoots,
+    pub(super) revoked: RevocationLists,
+    pub(super) names: AllowedNames,
 }
 
-impl Accepted {
+impl AcceptedCertificates {
     /// Verifies a certificate with those that were sent along.
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         sent: &[CertificateDer<'_>],
-        (usage, now): (Usage, UnixTime),
-    ) -> Result<(), Refusal> {
-        let malformed = |why| Refusal::Malformed(format!("a certificate that was sent is {why}"));
-        let leaf = Certificate::parse(leaf).map_err(malformed)?;
-        let sent: Result<Vec<_>, _> = sent.iter().map(Certificate::parse).collect();
+        (usage, now): (CertificateUsage, UnixTime),
+    ) -> Result<(), CertificateRefusal> {
+        let malformed = |why| CertificateRefusal::Malformed(format!("a certificate that was sent is {why}"));
+        let leaf = ParsedCertificate::parse(leaf).map_err(malformed)?;
+        let sent: Result<Vec<_>, _> = sent.iter().map(ParsedCertificate::parse).collect();
         let sent = sent.map_err(malformed)?;
-        let rules = Rules {
+        let rules = ChainRules {
             roots: &self.roots,
             usage,
             now,
@@ -71,7 +71,7 @@ impl Accepted {
         let ends = rules.verify(&leaf, &sent)?;
         self.names.check(&leaf)?;
         self.revoked.check(std::iter::once(&leaf).chain(&sent))?;
-        record(Found {
+        record(HandshakeFindings {
             refusal: None,
             ends: Some(ends),
         });
@@ -85,41 +85,41 @@ fn verify_signature(
     signed: &DigitallySignedStruct,
     is_tls13: bool,
 ) -> Result<HandshakeSignatureValid, Error> {
-    let certificate = Certificate::parse(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let certificate = ParsedCertificate::parse(certificate).map_err(|_| CertificateError::BadEncoding)?;
     verify_handshake(certificate.key(), message, signed, is_tls13)?;
     Ok(HandshakeSignatureValid::assertion())
 }
 
 /// Verifies certificates of clients.
 #[derive(Debug)]
-pub(super) struct Clients {
-    accepted: Accepted,
+pub(super) struct ClientVerifier {
+    accepted: AcceptedCertificates,
     subjects: Vec<DistinguishedName>,
 }
 
-impl Clients {
-    pub(super) fn new(accepted: Accepted) -> Arc<Clients> {
+impl ClientVerifier {
+    pub(super) fn new(accepted: AcceptedCertificates) -> Arc<ClientVerifier> {
         let subjects = accepted.roots.subjects();
-        Arc::new(Clients { accepted, subjects })
+        Arc::new(ClientVerifier { accepted, subjects })
     }
 }
 
 /// Returns the error by which rustls sends the alert that Go sends.
-fn with_alert(refusal: &Refusal) -> Error {
+fn with_alert(refusal: &CertificateRefusal) -> Error {
     let error = match refusal {
-        Refusal::Malformed(_) => CertificateError::BadEncoding,
-        Refusal::UnhandledExtension { .. } => CertificateError::UnhandledCriticalExtension,
-        Refusal::Expired { .. } => CertificateError::Expired,
-        Refusal::NotValidYet { .. } => CertificateError::NotValidYet,
-        Refusal::UnknownIssuer { .. } => CertificateError::UnknownIssuer,
-        Refusal::WrongUsage { .. } => CertificateError::InvalidPurpose,
-        Refusal::Name(_) => CertificateError::NotValidForName,
-        Refusal::Revoked { .. } => CertificateError::Revoked,
+        CertificateRefusal::Malformed(_) => CertificateError::BadEncoding,
+        CertificateRefusal::UnhandledExtension { .. } => CertificateError::UnhandledCriticalExtension,
+        CertificateRefusal::Expired { .. } => CertificateError::Expired,
+        CertificateRefusal::NotValidYet { .. } => CertificateError::NotValidYet,
+        CertificateRefusal::UnknownIssuer { .. } => CertificateError::UnknownIssuer,
+        CertificateRefusal::WrongUsage { .. } => CertificateError::InvalidPurpose,
+        CertificateRefusal::Name(_) => CertificateError::NotValidForName,
+        CertificateRefusal::Revoked { .. } => CertificateError::Revoked,
     };
     error.into()
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &self.subjects
     }
@@ -130,8 +130,8 @@ impl ClientCertVerifier for Clients {
         sent: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        if let Err(refusal) = self.accepted.verify(leaf, sent, (Usage::Client, now)) {
-            record(Found {
+        if let Err(refusal) = self.accepted.verify(leaf, sent, (CertificateUsage::Client, now)) {
+            record(HandshakeFindings {
                 refusal: Some(refusal.to_string()),
                 ends: None,
             });
@@ -165,9 +165,9 @@ impl ClientCertVerifier for Clients {
 
 /// Verifies certificates of servers.
 #[derive(Debug)]
-pub(super) struct Servers(pub(super) Accepted);
+pub(super) struct ServerVerifier(pub(super) AcceptedCertificates);
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
@@ -178,12 +178,14 @@ impl ServerCertVerifier for Servers {
     ) -> Result<ServerCertVerified, Error> {
         // The error is read by the one who dialled: it carries the reason.
         let other = |refusal| Error::from(CertificateError::Other(OtherError(Arc::new(refusal))));
-        self.0.verify(leaf, sent, (Usage::Server, now)).map_err(other)?;
-        let parsed = Certificate::parse(leaf).map_err(|_| CertificateError::BadEncoding)?;
+        self.0
+            .verify(leaf, sent, (CertificateUsage::Server, now))
+            .map_err(other)?;
+        let parsed = ParsedCertificate::parse(leaf).map_err(|_| CertificateError::BadEncoding)?;
         let name = name.to_str();
         if !names::is_of_host(&parsed, &name) {
             let refusal = format!("the certificate of {} is not one of {name}", parsed.name());
-            return Err(other(Refusal::Name(refusal)));
+            return Err(other(CertificateRefusal::Name(refusal)));
         }
         Ok(ServerCertVerified::assertion())
     }

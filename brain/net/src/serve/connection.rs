@@ -26,7 +26,7 @@ use super::{HANDSHAKE_TIMEOUT, Protocols};
 use crate::listen::{Accepted, Listener};
 use runtime::log_once::{DueLine, LogOnce};
 use telemetry::metrics::NetworkMetrics;
-use tls::{Found, Io, ServerTls, observed, refusal};
+use tls::{HandshakeFindings, Io, ServerTls, observed, refusal};
 
 pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
@@ -335,7 +335,7 @@ impl PortConfig {
         Err(why)
     }
 
-    fn tell(&self, error: &io::Error, found: Found, from: Option<IpAddr>) {
+    fn tell(&self, error: &io::Error, found: HandshakeFindings, from: Option<IpAddr>) {
         let from = from.map_or_else(|| "this machine".to_owned(), |ip| ip.to_string());
         let Some(reason) = refusal(error) else {
             debug!(from, %error, "a TLS handshake failed");
