@@ -16,7 +16,7 @@ use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Caller;
 use mvcc::auth::{Access, Auth};
 use mvcc::evaluate;
-use mvcc::fetch::Share;
+use mvcc::fetch::FetchKind;
 use mvcc::op::{Op, OpResult, TxnOp};
 use runtime::budget::Meter;
 use store::alarm::{CORRUPT, NOSPACE};
@@ -151,7 +151,7 @@ impl<R: Rows> KvService<R> {
         let read = |auth: &Auth, caller: &Caller| auth.check_txn(caller, &op, &mut |_| Vec::new());
         let permit = self.store.permit(request, read).await?;
         let state = &self.store.state;
-        let budget = state.fetches().budget(Share::Reads);
+        let budget = state.fetches().budget(FetchKind::Reads);
         let mut span = self.store.part("txn");
         let result = evaluate::read_only(&view, state.leases_mutex(), &op, budget, &meter(request)).await;
         let result = result.map_err(|error| self.store.failed(error));

@@ -21,7 +21,7 @@ use super::header::HasHeaders;
 use super::lease::{LeaseService, RenewLeasesRequest};
 use engine::rows::Rows;
 use etcd_types::pb::etcdserverpb as pb;
-use mvcc::evaluate::MAX_ANSWER;
+use mvcc::evaluate::MAX_ANSWER_BYTES;
 use pb::lease_server::LeaseServer;
 
 /// The longest request of a member in bytes, except for forwarded keys, values, users and roles: these may be as long as from a client.
@@ -138,7 +138,7 @@ impl<R: Rows> LeaderRoutes<R> {
                 });
                 let mut rpc = server::Grpc::new(ProstCodec::default())
                     .max_decoding_message_size(longest)
-                    .max_encoding_message_size(MAX_ANSWER);
+                    .max_encoding_message_size(MAX_ANSWER_BYTES);
                 Ok::<_, Infallible>(rpc.unary(forward, request).await)
             }
         });

@@ -53,11 +53,11 @@ impl<R: Rows> Describe for AboutStore<R> {
             cluster_id: hex(self.store.cluster_id),
             version: version::KUBEBRAIN,
             formats: Formats {
-                lowest: row::FORMAT,
-                highest: row::AUTH_FORMAT,
+                lowest: row::STORED_FORMAT,
+                highest: row::STORED_FORMAT_WITH_AUTH,
                 written: match self.store.state.auth().load().was_changed() {
-                    true => row::AUTH_FORMAT,
-                    false => row::FORMAT,
+                    true => row::STORED_FORMAT_WITH_AUTH,
+                    false => row::STORED_FORMAT,
                 },
             },
             role,

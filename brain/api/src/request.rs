@@ -13,7 +13,7 @@ use mvcc::keys;
 use mvcc::op::{
     Compare, CompareResult, CompareTarget, DeleteOp, Op, PutOp, RangeOp, SortOrder, SortTarget, Span, TxnOp,
 };
-use mvcc::row::OBJECT_HEADER;
+use mvcc::row::OBJECT_HEADER_BYTES;
 use pb::compare::TargetUnion;
 use pb::request_op::Request;
 
@@ -45,7 +45,7 @@ impl RequestLimits {
             txn_ops,
             request_bytes,
             key_bytes: keys::longest(rows.max_key_len()),
-            value_bytes: rows.max_value_len().saturating_sub(OBJECT_HEADER),
+            value_bytes: rows.max_value_len().saturating_sub(OBJECT_HEADER_BYTES),
         }
     }
 

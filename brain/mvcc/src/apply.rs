@@ -13,7 +13,7 @@ use prost::Message;
 use super::auth::AuthChange;
 use super::record::{Alarm, Change, KeyChange, Keys, Record, Token};
 use super::row::{LeaseRow, size_of};
-use super::sizes::Sizes;
+use super::sizes::StoredSizes;
 use crate::key_index::KeyIndex;
 use crate::keys;
 use crate::lease::Leases;
@@ -45,7 +45,7 @@ pub struct Applier {
     /// Rows of leases, users and roles that differ from the stored ones; `None` is a deleted row.
     pub state_rows: BTreeMap<Bytes, Option<Bytes>>,
     /// Stored bytes. Only the member that compacts knows the bytes that compaction deleted.
-    pub sizes: Sizes,
+    pub sizes: StoredSizes,
     /// Something was applied that is not flushed.
     pub dirty: bool,
 }
@@ -53,7 +53,7 @@ pub struct Applier {
 impl Applier {
     /// The state of stored rows.
     #[must_use]
-    pub fn new(revision: Revision, compacted: Revision, sizes: Sizes, memtable: Arc<Memtable>) -> Self {
+    pub fn new(revision: Revision, compacted: Revision, sizes: StoredSizes, memtable: Arc<Memtable>) -> Self {
         Self {
             sizes,
             revision,
@@ -173,7 +173,7 @@ fn version_of(change: &KeyChange) -> Version {
 }
 
 /// Events that are searched one by one.
-const FEW_EVENTS: usize = 32;
+const MAX_LINEAR_SEARCH_EVENTS: usize = 32;
 
 /// The first event of each key of a txn. A txn may have a million of them.
 #[derive(Debug, Default)]
@@ -198,7 +198,7 @@ impl FirstEvents {
     }
 
     fn first<'e>(&mut self, events: &'e [Event], key: &Bytes) -> Option<&'e Event> {
-        if events.len() <= FEW_EVENTS {
+        if events.len() <= MAX_LINEAR_SEARCH_EVENTS {
             return events.iter().find(|event| event.kv.key == *key);
         }
         for (at, event) in events.iter().enumerate().skip(self.known) {
@@ -260,7 +260,7 @@ mod tests {
             event_of(change, 9, prev.map_or(Prev::Nothing, Prev::Version))
         };
         let (mut events, mut first_events) = (Vec::new(), FirstEvents::default());
-        for n in 0..4 * FEW_EVENTS {
+        for n in 0..4 * MAX_LINEAR_SEARCH_EVENTS {
             // Each key twice; the second event has another version before it.
             let at = n / 2;
             events.push(event(key(at), (at % 3 > 0).then_some(1 + n as i64)));

@@ -18,7 +18,7 @@ pub use change::{AUTH_ROW, AuthChange, AuthRow, RoleChange, UserChange};
 pub use permissions::{Access, Permission, RangePermissions};
 pub use request::AuthRequest;
 pub use roles::Role;
-pub use tokens::{Digest, Tokens};
+pub use tokens::{TokenCache, TokenDigest};
 pub use users::User;
 
 mod change;
@@ -35,13 +35,13 @@ pub const ROOT_USER: &str = "root";
 pub const ROOT_ROLE: &str = "root";
 
 /// The bytes of all users and roles together beyond which they do not grow: each member has several versions of them in memory.
-const LARGEST: usize = 16 << 20;
+const MAX_AUTH_BYTES: usize = 16 << 20;
 
 /// Memory that a user or role takes beside its name and content.
-const ENTRY: usize = 200;
+const ENTRY_OVERHEAD_BYTES: usize = 200;
 
 /// The revision of a store whose users were never changed.
-const FIRST_REVISION: u64 = 1;
+const FIRST_AUTH_REVISION: u64 = 1;
 
 /// One version of users and roles. Cheap to clone, as long as there are few of them.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl Default for Auth {
     fn default() -> Self {
         Self {
             enabled: false,
-            revision: FIRST_REVISION,
+            revision: FIRST_AUTH_REVISION,
             users: BTreeMap::new(),
             roles: BTreeMap::new(),
             bytes: 0,
@@ -85,7 +85,7 @@ impl Auth {
     /// Returns true if users or roles were ever changed: then they are stored.
     #[must_use]
     pub fn was_changed(&self) -> bool {
-        self.revision > FIRST_REVISION
+        self.revision > FIRST_AUTH_REVISION
     }
 
     /// Returns true if users and roles take more than they may after a change that makes them larger.
@@ -106,7 +106,7 @@ impl Auth {
         let (more, less) = users
             .chain(roles)
             .fold((0, 0), |sum, (after, before)| (sum.0 + after, sum.1 + before));
-        more > less && self.bytes - less + more > LARGEST
+        more > less && self.bytes - less + more > MAX_AUTH_BYTES
     }
 
     /// The number of users and roles.
@@ -265,7 +265,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check`].
-    pub fn check_op(&self, caller: &Caller, op: &Op, attached: &mut Attached<'_>) -> Result<(), Error> {
+    pub fn check_op(&self, caller: &Caller, op: &Op, attached: &mut AttachedKeys<'_>) -> Result<(), Error> {
         if !self.enabled {
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl Auth {
     ///
     /// # Errors
     /// As [`Auth::check`].
-    pub fn check_txn(&self, caller: &Caller, txn: &TxnOp, attached: &mut Attached<'_>) -> Result<(), Error> {
+    pub fn check_txn(&self, caller: &Caller, txn: &TxnOp, attached: &mut AttachedKeys<'_>) -> Result<(), Error> {
         for Compare { span, .. } in &txn.compares {
             self.check(caller, Access::Read, span)?;
         }
@@ -297,7 +297,7 @@ impl Auth {
         Ok(())
     }
 
-    fn check_put(&self, caller: &Caller, put: &PutOp, attached: &mut Attached<'_>) -> Result<(), Error> {
+    fn check_put(&self, caller: &Caller, put: &PutOp, attached: &mut AttachedKeys<'_>) -> Result<(), Error> {
         let span = Span::key(put.key.clone());
         self.check(caller, Access::Write, &span)?;
         if put.lease != LeaseId::NONE {
@@ -354,7 +354,7 @@ impl Auth {
 }
 
 /// Returns the keys of a lease.
-pub type Attached<'a> = dyn FnMut(LeaseId) -> Vec<Bytes> + Send + 'a;
+pub type AttachedKeys<'a> = dyn FnMut(LeaseId) -> Vec<Bytes> + Send + 'a;
 
 fn set<T: Message>(map: &mut BTreeMap<String, Arc<T>>, bytes: &mut usize, name: &str, value: Option<T>) {
     *bytes += memory(name, value.as_ref());
@@ -367,7 +367,7 @@ fn set<T: Message>(map: &mut BTreeMap<String, Arc<T>>, bytes: &mut usize, name: 
 
 /// Memory that a user or role takes, in bytes, roughly.
 fn memory<T: Message>(name: &str, value: Option<&T>) -> usize {
-    value.map_or(0, |value| name.len() + value.encoded_len() + ENTRY)
+    value.map_or(0, |value| name.len() + value.encoded_len() + ENTRY_OVERHEAD_BYTES)
 }
 
 /// Bytes of the longest value among the rows of a change.

@@ -12,14 +12,14 @@ use super::op::Span;
 use etcd_types::types::Revision;
 
 /// Lists under way that are remembered. The oldest is forgotten: its next page counts again.
-const LISTS: usize = 1_024;
+const MAX_LISTS: usize = 1_024;
 
 /// Bytes of keys that are remembered. Clients send bounds of any length: one that takes more than its share is not.
-const BYTES: usize = 1 << 20;
-const SHARE: usize = BYTES / 8;
+const MAX_CACHE_BYTES: usize = 1 << 20;
+const MAX_LIST_BYTES: usize = MAX_CACHE_BYTES / 8;
 
 #[derive(Debug, PartialEq, Eq)]
-struct Left {
+struct RemainingCount {
     from: Bytes,
     end: Bytes,
     at: Revision,
@@ -29,17 +29,17 @@ struct Left {
 /// Numbers of keys of spans at fixed revisions.
 #[derive(Debug, Default)]
 pub struct CountCache {
-    left: Mutex<Lists>,
+    left: Mutex<RemainingCounts>,
 }
 
 /// The oldest first.
 #[derive(Debug, Default)]
-struct Lists {
-    left: VecDeque<Left>,
+struct RemainingCounts {
+    left: VecDeque<RemainingCount>,
     bytes: usize,
 }
 
-impl Left {
+impl RemainingCount {
     fn bytes(&self) -> usize {
         self.from.len() + self.end.len()
     }
@@ -60,19 +60,19 @@ impl CountCache {
 
     /// Caches the number of keys of a span at a revision.
     pub fn note(&self, span: Span, at: Revision, count: i64) {
-        let noted = Left {
+        let noted = RemainingCount {
             from: span.key,
             end: span.end,
             at,
             count,
         };
-        if noted.bytes() > SHARE {
+        if noted.bytes() > MAX_LIST_BYTES {
             return;
         }
         let mut lists = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         lists.bytes += noted.bytes();
         lists.left.push_back(noted);
-        while lists.left.len() > LISTS || lists.bytes > BYTES {
+        while lists.left.len() > MAX_LISTS || lists.bytes > MAX_CACHE_BYTES {
             let Some(oldest) = lists.left.pop_front() else { return };
             lists.bytes -= oldest.bytes();
         }

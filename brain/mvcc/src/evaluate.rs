@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-use super::fetch::{Budget, Fetched, Needs, Row, ValueRead};
+use super::fetch::{FetchBudget, FetchNeeds, Fetched, FetchedRow, ValueRead};
 use super::op::{Compare, CompareTarget, DeleteOp, Op, OpResult, PutOp, RangeOp, RangeResult, Span, TxnOp, TxnResult};
 use super::overlay::{Head, Overlay};
 use super::record::KeyChange;
@@ -31,14 +31,14 @@ use etcd_types::types::{KeyValue, LeaseId, Prev, Revision};
 use runtime::budget::Meter;
 
 /// Rows that are examined before other tasks have their turn.
-const PAGE: usize = 256;
+const ROWS_PER_YIELD: usize = 256;
 
 /// Rows that a request may examine in addition to those that were read for it: unpublished ones, and the same rows
 /// again.
-const UNREAD_ROWS: usize = 500_000;
+const MAX_UNREAD_ROWS: usize = 500_000;
 
 /// Bytes of an answer at most, as grpc-go sends them.
-pub const MAX_ANSWER: usize = i32::MAX as usize;
+pub const MAX_ANSWER_BYTES: usize = i32::MAX as usize;
 
 /// The keys of a lease that are deleted at once at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Answering {
     fn take(&mut self, kvs: &[KeyValue]) -> Result<(), Error> {
         let bytes: usize = kvs.iter().map(answer_bytes).sum();
         self.bytes += bytes;
-        if self.bytes > MAX_ANSWER {
+        if self.bytes > MAX_ANSWER_BYTES {
             return Err(Error::TooManyRequests);
         }
         self.meter.charge(bytes).map_err(|_| Error::TooManyRequests)
@@ -135,10 +135,10 @@ pub async fn read_only<S: Snapshot>(
     view: &Arc<View<S>>,
     leases: &Mutex<Leases>,
     txn: &TxnOp,
-    budget: Budget,
+    budget: FetchBudget,
     meter: &Meter,
 ) -> Result<TxnResult, ViewError> {
-    let needs = Needs::of_compares(txn, view);
+    let needs = FetchNeeds::of_compares(txn, view);
     let mut fetched = needs.fetch(view, || view.clone(), budget).await?;
     let mut overlay = Overlay::default();
     let mut path = Vec::with_capacity(1);
@@ -159,9 +159,9 @@ pub async fn chosen<S: Snapshot>(
     view: &Arc<View<S>>,
     leases: &Mutex<Leases>,
     txn: &TxnOp,
-    budget: Budget,
+    budget: FetchBudget,
 ) -> Result<Vec<bool>, ViewError> {
-    let needs = Needs::of_compares(txn, view);
+    let needs = FetchNeeds::of_compares(txn, view);
     let fetched = needs.fetch(view, || view.clone(), budget).await?;
     let (mut overlay, mut path) = (Overlay::default(), Vec::with_capacity(1));
     let mut evaluator = Evaluator::of_view(view, &fetched, leases, &mut overlay);
@@ -291,7 +291,7 @@ impl<'a> Evaluator<'a> {
     async fn yield_after(&mut self, rows: usize) {
         self.work += rows;
         self.looked += rows;
-        if self.looked >= PAGE {
+        if self.looked >= ROWS_PER_YIELD {
             self.looked = 0;
             tokio::task::yield_now().await;
         }
@@ -300,7 +300,7 @@ impl<'a> Evaluator<'a> {
     /// Like [`Self::yield_after`], for operations that may read the same rows repeatedly: fails if the request examines too many rows.
     async fn pause(&mut self, rows: usize) -> Result<(), Error> {
         self.yield_after(rows.max(1)).await;
-        if self.work > UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
+        if self.work > MAX_UNREAD_ROWS + self.fetched.map_or(0, Fetched::rows) {
             return Err(Error::RequestTooLarge);
         }
         Ok(())
@@ -538,7 +538,7 @@ impl<'a> Evaluator<'a> {
         Ok(OpResult::Delete(deleted, kvs))
     }
 
-    fn remove(&mut self, row: Row) {
+    fn remove(&mut self, row: FetchedRow) {
         let change = KeyChange {
             key: row.kv.key.clone(),
             prev_mod: row.kv.mod_revision,
@@ -552,14 +552,14 @@ impl<'a> Evaluator<'a> {
     }
 
     /// A key's newest state.
-    fn current(&mut self, key: &Bytes) -> Result<Option<Row>, EvaluateError> {
+    fn current(&mut self, key: &Bytes) -> Result<Option<FetchedRow>, EvaluateError> {
         self.points += 1;
         let hash = KeyHash::of(key);
         if let Some(state) = self.overlay.get(key, hash) {
-            return Ok(state.cloned().map(Row::read));
+            return Ok(state.cloned().map(FetchedRow::read));
         }
         if let Some((revision, version)) = self.memtables.get_hashed(key, hash, self.at) {
-            return Ok(from_version(key.clone(), revision, version).map(Row::read));
+            return Ok(from_version(key.clone(), revision, version).map(FetchedRow::read));
         }
         let fetched = self.fetched.and_then(|fetched| fetched.get(key, hash, self.at));
         fetched.ok_or_else(|| EvaluateError::NotFetched(key.clone()))
@@ -576,7 +576,7 @@ impl<'a> Evaluator<'a> {
             memtables: fetched.under(self.memtables),
             at: self.at,
             overlay,
-            rest: (!span.is_empty()).then(|| memtable::Span {
+            rest: (!span.is_empty()).then(|| memtable::MemtableSpan {
                 from: span.key.clone(),
                 to: span.limit(),
             }),
@@ -591,51 +591,51 @@ impl<'a> Evaluator<'a> {
 /// A walk over the newest state of a span, a page at a time. It does not see changes of keys that it has passed.
 struct Walk<'a> {
     /// Pairs that were read, and are not walked over yet.
-    rows: &'a [Row],
+    rows: &'a [FetchedRow],
     memtables: MemtableSet,
     at: Revision,
     /// Changes that are not published, and not walked over yet.
     overlay: BTreeMap<Bytes, Option<KeyValue>>,
-    rest: Option<memtable::Span>,
+    rest: Option<memtable::MemtableSpan>,
 }
 
 impl Walk<'_> {
     /// The next keys that exist, in order; `None` at the end. A page may be empty.
-    fn next(&mut self) -> Option<Vec<Row>> {
+    fn next(&mut self) -> Option<Vec<FetchedRow>> {
         let rest = self.rest.take()?;
         let newer: Vec<_> = self
             .memtables
             .range(&rest, self.at, Order::Ascending)
-            .take(PAGE)
+            .take(ROWS_PER_YIELD)
             .collect();
         // As far as everything is at hand.
-        let last_row = self.rows.get(PAGE - 1).map(|row| &row.kv.key);
-        let last_newer = newer.get(PAGE - 1).map(|found| &found.key);
+        let last_row = self.rows.get(ROWS_PER_YIELD - 1).map(|row| &row.kv.key);
+        let last_newer = newer.get(ROWS_PER_YIELD - 1).map(|found| &found.key);
         let last = last_row.into_iter().chain(last_newer).min().cloned();
         let is_within = |key: &Bytes| last.as_ref().is_none_or(|last| key <= last);
         let (rows, rows_left) = self
             .rows
             .split_at(self.rows.partition_point(|row| is_within(&row.kv.key)));
         self.rows = rows_left;
-        let mut page: BTreeMap<Bytes, Option<Row>> =
+        let mut page: BTreeMap<Bytes, Option<FetchedRow>> =
             rows.iter().map(|row| (row.kv.key.clone(), Some(row.clone()))).collect();
         for found in newer.into_iter().take_while(|found| is_within(&found.key)) {
-            let row = from_version(found.key.clone(), found.revision, found.version).map(Row::read);
+            let row = from_version(found.key.clone(), found.revision, found.version).map(FetchedRow::read);
             page.insert(found.key, row);
         }
         let mut newest = std::mem::take(&mut self.overlay);
         if let Some(last) = last {
             let from = successor(&last);
             self.overlay = newest.split_off(&from);
-            self.rest = Some(memtable::Span { from, to: rest.to });
+            self.rest = Some(memtable::MemtableSpan { from, to: rest.to });
         }
-        page.extend(newest.into_iter().map(|(key, kv)| (key, kv.map(Row::read))));
+        page.extend(newest.into_iter().map(|(key, kv)| (key, kv.map(FetchedRow::read))));
         Some(page.into_values().flatten().collect())
     }
 }
 
 /// A value that was read.
-fn expect_value(row: &Row) -> Result<(), EvaluateError> {
+fn expect_value(row: &FetchedRow) -> Result<(), EvaluateError> {
     match row.value {
         ValueRead::Read => Ok(()),
         ValueRead::Skipped => Err(EvaluateError::NotFetched(row.kv.key.clone())),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::budget::{Budget, FEW_KEYS, Fetches, Share};
+pub use self::budget::{FEW_LEASE_KEYS, FetchBudget, FetchBudgets, FetchKind};
 
 use super::op::{CompareTarget, Op, RangeOp, RangeResult, Span, TxnOp};
 use super::view::{View, ViewError};
@@ -28,20 +28,20 @@ use etcd_types::types::{KeyValue, Prev, Revision};
 mod budget;
 
 /// Time for which a request counts as one of those that read at once. A longer one makes room for others, unless too many do so.
-const SLOW: Duration = Duration::from_millis(250);
+const SLOW_READ_TIME: Duration = Duration::from_millis(250);
 
 /// Points that are read at once.
-const AT_ONCE: usize = 1_024;
+const POINTS_PER_READ: usize = 1_024;
 
 /// Values that no request needs are read, too, for watchers that want them, if they are no more than this, in bytes.
-const UNASKED_BYTES: usize = 1 << 20;
+const MAX_UNASKED_BYTES: usize = 1 << 20;
 
 /// Values that are read at once, in bytes.
-const VALUES_AT_ONCE: usize = 4 << 20;
+const VALUE_BYTES_PER_READ: usize = 4 << 20;
 
 /// A key that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct FetchedRow {
     /// The key; with an empty value where that was not read.
     pub kv: KeyValue,
     /// Says if the value was read.
@@ -57,7 +57,7 @@ pub enum ValueRead {
     Skipped,
 }
 
-impl Row {
+impl FetchedRow {
     /// A key with its value.
     #[must_use]
     pub fn read(kv: KeyValue) -> Self {
@@ -66,8 +66,8 @@ impl Row {
     }
 }
 
-impl From<Row> for Prev {
-    fn from(row: Row) -> Self {
+impl From<FetchedRow> for Prev {
+    fn from(row: FetchedRow) -> Self {
         match row.value {
             ValueRead::Read => Prev::Version(row.kv),
             ValueRead::Skipped => Prev::Unread,
@@ -88,7 +88,7 @@ pub enum Extent {
 
 /// The use of a span.
 #[derive(Debug, Clone, Copy)]
-struct Use {
+struct SpanUse {
     /// The number of operations that read it.
     times: usize,
     /// The number of keys, from the first one on, whose values are needed.
@@ -97,10 +97,10 @@ struct Use {
 
 /// Keys that an evaluation will look at and that are not in memory.
 #[derive(Debug, Default)]
-pub struct Needs {
+pub struct FetchNeeds {
     /// Keys, and true if their value is needed.
     points: BTreeMap<Bytes, bool>,
-    spans: HashMap<Span, Use>,
+    spans: HashMap<Span, SpanUse>,
     /// Ranges at an older revision.
     ranges: HashSet<RangeOp>,
     /// The lowest revision that a range reads and that is not published yet.
@@ -108,7 +108,7 @@ pub struct Needs {
     extent: Extent,
 }
 
-impl Needs {
+impl FetchNeeds {
     /// All reads that a write may need beside what a view has in memory.
     #[must_use]
     pub fn of<S>(op: &Op, view: &View<S>) -> Self {
@@ -219,7 +219,10 @@ impl Needs {
     }
 
     fn span(&mut self, span: &Span, values: usize) {
-        let wanted = self.spans.entry(span.clone()).or_insert(Use { times: 0, values: 0 });
+        let wanted = self
+            .spans
+            .entry(span.clone())
+            .or_insert(SpanUse { times: 0, values: 0 });
         wanted.times += 1;
         wanted.values = wanted.values.max(values);
     }
@@ -229,13 +232,13 @@ impl Needs {
         self,
         view: &View<S>,
         newest: impl Fn() -> Arc<View<S>>,
-        budget: Budget,
+        budget: FetchBudget,
     ) -> Result<Fetched, ViewError> {
         let slow = budget.slow.clone();
         // Never closed.
         let permit = budget.reads.clone().acquire_owned().await.map_err(|_| Error::Stopped)?;
         let mut reading = pin!(self.read(view, newest, budget));
-        if let Ok(read) = tokio::time::timeout(SLOW, &mut reading).await {
+        if let Ok(read) = tokio::time::timeout(SLOW_READ_TIME, &mut reading).await {
             return read;
         }
         let _permit = match slow.try_acquire_owned() {
@@ -252,13 +255,13 @@ impl Needs {
         self,
         view: &View<S>,
         newest: impl Fn() -> Arc<View<S>>,
-        mut budget: Budget,
+        mut budget: FetchBudget,
     ) -> Result<Fetched, ViewError> {
         let mut fetched = Fetched::of(view, self.extent);
-        let mut more = More::default();
+        let mut more = FetchedData::default();
         let points: Vec<(Bytes, bool)> = self.points.into_iter().collect();
-        for wanted in points.chunks(AT_ONCE) {
-            let found = read_points(view, wanted, points.len() <= AT_ONCE, &mut budget).await?;
+        for wanted in points.chunks(POINTS_PER_READ) {
+            let found = read_points(view, wanted, points.len() <= POINTS_PER_READ, &mut budget).await?;
             more.points.extend(wanted.iter().map(|(key, _)| key.clone()).zip(found));
             fetched.extend(&newest());
         }
@@ -302,8 +305,8 @@ async fn read_points<S: Snapshot>(
     view: &View<S>,
     wanted: &[(Bytes, bool)],
     all: bool,
-    budget: &mut Budget,
-) -> Result<Vec<Option<Row>>, ViewError> {
+    budget: &mut FetchBudget,
+) -> Result<Vec<Option<FetchedRow>>, ViewError> {
     // A single key is read with its value, which stays in memory, unless neither a request nor a watcher can want it.
     let is_single = match wanted {
         [(key, value)] => *value || budget.is_unasked_read || view.hot.get(key).is_some(),
@@ -312,7 +315,7 @@ async fn read_points<S: Snapshot>(
     if view.revision < view.rows_revision || is_single {
         let mut found = Vec::with_capacity(wanted.len());
         for (key, value) in wanted {
-            let mut row = view.get(key, view.revision).await?.map(Row::read);
+            let mut row = view.get(key, view.revision).await?.map(FetchedRow::read);
             if let Some(row) = row.as_mut().filter(|_| !value && wanted.len() > 1) {
                 row.kv.value = Bytes::new();
                 row.value = ValueRead::Skipped;
@@ -333,11 +336,11 @@ async fn read_points<S: Snapshot>(
     };
     let unasked: usize = sizes().filter(|(value, _)| !value).map(|(_, size)| size).sum();
     budget.take(0, sizes().filter(|(value, _)| *value).map(|(_, size)| size).sum())?;
-    let is_unasked_read = all && budget.is_unasked_read && unasked <= UNASKED_BYTES;
+    let is_unasked_read = all && budget.is_unasked_read && unasked <= MAX_UNASKED_BYTES;
     if is_unasked_read {
         budget.take(0, unasked)?;
     }
-    let mut rows: Vec<Option<Row>> = found.into_iter().map(|kv| kv.map(|kv| row_of(kv, false))).collect();
+    let mut rows: Vec<Option<FetchedRow>> = found.into_iter().map(|kv| kv.map(|kv| row_of(kv, false))).collect();
     let asked = rows.iter_mut().zip(wanted);
     let asked = asked.filter_map(|(row, (_, value))| row.as_mut().filter(|_| *value || is_unasked_read));
     for group in value_groups(asked) {
@@ -352,12 +355,12 @@ async fn read_points<S: Snapshot>(
 }
 
 /// Rows whose values are read together.
-fn value_groups<'a>(rows: impl Iterator<Item = &'a mut Row>) -> Vec<Vec<&'a mut Row>> {
+fn value_groups<'a>(rows: impl Iterator<Item = &'a mut FetchedRow>) -> Vec<Vec<&'a mut FetchedRow>> {
     let (mut groups, mut bytes) = (Vec::new(), usize::MAX);
     for row in rows {
         let size = row.kv.size as usize;
         bytes = bytes.saturating_add(size);
-        if bytes > VALUES_AT_ONCE {
+        if bytes > VALUE_BYTES_PER_READ {
             groups.push(Vec::new());
             bytes = size;
         }
@@ -368,11 +371,11 @@ fn value_groups<'a>(rows: impl Iterator<Item = &'a mut Row>) -> Vec<Vec<&'a mut 
     groups
 }
 
-fn row_of(kv: KeyValue, values: bool) -> Row {
+fn row_of(kv: KeyValue, values: bool) -> FetchedRow {
     // Versions from memory come with their values.
     let is_read = values || !kv.value.is_empty() || kv.size == 0;
     let value = if is_read { ValueRead::Read } else { ValueRead::Skipped };
-    Row { kv, value }
+    FetchedRow { kv, value }
 }
 
 /// The rows that were read for a request. See the module.
@@ -382,16 +385,16 @@ pub struct Fetched {
     memtables: MemtableSet,
     extent: Extent,
     /// `None` where everything was in memory.
-    more: Option<Box<More>>,
+    more: Option<Box<FetchedData>>,
 }
 
 #[derive(Debug, Default)]
-struct More {
-    points: HashMap<Bytes, Option<Row>>,
-    spans: HashMap<Span, Vec<Row>>,
+struct FetchedData {
+    points: HashMap<Bytes, Option<FetchedRow>>,
+    spans: HashMap<Span, Vec<FetchedRow>>,
     ranges: HashMap<RangeOp, RangeResult>,
     unpublished: Option<Revision>,
-    budget: Option<Budget>,
+    budget: Option<FetchBudget>,
 }
 
 impl Fetched {
@@ -433,16 +436,16 @@ impl Fetched {
 
     /// A key's state, if its view had it in memory or it was read: `Some(None)` does not exist. `hash` is that of the key.
     #[must_use]
-    pub fn get(&self, key: &Bytes, hash: KeyHash, at: Revision) -> Option<Option<Row>> {
+    pub fn get(&self, key: &Bytes, hash: KeyHash, at: Revision) -> Option<Option<FetchedRow>> {
         if let Some((revision, version)) = self.memtables.get_hashed(key, hash, at) {
-            return Some(super::view::from_version(key.clone(), revision, version).map(Row::read));
+            return Some(super::view::from_version(key.clone(), revision, version).map(FetchedRow::read));
         }
         self.more.as_ref()?.points.get(key).cloned()
     }
 
     /// The keys of a span as they were when they were read, in order.
     #[must_use]
-    pub fn span(&self, span: &Span) -> Option<&[Row]> {
+    pub fn span(&self, span: &Span) -> Option<&[FetchedRow]> {
         self.more.as_ref()?.spans.get(span).map(Vec::as_slice)
     }
 
@@ -492,7 +495,7 @@ mod tests {
     use crate::hot_rows::HotRows;
     use crate::keys;
     use crate::op::PutOp;
-    use crate::row::{Meta, encode_index, encode_object};
+    use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};
     use etcd_types::types::LeaseId;
@@ -501,7 +504,7 @@ mod tests {
     async fn values_that_no_request_needs_are_read_while_a_watcher_wants_them() {
         let (rows, meta) = (
             MemRows::new(),
-            Meta {
+            KeyMeta {
                 create_revision: 2,
                 mod_revision: 2,
                 version: 1,
@@ -545,11 +548,11 @@ mod tests {
             success: puts.collect(),
             failure: Vec::new(),
         });
-        let (fetches, watchers) = (Fetches::default(), Arc::new(AtomicU64::new(0)));
+        let (fetches, watchers) = (FetchBudgets::default(), Arc::new(AtomicU64::new(0)));
         let read = async || {
-            let needs = Needs::of(&op, &view);
+            let needs = FetchNeeds::of(&op, &view);
             let fetched = needs
-                .fetch(&view, || view.clone(), fetches.budget(Share::Writes))
+                .fetch(&view, || view.clone(), fetches.budget(FetchKind::Writes))
                 .await
                 .unwrap();
             let rows = keys

@@ -15,23 +15,23 @@ use etcd_types::types::KeyValue;
 const SHARDS: usize = 16;
 
 /// Bytes that all parts hold together at most.
-const MAX_BYTES: usize = 16 << 20;
+const MAX_CACHE_BYTES: usize = 16 << 20;
 
 /// Longer values are not kept: a few of these would displace all others.
-const MAX_ENTRY: usize = 64 << 10;
+const MAX_VALUE_BYTES: usize = 64 << 10;
 
 /// Memory that an entry takes in addition to key and value.
-const OVERHEAD: usize = 200;
+const ENTRY_OVERHEAD_BYTES: usize = 200;
 
 /// See the module.
 #[derive(Debug)]
 pub struct HotRows {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<HotRowsShard>; SHARDS],
     hasher: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct HotRowsShard {
     found: HashMap<Bytes, Option<KeyValue>>,
     bytes: usize,
 }
@@ -54,8 +54,8 @@ impl HotRows {
 
     /// Caches the state of a key in the rows.
     pub fn keep(&self, key: &[u8], found: Option<&KeyValue>) {
-        let bytes = 2 * key.len() + found.map_or(0, |kv| kv.value.len()) + OVERHEAD;
-        if bytes > MAX_ENTRY {
+        let bytes = 2 * key.len() + found.map_or(0, |kv| kv.value.len()) + ENTRY_OVERHEAD_BYTES;
+        if bytes > MAX_VALUE_BYTES {
             return;
         }
         // Neither the request's buffer nor the reply's is kept with it.
@@ -66,15 +66,15 @@ impl HotRows {
             ..kv.clone()
         });
         let mut shard = self.shard(&key);
-        if shard.bytes + bytes > MAX_BYTES / SHARDS {
-            *shard = Shard::default();
+        if shard.bytes + bytes > MAX_CACHE_BYTES / SHARDS {
+            *shard = HotRowsShard::default();
         }
         if shard.found.insert(key, found).is_none() {
             shard.bytes += bytes;
         }
     }
 
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, HotRowsShard> {
         let hash = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or_default();
         self.shards[hash].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,11 +99,11 @@ mod tests {
             assert_eq!(hot.get(&key), Some(Some(kv)));
         }
         let held: usize = hot.shards.iter().map(|shard| shard.lock().unwrap().bytes).sum();
-        assert!(held <= MAX_BYTES, "{held}");
+        assert!(held <= MAX_CACHE_BYTES, "{held}");
         hot.keep(b"absent", None);
         assert_eq!((hot.get(b"absent"), hot.get(b"unknown")), (Some(None), None));
         let large = KeyValue {
-            value: vec![0; MAX_ENTRY].into(),
+            value: vec![0; MAX_VALUE_BYTES].into(),
             ..KeyValue::default()
         };
         hot.keep(b"large", Some(&large));

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bits of a key, all in one word.
-const BITS: u32 = 4;
+const BITS_PER_KEY: u32 = 4;
 
 /// The hash of a key: one serves for all filters.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ impl KeyHash {
     }
 
     fn mask(self) -> u64 {
-        (0..BITS).fold(0, |mask, bit| mask | 1 << (self.0 >> (6 * bit) & 63))
+        (0..BITS_PER_KEY).fold(0, |mask, bit| mask | 1 << (self.0 >> (6 * bit) & 63))
     }
 }
 

@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use self::changes::{Bounds, Change, ChangeList, ChangeLog};
-use self::tree::Tree;
+use self::changes::{ChangeList, ChangeLog, KeyBounds, KeyPresence};
+use self::tree::KeyTree;
 use super::op::Span;
 use super::record::KeyChange;
 use etcd_types::types::Revision;
@@ -31,20 +31,20 @@ mod tests;
 mod tree;
 
 /// Changes that are recorded, or applied, while others wait.
-const AT_ONCE: usize = 512;
+const CHANGES_PER_TURN: usize = 512;
 
 /// The part of its memory that the newest changes may take, and as much those that are queued.
-const SHARE: usize = 8;
+const CHANGES_MEMORY_DIVISOR: usize = 8;
 
 /// Queued changes for which the background task is woken: fewer are left to readers.
-const WAKE: usize = 1_024;
+const WAKE_QUEUED_CHANGES: usize = 1_024;
 
 /// See the module.
 #[derive(Debug)]
 pub struct KeyIndex {
     /// Locked alone, or after `built`.
-    queue: Mutex<Queue>,
-    built: RwLock<Built>,
+    queue: Mutex<ChangeQueue>,
+    built: RwLock<BuiltIndex>,
     /// True if the index answers. A hint, set with the phase, so that readers do not wait for an index that does not answer.
     serves: AtomicBool,
     wake: Notify,
@@ -54,7 +54,7 @@ pub struct KeyIndex {
 
 /// Changes that are not applied to the tree.
 #[derive(Debug, Default)]
-struct Queue {
+struct ChangeQueue {
     state: QueueState,
     changes: ChangeList,
     /// All changes up to this revision were recorded.
@@ -74,9 +74,9 @@ enum QueueState {
 }
 
 #[derive(Debug, Default)]
-struct Built {
-    phase: Phase,
-    tree: Tree,
+struct BuiltIndex {
+    phase: IndexPhase,
+    tree: KeyTree,
     log: ChangeLog,
     at: Revision,
     /// Taken from the queue; those before `next` are applied.
@@ -88,7 +88,7 @@ struct Built {
 
 /// The state of an index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum IndexPhase {
     /// It is not built.
     #[default]
     Idle,
@@ -104,7 +104,7 @@ pub enum Phase {
 
 /// The answer of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
+pub enum IndexCount {
     /// The number of keys.
     Keys(i64),
     /// It is known once queued changes are applied: see [`KeyIndex::apply_some`].
@@ -115,9 +115,9 @@ pub enum Counted {
 
 /// The size of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct IndexSize {
     /// Its state.
-    pub phase: Phase,
+    pub phase: IndexPhase,
     /// Keys in it.
     pub keys: usize,
     /// Bytes of memory.
@@ -134,10 +134,10 @@ impl KeyIndex {
     /// An index that is not built, of a store at a revision.
     #[must_use]
     pub fn new(revision: Revision) -> Self {
-        let queue = Queue {
+        let queue = ChangeQueue {
             last: revision,
             begun: revision,
-            ..Queue::default()
+            ..ChangeQueue::default()
         };
         Self {
             queue: Mutex::new(queue),
@@ -152,24 +152,26 @@ impl KeyIndex {
     pub fn record(&self, revision: Revision, changes: &[KeyChange]) {
         let mut rest = changes;
         loop {
-            let (now, later) = rest.split_at(rest.len().min(AT_ONCE));
+            let (now, later) = rest.split_at(rest.len().min(CHANGES_PER_TURN));
             let mut queue = self.queue();
             queue.begun = revision;
             if queue.state == QueueState::Recording {
                 let before = queue.changes.len();
                 // A put that neither creates a key nor is the first one known of it changes nothing here.
                 for change in now.iter().filter(|change| change.version <= 1 || change.prev_mod == 0) {
-                    queue.changes.push(Change {
+                    queue.changes.push(KeyPresence {
                         revision,
                         key: &change.key,
                         exists: !change.is_delete(),
                     });
                 }
-                if queue.changes.bytes() > self.max_bytes() / SHARE {
+                if queue.changes.bytes() > self.max_bytes() / CHANGES_MEMORY_DIVISOR {
                     queue.changes = ChangeList::default();
                     queue.state = QueueState::Overflown;
                 }
-                if before < WAKE && queue.changes.len() >= WAKE || queue.state == QueueState::Overflown {
+                if before < WAKE_QUEUED_CHANGES && queue.changes.len() >= WAKE_QUEUED_CHANGES
+                    || queue.state == QueueState::Overflown
+                {
                     self.wake.notify_one();
                 }
             }
@@ -182,39 +184,39 @@ impl KeyIndex {
     }
 
     /// Returns the number of keys of a span at a revision that a view has.
-    pub fn count(&self, span: &Span, revision: Revision) -> Counted {
+    pub fn count(&self, span: &Span, revision: Revision) -> IndexCount {
         if !self.serves.load(Ordering::Relaxed) {
-            return Counted::Unknown;
+            return IndexCount::Unknown;
         }
         let built = self.built();
-        if built.phase != Phase::Serving {
-            return Counted::Unknown;
+        if built.phase != IndexPhase::Serving {
+            return IndexCount::Unknown;
         }
         if revision > built.at && !(built.is_applied() && self.queue().is_recorded(revision)) {
-            return Counted::Behind;
+            return IndexCount::Behind;
         }
         let to = span.limit();
-        let bounds = Bounds {
+        let bounds = KeyBounds {
             from: &span.key,
             to: to.as_deref(),
         };
         match built.log.added_behind(revision, bounds) {
-            Some(_) if span.is_empty() => Counted::Keys(0),
-            Some(added) => Counted::Keys(built.count(bounds) - added),
-            None => Counted::Unknown,
+            Some(_) if span.is_empty() => IndexCount::Keys(0),
+            Some(added) => IndexCount::Keys(built.count(bounds) - added),
+            None => IndexCount::Unknown,
         }
     }
 
     /// Applies some queued changes; true if more are queued.
     pub fn apply_some(&self) -> bool {
-        self.apply_up_to(Revision::MAX, Phase::Serving)
+        self.apply_up_to(Revision::MAX, IndexPhase::Serving)
     }
 
     /// The state and size.
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> IndexSize {
         let built = self.built();
         let queued = self.queue().changes.bytes();
-        Size {
+        IndexSize {
             phase: built.phase,
             keys: built.tree.len(),
             bytes: built.bytes() + queued,
@@ -228,22 +230,22 @@ impl KeyIndex {
 
     /// Ends the index: another one took its place.
     pub fn close(&self) {
-        self.empty(self.built_mut(), Phase::Closed);
+        self.empty(self.built_mut(), IndexPhase::Closed);
     }
 
     /// Lets an index that took too much memory be built again: it may fit by now.
     pub fn try_again(&self) {
         let mut built = self.built_mut();
-        if built.phase == Phase::Exceeded {
-            built.phase = Phase::Idle;
+        if built.phase == IndexPhase::Exceeded {
+            built.phase = IndexPhase::Idle;
         }
     }
 
     /// Empties an index that contradicts the rows: it is built again.
     pub fn discard(&self) {
         let built = self.built_mut();
-        if built.phase == Phase::Serving {
-            self.empty(built, Phase::Idle);
+        if built.phase == IndexPhase::Serving {
+            self.empty(built, IndexPhase::Idle);
         }
     }
 
@@ -253,17 +255,17 @@ impl KeyIndex {
         self.max_bytes.store(max_bytes, Ordering::Relaxed);
         let (begun, old) = {
             let mut built = self.built_mut();
-            if built.phase == Phase::Closed {
+            if built.phase == IndexPhase::Closed {
                 return None;
             }
             self.serves.store(false, Ordering::Relaxed);
             let mut queue = self.queue();
             queue.state = QueueState::Recording;
             queue.changes = ChangeList::default();
-            let new = Built {
-                phase: Phase::Building,
+            let new = BuiltIndex {
+                phase: IndexPhase::Building,
                 at: queue.begun,
-                ..Built::default()
+                ..BuiltIndex::default()
             };
             (queue.begun, std::mem::replace(&mut *built, new))
         };
@@ -273,14 +275,14 @@ impl KeyIndex {
 
     /// Brings the part that is built up to the revision of a view, in steps; true if it is not there yet.
     pub fn build_up_to(&self, revision: Revision) -> bool {
-        self.apply_up_to(revision, Phase::Building)
+        self.apply_up_to(revision, IndexPhase::Building)
     }
 
     /// Adds the keys that follow those that are built, as they are at the revision that it was brought up to. `cursor` is the first key
     /// that is not among them; `None`: they are the last.
     pub fn build(&self, keys: &[Bytes], cursor: Option<Bytes>, revision: Revision) {
         let mut built = self.built_mut();
-        if built.phase != Phase::Building {
+        if built.phase != IndexPhase::Building {
             return;
         }
         for key in keys {
@@ -290,8 +292,8 @@ impl KeyIndex {
         match cursor {
             Some(cursor) => built.cursor = cursor,
             None => {
-                built.log = ChangeLog::behind(revision, self.max_bytes() / SHARE);
-                built.phase = Phase::Serving;
+                built.log = ChangeLog::behind(revision, self.max_bytes() / CHANGES_MEMORY_DIVISOR);
+                built.phase = IndexPhase::Serving;
                 self.serves.store(true, Ordering::Relaxed);
             }
         }
@@ -300,7 +302,7 @@ impl KeyIndex {
 
     /// Applies changes up to a revision, but no more than are applied at once; true if more of them are queued. A reader that needs an
     /// index which serves must not push on one that is being built by now: that one is brought up to the revisions of its pieces.
-    fn apply_up_to(&self, revision: Revision, phase: Phase) -> bool {
+    fn apply_up_to(&self, revision: Revision, phase: IndexPhase) -> bool {
         let mut built = self.built_mut();
         if built.phase != phase {
             return false;
@@ -310,7 +312,7 @@ impl KeyIndex {
             if queue.state == QueueState::Overflown {
                 drop(queue);
                 let keys = built.tree.len();
-                self.empty(built, Phase::Idle);
+                self.empty(built, IndexPhase::Idle);
                 tracing::info!(
                     keys,
                     "too many concurrent changes of keys: rebuilding the index of keys"
@@ -334,15 +336,15 @@ impl KeyIndex {
     }
 
     /// Empties the index if it takes more memory than it may.
-    fn check_size(&self, built: RwLockWriteGuard<'_, Built>) {
+    fn check_size(&self, built: RwLockWriteGuard<'_, BuiltIndex>) {
         if built.bytes() > self.max_bytes() {
             self.exceed(built);
         }
     }
 
-    fn exceed(&self, built: RwLockWriteGuard<'_, Built>) {
+    fn exceed(&self, built: RwLockWriteGuard<'_, BuiltIndex>) {
         let keys = built.tree.len();
-        self.empty(built, Phase::Exceeded);
+        self.empty(built, IndexPhase::Exceeded);
         tracing::warn!(
             keys,
             max_bytes = self.max_bytes(),
@@ -350,14 +352,14 @@ impl KeyIndex {
         );
     }
 
-    fn empty(&self, mut built: RwLockWriteGuard<'_, Built>, phase: Phase) {
+    fn empty(&self, mut built: RwLockWriteGuard<'_, BuiltIndex>, phase: IndexPhase) {
         let mut queue = self.queue();
         queue.state = QueueState::Idle;
         queue.changes = ChangeList::default();
         drop(queue);
-        let new = Built {
+        let new = BuiltIndex {
             phase,
-            ..Built::default()
+            ..BuiltIndex::default()
         };
         let old = std::mem::replace(&mut *built, new);
         self.serves.store(false, Ordering::Relaxed);
@@ -371,33 +373,33 @@ impl KeyIndex {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, ChangeQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn built(&self) -> RwLockReadGuard<'_, Built> {
+    fn built(&self) -> RwLockReadGuard<'_, BuiltIndex> {
         self.built.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn built_mut(&self) -> RwLockWriteGuard<'_, Built> {
+    fn built_mut(&self) -> RwLockWriteGuard<'_, BuiltIndex> {
         self.built.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl ChangeQueue {
     /// Nothing is queued, and all changes up to a revision were recorded.
     fn is_recorded(&self, revision: Revision) -> bool {
         self.state == QueueState::Recording && self.changes.len() == 0 && revision <= self.last
     }
 }
 
-impl Built {
+impl BuiltIndex {
     /// Everything that was taken from the queue is applied.
     fn is_applied(&self) -> bool {
         self.next >= self.taken.len()
     }
 
-    fn count(&self, bounds: Bounds<'_>) -> i64 {
+    fn count(&self, bounds: KeyBounds<'_>) -> i64 {
         let to = bounds.to.map_or(self.tree.len(), |to| self.tree.rank(to));
         i64::try_from(to.saturating_sub(self.tree.rank(bounds.from))).unwrap_or(i64::MAX)
     }
@@ -408,7 +410,7 @@ impl Built {
 
     /// Applies changes that were taken, up to a revision, and no more than are applied at once; true if a later one is next.
     fn apply(&mut self, revision: Revision) -> bool {
-        for _ in 0..AT_ONCE {
+        for _ in 0..CHANGES_PER_TURN {
             let Some(change) = self.taken.get(self.next) else {
                 return false;
             };
@@ -416,7 +418,7 @@ impl Built {
                 return true;
             }
             self.next += 1;
-            if self.phase == Phase::Building && change.key >= self.cursor.as_ref() {
+            if self.phase == IndexPhase::Building && change.key >= self.cursor.as_ref() {
                 continue;
             }
             let is_changed = if change.exists {
@@ -424,7 +426,7 @@ impl Built {
             } else {
                 self.tree.remove(change.key)
             };
-            if is_changed && self.phase == Phase::Serving {
+            if is_changed && self.phase == IndexPhase::Serving {
                 self.log.push(change);
             }
         }

@@ -20,18 +20,18 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use etcd_types::types::{LeaseId, Revision};
 
-const INDEX: u8 = b'i';
-const OBJECT: u8 = b'o';
-const LEASE: u8 = b's';
-const ATTACHMENT: u8 = b'a';
-const META: u8 = b'm';
-const ROLE: u8 = b'r';
-const USER: u8 = b'u';
+const INDEX_KIND: u8 = b'i';
+const OBJECT_KIND: u8 = b'o';
+const LEASE_KIND: u8 = b's';
+const ATTACHMENT_KIND: u8 = b'a';
+const META_KIND: u8 = b'm';
+const ROLE_KIND: u8 = b'r';
+const USER_KIND: u8 = b'u';
 
-const END: [u8; 2] = [0x00, 0x01];
-const BEHIND_END: [u8; 2] = [0x00, 0x02];
-const ZERO: [u8; 2] = [0x00, 0xff];
-const NUMBER: usize = 8;
+const KEY_END: [u8; 2] = [0x00, 0x01];
+const BEHIND_KEY_END: [u8; 2] = [0x00, 0x02];
+const ESCAPED_ZERO: [u8; 2] = [0x00, 0xff];
+const NUMBER_BYTES: usize = 8;
 
 /// The key of a row is not one that this module wrote: the rows are damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +81,7 @@ pub fn longest(max_row_len: usize) -> usize {
 /// Bytes that a key takes within the keys of its rows.
 #[must_use]
 pub fn escaped_len(key: &[u8]) -> usize {
-    key.len() + key.iter().filter(|byte| **byte == 0).count() + END.len()
+    key.len() + key.iter().filter(|byte| **byte == 0).count() + KEY_END.len()
 }
 
 /// Bytes of the key of the index row of a key that takes `escaped` bytes.
@@ -93,19 +93,19 @@ pub fn index_len(escaped: usize) -> usize {
 /// The same of its object rows.
 #[must_use]
 pub fn object_len(escaped: usize) -> usize {
-    1 + escaped + NUMBER
+    1 + escaped + NUMBER_BYTES
 }
 
 /// The same of its attachment to a lease.
 #[must_use]
 pub fn attachment_len(escaped: usize) -> usize {
-    1 + NUMBER + escaped
+    1 + NUMBER_BYTES + escaped
 }
 
 /// Key of the index row of `key`.
 #[must_use]
 pub fn index_key(key: &[u8]) -> Bytes {
-    escaped(INDEX, key, &END)
+    escaped(INDEX_KIND, key, &KEY_END)
 }
 
 /// Returns the key whose index row has the key `row`. Shares memory with `row` if no byte was escaped.
@@ -113,7 +113,7 @@ pub fn index_key(key: &[u8]) -> Bytes {
 /// # Errors
 /// `row` is not the key of an index row.
 pub fn parse_index(row: &Bytes) -> Result<Bytes, KeyError> {
-    kind(row, INDEX)?;
+    kind(row, INDEX_KIND)?;
     let (key, rest) = unescape(row, 1)?;
     length(row, rest, 0)?;
     Ok(key)
@@ -122,15 +122,15 @@ pub fn parse_index(row: &Bytes) -> Result<Bytes, KeyError> {
 /// Index rows of the keys that etcd's `key` and `range_end` name.
 #[must_use]
 pub fn index_range(key: &[u8], range_end: &[u8]) -> RowRange {
-    range(INDEX, key, range_end)
+    range(INDEX_KIND, key, range_end)
 }
 
 /// Key of the object row that holds the version of `key` written at `revision` (which is not negative).
 #[must_use]
 pub fn object_key(key: &[u8], revision: Revision) -> Bytes {
     debug_assert!(revision >= 0, "revisions are never negative");
-    let mut row = BytesMut::with_capacity(1 + key.len() + END.len() + NUMBER + 8);
-    row.put_u8(OBJECT);
+    let mut row = BytesMut::with_capacity(1 + key.len() + KEY_END.len() + NUMBER_BYTES + 8);
+    row.put_u8(OBJECT_KIND);
     escape(key, &mut row);
     row.put_u64(!revision.max(0).cast_unsigned());
     row.freeze()
@@ -138,7 +138,7 @@ pub fn object_key(key: &[u8], revision: Revision) -> Bytes {
 
 /// Returns key and revision of the version whose object row has the key `row`.
 pub fn parse_object(row: &Bytes) -> Result<(Bytes, Revision), KeyError> {
-    kind(row, OBJECT)?;
+    kind(row, OBJECT_KIND)?;
     let (key, rest) = unescape(row, 1)?;
     let revision = (!number(row, rest, 0)?).cast_signed();
     if revision < 0 {
@@ -150,7 +150,7 @@ pub fn parse_object(row: &Bytes) -> Result<(Bytes, Revision), KeyError> {
 /// Object rows, of every revision, of the keys that etcd's `key` and `range_end` name.
 #[must_use]
 pub fn object_range(key: &[u8], range_end: &[u8]) -> RowRange {
-    range(OBJECT, key, range_end)
+    range(OBJECT_KIND, key, range_end)
 }
 
 /// Object rows of one key at `revision` and older, newest first: the first row is the key as it was at `revision`.
@@ -158,36 +158,36 @@ pub fn object_range(key: &[u8], range_end: &[u8]) -> RowRange {
 pub fn object_versions(key: &[u8], revision: Revision) -> RowRange {
     RowRange {
         from: object_key(key, revision),
-        to: escaped(OBJECT, key, &BEHIND_END),
+        to: escaped(OBJECT_KIND, key, &BEHIND_KEY_END),
     }
 }
 
 /// Key of the row of a lease.
 #[must_use]
 pub fn lease_key(id: LeaseId) -> Bytes {
-    let mut row = BytesMut::with_capacity(1 + NUMBER);
-    row.put_u8(LEASE);
+    let mut row = BytesMut::with_capacity(1 + NUMBER_BYTES);
+    row.put_u8(LEASE_KIND);
     row.put_u64(flip(id));
     row.freeze()
 }
 
 /// Returns the lease whose row has the key `row`.
 pub fn parse_lease(row: &Bytes) -> Result<LeaseId, KeyError> {
-    kind(row, LEASE)?;
+    kind(row, LEASE_KIND)?;
     Ok(unflip(number(row, 1, 0)?))
 }
 
 /// The rows of all leases.
 #[must_use]
 pub fn lease_range() -> RowRange {
-    whole(LEASE)
+    whole(LEASE_KIND)
 }
 
 /// Key of the row that attaches `key` to a lease.
 #[must_use]
 pub fn attachment_key(id: LeaseId, key: &[u8]) -> Bytes {
-    let mut row = BytesMut::with_capacity(1 + NUMBER + key.len() + END.len() + 8);
-    row.put_u8(ATTACHMENT);
+    let mut row = BytesMut::with_capacity(1 + NUMBER_BYTES + key.len() + KEY_END.len() + 8);
+    row.put_u8(ATTACHMENT_KIND);
     row.put_u64(flip(id));
     escape(key, &mut row);
     row.freeze()
@@ -195,8 +195,8 @@ pub fn attachment_key(id: LeaseId, key: &[u8]) -> Bytes {
 
 /// Returns lease and key that the row with the key `row` attaches to each other.
 pub fn parse_attachment(row: &Bytes) -> Result<(LeaseId, Bytes), KeyError> {
-    kind(row, ATTACHMENT)?;
-    let behind_id = row.len().min(1 + NUMBER);
+    kind(row, ATTACHMENT_KIND)?;
+    let behind_id = row.len().min(1 + NUMBER_BYTES);
     let id = unflip(number(row, 1, row.len() - behind_id)?);
     let (key, rest) = unescape(row, behind_id)?;
     length(row, rest, 0)?;
@@ -206,16 +206,16 @@ pub fn parse_attachment(row: &Bytes) -> Result<(LeaseId, Bytes), KeyError> {
 /// Attachments of one lease.
 #[must_use]
 pub fn attachment_range(id: LeaseId) -> RowRange {
-    let mut from = BytesMut::with_capacity(1 + NUMBER);
-    from.put_u8(ATTACHMENT);
+    let mut from = BytesMut::with_capacity(1 + NUMBER_BYTES);
+    from.put_u8(ATTACHMENT_KIND);
     from.put_u64(flip(id));
-    let mut to = BytesMut::with_capacity(1 + NUMBER);
+    let mut to = BytesMut::with_capacity(1 + NUMBER_BYTES);
     match flip(id).checked_add(1) {
         Some(next) => {
-            to.put_u8(ATTACHMENT);
+            to.put_u8(ATTACHMENT_KIND);
             to.put_u64(next);
         }
-        None => to.put_u8(ATTACHMENT + 1),
+        None => to.put_u8(ATTACHMENT_KIND + 1),
     }
     RowRange {
         from: from.freeze(),
@@ -226,59 +226,59 @@ pub fn attachment_range(id: LeaseId) -> RowRange {
 /// The attachments of all leases.
 #[must_use]
 pub fn attachments_range() -> RowRange {
-    whole(ATTACHMENT)
+    whole(ATTACHMENT_KIND)
 }
 
 /// Key of the meta row `name`.
 #[must_use]
 pub fn meta_key(name: &str) -> Bytes {
-    named(META, name)
+    named(META_KIND, name)
 }
 
 /// Returns the name of the meta row with the key `row`.
 pub fn parse_meta(row: &Bytes) -> Result<Bytes, KeyError> {
-    kind(row, META)?;
+    kind(row, META_KIND)?;
     Ok(row.slice(1..))
 }
 
 /// All meta rows.
 #[must_use]
 pub fn meta_range() -> RowRange {
-    whole(META)
+    whole(META_KIND)
 }
 
 /// Key of the row of a role.
 #[must_use]
 pub fn role_key(name: &str) -> Bytes {
-    named(ROLE, name)
+    named(ROLE_KIND, name)
 }
 
 /// Returns the name of the role whose row has the key `row`.
 pub fn parse_role(row: &Bytes) -> Result<String, KeyError> {
-    parse_named(row, ROLE)
+    parse_named(row, ROLE_KIND)
 }
 
 /// The rows of all roles.
 #[must_use]
 pub fn role_range() -> RowRange {
-    whole(ROLE)
+    whole(ROLE_KIND)
 }
 
 /// Key of the row of a user.
 #[must_use]
 pub fn user_key(name: &str) -> Bytes {
-    named(USER, name)
+    named(USER_KIND, name)
 }
 
 /// Returns the name of the user whose row has the key `row`.
 pub fn parse_user(row: &Bytes) -> Result<String, KeyError> {
-    parse_named(row, USER)
+    parse_named(row, USER_KIND)
 }
 
 /// The rows of all users.
 #[must_use]
 pub fn user_range() -> RowRange {
-    whole(USER)
+    whole(USER_KIND)
 }
 
 fn named(kind: u8, name: &str) -> Bytes {
@@ -298,14 +298,14 @@ pub fn escape(key: &[u8], out: &mut BytesMut) {
     if key.contains(&0) {
         for &byte in key {
             match byte {
-                0 => out.put_slice(&ZERO),
+                0 => out.put_slice(&ESCAPED_ZERO),
                 _ => out.put_u8(byte),
             }
         }
     } else {
         out.put_slice(key);
     }
-    out.put_slice(&END);
+    out.put_slice(&KEY_END);
 }
 
 /// Reads the esc(key) that begins at `from` of `row`: returns the key, and the offset of the rest of the row. Shares memory with `row`
@@ -336,10 +336,10 @@ pub fn unescape(row: &Bytes, from: usize) -> Result<(Bytes, usize), KeyError> {
 }
 
 fn escaped(kind: u8, key: &[u8], end: &[u8; 2]) -> Bytes {
-    let mut row = BytesMut::with_capacity(1 + key.len() + END.len() + 8);
+    let mut row = BytesMut::with_capacity(1 + key.len() + KEY_END.len() + 8);
     row.put_u8(kind);
     escape(key, &mut row);
-    let body = row.len() - END.len();
+    let body = row.len() - KEY_END.len();
     row[body..].copy_from_slice(end);
     row.freeze()
 }
@@ -347,12 +347,12 @@ fn escaped(kind: u8, key: &[u8], end: &[u8; 2]) -> Bytes {
 /// etcd's ranges: no `range_end` is one key, a single 0x00 is everything from `key` on.
 fn range(kind: u8, key: &[u8], range_end: &[u8]) -> RowRange {
     let to = match range_end {
-        [] => escaped(kind, key, &BEHIND_END),
+        [] => escaped(kind, key, &BEHIND_KEY_END),
         [0] => Bytes::copy_from_slice(&[kind + 1]),
-        end => escaped(kind, end, &END),
+        end => escaped(kind, end, &KEY_END),
     };
     RowRange {
-        from: escaped(kind, key, &END),
+        from: escaped(kind, key, &KEY_END),
         to,
     }
 }
@@ -385,12 +385,12 @@ fn length(row: &[u8], from: usize, expected: usize) -> Result<(), KeyError> {
 
 /// Decodes the number in the eight bytes at `from`. The row's key must have exactly as many further bytes as the caller says.
 fn number(row: &[u8], from: usize, behind: usize) -> Result<u64, KeyError> {
-    length(row, from, NUMBER + behind)?;
+    length(row, from, NUMBER_BYTES + behind)?;
     row.get(from..)
         .and_then(|tail| tail.first_chunk())
         .map(|bytes| u64::from_be_bytes(*bytes))
         .ok_or(KeyError::Length {
-            expected: NUMBER + behind,
+            expected: NUMBER_BYTES + behind,
             found: row.len().saturating_sub(from),
         })
 }

@@ -18,23 +18,23 @@ use etcd_types::types::LeaseId;
 pub const MAX_TTL: i64 = 9_000_000_000;
 
 /// The checkpoint of an expired lease some of whose keys are deleted: it has no time left, and is not renewed.
-pub const ENDING: i64 = -1;
+pub const ENDING_CHECKPOINT: i64 = -1;
 
 /// The longest time without a checkpoint. Shorter leases are checkpointed at half their time to live.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
+const MAX_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Bytes of memory that a lease takes, the first node of its keys included, and an attached key beside its own bytes, about.
-const LEASE_BYTES: usize = 700;
-const ATTACHED_BYTES: usize = 64;
+const LEASE_MEMORY_BYTES: usize = 700;
+const ATTACHED_KEY_MEMORY_BYTES: usize = 64;
 
 /// Delay of a new leader's first checkpoint of a lease. Checkpoints are in whole seconds, rounded up, so an earlier one would
 /// gain nothing.
-const FIRST_CHECKPOINT: Duration = Duration::from_secs(1);
+const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Lease {
     ttl: i64,
-    /// As of the last checkpoint, in seconds; 0 if a restart grants the whole time to live; or [`ENDING`].
+    /// As of the last checkpoint, in seconds; 0 if a restart grants the whole time to live; or [`ENDING_CHECKPOINT`].
     remaining: i64,
     deadline: Duration,
     checkpoint_at: Duration,
@@ -51,7 +51,7 @@ impl Lease {
     /// The time that a next leader gives it, in seconds: the checkpoint, or its whole time to live.
     fn noted(&self) -> i64 {
         match self.remaining {
-            ENDING => 0,
+            ENDING_CHECKPOINT => 0,
             ..=0 => self.ttl,
             remaining => remaining.min(self.ttl),
         }
@@ -80,7 +80,7 @@ pub struct StoredLease {
     pub id: LeaseId,
     /// Time to live, in seconds.
     pub ttl: i64,
-    /// Remaining time as of the last checkpoint, in seconds; 0 means the whole time to live. Or [`ENDING`].
+    /// Remaining time as of the last checkpoint, in seconds; 0 means the whole time to live. Or [`ENDING_CHECKPOINT`].
     pub remaining: i64,
 }
 
@@ -125,7 +125,7 @@ impl Leases {
         self.by_deadline.insert((lease.deadline, id));
         self.by_checkpoint.insert((lease.checkpoint_at, id));
         self.by_id.insert(id, lease);
-        self.bytes += LEASE_BYTES;
+        self.bytes += LEASE_MEMORY_BYTES;
     }
 
     /// Removes a lease. Its keys have been deleted or detached before.
@@ -137,7 +137,7 @@ impl Leases {
         let lease = self.by_id.remove(&id)?;
         self.by_deadline.remove(&(lease.deadline, id));
         self.by_checkpoint.remove(&(lease.checkpoint_at, id));
-        self.bytes -= LEASE_BYTES + lease.attached.iter().map(attached_bytes).sum::<usize>();
+        self.bytes -= LEASE_MEMORY_BYTES + lease.attached.iter().map(attached_bytes).sum::<usize>();
         Some(lease)
     }
 
@@ -268,7 +268,7 @@ impl Leases {
         self.by_checkpoint.clear();
         for (id, lease) in &mut self.by_id {
             lease.deadline = now + seconds(lease.noted());
-            lease.pace = checkpoint_interval(lease.ttl).min(FIRST_CHECKPOINT);
+            lease.pace = checkpoint_interval(lease.ttl).min(FIRST_CHECKPOINT_DELAY);
             lease.checkpoint_at = now + lease.pace;
             lease.checkpointing = false;
             lease.expiring = false;
@@ -368,7 +368,7 @@ impl Leases {
 }
 
 fn attached_bytes(key: &Bytes) -> usize {
-    ATTACHED_BYTES + key.len()
+    ATTACHED_KEY_MEMORY_BYTES + key.len()
 }
 
 fn seconds(ttl: i64) -> Duration {
@@ -377,7 +377,7 @@ fn seconds(ttl: i64) -> Duration {
 
 /// At most half a time to live apart.
 fn checkpoint_interval(ttl: i64) -> Duration {
-    (seconds(ttl) / 2).min(CHECKPOINT_INTERVAL)
+    (seconds(ttl) / 2).min(MAX_CHECKPOINT_INTERVAL)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use self::table::{Found, Memtable, Range, Span, Versions};
+pub use self::table::{Found, Memtable, MemtableSpan, MemtableVersions, Range};
 use crate::key_filter::KeyHash;
 use engine::rows::Order;
 use etcd_types::types::{LeaseId, Revision};
@@ -139,7 +139,7 @@ impl MemtableSet {
 
     /// The newest version not after `at` of each key of `span`, tombstones included, in order of keys.
     #[must_use]
-    pub fn range(&self, span: &Span, at: Revision, order: Order) -> Merge<'_> {
+    pub fn range(&self, span: &MemtableSpan, at: Revision, order: Order) -> Merge<'_> {
         Merge {
             order,
             sources: self
@@ -147,7 +147,7 @@ impl MemtableSet {
                 .iter()
                 .map(|memtable| {
                     let mut range = memtable.range(span, at, order);
-                    Source {
+                    MergeSource {
                         head: range.next(),
                         range,
                     }
@@ -162,11 +162,11 @@ impl MemtableSet {
 pub struct Merge<'a> {
     order: Order,
     /// Newest first.
-    sources: Vec<Source<'a>>,
+    sources: Vec<MergeSource<'a>>,
 }
 
 #[derive(Debug)]
-struct Source<'a> {
+struct MergeSource<'a> {
     head: Option<Found>,
     range: Range<'a>,
 }
@@ -198,7 +198,7 @@ impl Iterator for Merge<'_> {
     }
 }
 
-impl Source<'_> {
+impl MergeSource<'_> {
     fn advance(&mut self) -> Option<Found> {
         std::mem::replace(&mut self.head, self.range.next())
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::op::Span;
 use crate::key_filter::{KeyFilter, KeyHash};
-use crate::lease::{ENDING, Leases};
+use crate::lease::{ENDING_CHECKPOINT, Leases};
 use etcd_types::types::{KeyValue, LeaseId, Revision};
 
 /// Changes of a request that are merged with those of its batch rather than inserted one by one.
@@ -198,7 +198,9 @@ impl Overlay {
     /// Returns true if a lease has lost some of its keys, published or not.
     #[must_use]
     pub fn is_ending(&self, id: LeaseId, published: &Leases) -> bool {
-        let is_stored = published.stored(id).is_some_and(|(_, remaining)| remaining == ENDING);
+        let is_stored = published
+            .stored(id)
+            .is_some_and(|(_, remaining)| remaining == ENDING_CHECKPOINT);
         is_stored || self.layers().any(|delta| delta.ending.contains(&id))
     }
 

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-use super::sizes::Sizes;
+use super::sizes::StoredSizes;
 use crate::keys::KeyError;
 use engine::log::{LogId, LogOrigin, Slot};
 use engine::rows::RowsError;
@@ -17,7 +17,7 @@ impl From<KeyError> for RowsError {
 
 /// A key's state without its value, which is enough for compares and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Meta {
+pub struct KeyMeta {
     /// Revision of the put that brought the key into being.
     pub create_revision: Revision,
     /// Revision of the put that made this version.
@@ -30,52 +30,52 @@ pub struct Meta {
     pub size: u32,
 }
 
-const META: usize = 32;
+const META_BYTES: usize = 32;
 /// Bytes of an index row's value.
-pub const INDEX: usize = META + 4;
-const TOMBSTONE: u8 = 0;
-const OBJECT: u8 = 1;
+pub const INDEX_ROW_BYTES: usize = META_BYTES + 4;
+const TOMBSTONE_TAG: u8 = 0;
+const OBJECT_TAG: u8 = 1;
 
 /// Bytes of an object row's value beside the value that it holds.
-pub const OBJECT_HEADER: usize = 1 + META;
+pub const OBJECT_HEADER_BYTES: usize = 1 + META_BYTES;
 
 /// The value of an index row.
 #[must_use]
-pub fn encode_index(meta: &Meta) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(INDEX);
+pub fn encode_index(meta: &KeyMeta) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(INDEX_ROW_BYTES);
     put_meta(&mut bytes, meta);
     bytes.put_u32(meta.size);
     bytes.freeze()
 }
 
 /// Decodes the value of the index row of `key`. Returns [`RowsError::Corrupt`] if it is none.
-pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<Meta, RowsError> {
-    if bytes.len() != INDEX {
+pub fn decode_index(key: &[u8], bytes: &[u8]) -> Result<KeyMeta, RowsError> {
+    if bytes.len() != INDEX_ROW_BYTES {
         return Err(damaged("index", key, bytes));
     }
-    let (meta, mut size) = bytes.split_at(META);
+    let (meta, mut size) = bytes.split_at(META_BYTES);
     Ok(get_meta(meta, size.get_u32()))
 }
 
 /// The value of an object row: a version with its value, or a tombstone.
 #[must_use]
-pub fn encode_object(version: Option<(&Meta, &[u8])>) -> Bytes {
+pub fn encode_object(version: Option<(&KeyMeta, &[u8])>) -> Bytes {
     let Some((meta, value)) = version else {
-        return Bytes::from_static(&[TOMBSTONE]);
+        return Bytes::from_static(&[TOMBSTONE_TAG]);
     };
-    let mut bytes = BytesMut::with_capacity(1 + META + value.len());
-    bytes.put_u8(OBJECT);
+    let mut bytes = BytesMut::with_capacity(1 + META_BYTES + value.len());
+    bytes.put_u8(OBJECT_TAG);
     put_meta(&mut bytes, meta);
     bytes.put_slice(value);
     bytes.freeze()
 }
 
 /// Decodes the value of an object row of `key`; `None` is a tombstone. Returns [`RowsError::Corrupt`] if it is neither.
-pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(Meta, Bytes)>, RowsError> {
+pub fn decode_object(key: &[u8], bytes: &Bytes) -> Result<Option<(KeyMeta, Bytes)>, RowsError> {
     match bytes.first() {
-        Some(&TOMBSTONE) if bytes.len() == 1 => Ok(None),
-        Some(&OBJECT) if bytes.len() > META => {
-            let value = bytes.slice(OBJECT_HEADER..);
+        Some(&TOMBSTONE_TAG) if bytes.len() == 1 => Ok(None),
+        Some(&OBJECT_TAG) if bytes.len() > META_BYTES => {
+            let value = bytes.slice(OBJECT_HEADER_BYTES..);
             Ok(Some((get_meta(&bytes[1..], size_of(&value)), value)))
         }
         _ => Err(damaged("object", key, bytes)),
@@ -87,15 +87,15 @@ fn damaged(kind: &str, key: &[u8], bytes: &[u8]) -> RowsError {
     RowsError::Corrupt(format!("an {kind} row of {key:?} has {} bytes", bytes.len()))
 }
 
-fn put_meta(bytes: &mut BytesMut, meta: &Meta) {
+fn put_meta(bytes: &mut BytesMut, meta: &KeyMeta) {
     bytes.put_i64(meta.create_revision);
     bytes.put_i64(meta.mod_revision);
     bytes.put_i64(meta.version);
     bytes.put_i64(meta.lease.0);
 }
 
-fn get_meta(mut bytes: &[u8], size: u32) -> Meta {
-    Meta {
+fn get_meta(mut bytes: &[u8], size: u32) -> KeyMeta {
+    KeyMeta {
         create_revision: bytes.get_i64(),
         mod_revision: bytes.get_i64(),
         version: bytes.get_i64(),
@@ -171,14 +171,14 @@ pub struct Manifest {
     pub log_last: u64,
     /// Stored bytes before the applied slot.
     #[prost(message, required, tag = "30")]
-    pub sizes: Sizes,
+    pub sizes: StoredSizes,
 }
 
 /// The version of everything that this brain stores, as long as there are no users.
-pub const FORMAT: u32 = 2;
+pub const STORED_FORMAT: u32 = 2;
 
 /// The same once there were users or roles: a brain that does not know them must not open the rows, because it would check nothing.
-pub const AUTH_FORMAT: u32 = 3;
+pub const STORED_FORMAT_WITH_AUTH: u32 = 3;
 
 impl Manifest {
     /// The newest revision that may be in the rows.
@@ -204,7 +204,7 @@ impl Manifest {
     #[must_use]
     pub fn fresh() -> Self {
         Manifest {
-            format: FORMAT,
+            format: STORED_FORMAT,
             epoch: 0,
             applied_slot: engine::log::Slot::FIRST.0,
             revision: 1,
@@ -219,7 +219,7 @@ impl Manifest {
             prior_lease_ms: 0,
             log_id: Vec::new(),
             log_last: 0,
-            sizes: Sizes::default(),
+            sizes: StoredSizes::default(),
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn rows_survive_the_round_trip() {
-        let meta = Meta {
+        let meta = KeyMeta {
             create_revision: 2,
             mod_revision: i64::MAX,
             version: 3,
@@ -255,7 +255,7 @@ mod tests {
         );
         assert_eq!(decode_object(b"k", &encode_object(None)).unwrap(), None);
         let empty = encode_object(Some((&meta, b"")));
-        let meta = Meta { size: 0, ..meta };
+        let meta = KeyMeta { size: 0, ..meta };
         assert_eq!(decode_object(b"k", &empty).unwrap(), Some((meta, Bytes::new())));
     }
 

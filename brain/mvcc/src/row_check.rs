@@ -66,11 +66,11 @@ fn damaged(row: &Bytes, what: std::fmt::Arguments<'_>) -> RowsError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Meta, encode_index, encode_object};
+    use crate::row::{KeyMeta, encode_index, encode_object};
     use etcd_types::types::LeaseId;
 
-    fn meta() -> Meta {
-        Meta {
+    fn meta() -> KeyMeta {
+        KeyMeta {
             create_revision: 2,
             mod_revision: 5,
             version: 3,
@@ -105,13 +105,13 @@ mod tests {
     fn damaged_rows_are_named() {
         let other = Bytes::from_static(b"\x0f\xff");
         let mut damaged: Vec<(Bytes, Bytes)> = rows().into_iter().map(|(row, _)| (row, other.clone())).collect();
-        let early = Meta {
+        let early = KeyMeta {
             mod_revision: 1,
             ..meta()
         };
         damaged.extend([
             (keys::index_key(b"k"), encode_index(&early)),
-            (keys::index_key(b"k"), encode_index(&Meta { version: 0, ..meta() })),
+            (keys::index_key(b"k"), encode_index(&KeyMeta { version: 0, ..meta() })),
             (keys::object_key(b"k", 6), encode_object(Some((&meta(), b"v")))),
             (Bytes::from_static(b"ikey without an end"), encode_index(&meta())),
         ]);

@@ -7,11 +7,11 @@ use etcd_types::errors::Error;
 use etcd_types::types::{KeyValue, Revision};
 
 /// Pairs that are sorted at once. More take so long that others would wait for the thread.
-const AT_ONCE: usize = 16_384;
+const MAX_INLINE_SORT_PAIRS: usize = 16_384;
 
 /// As [`RangeOp::select`]. Fails with [`Error::Stopped`] when the process ends.
 pub(super) async fn select(op: &RangeOp, kvs: Vec<KeyValue>, count: i64) -> Result<RangeResult, Error> {
-    if kvs.len() <= AT_ONCE {
+    if kvs.len() <= MAX_INLINE_SORT_PAIRS {
         return Ok(op.select(kvs, count));
     }
     let op = op.clone();

@@ -6,18 +6,18 @@
 use prost::Message;
 
 use super::record::{Change, KeyChange, Record};
-use super::row::{INDEX, OBJECT_HEADER};
+use super::row::{INDEX_ROW_BYTES, OBJECT_HEADER_BYTES};
 use crate::keys;
 
 /// Bytes of a lease row, about.
-const LEASE_ROW: i64 = 16;
+const LEASE_ROW_BYTES: i64 = 16;
 
 /// Bytes of a tombstone's value.
-const TOMBSTONE: usize = 1;
+const TOMBSTONE_BYTES: usize = 1;
 
 /// See the module. Part of the rows' manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct Sizes {
+pub struct StoredSizes {
     /// Rows that all changes made, less those that they removed themselves.
     #[prost(int64, tag = "1")]
     pub written: i64,
@@ -38,7 +38,7 @@ pub struct Sizes {
     pub unversioned_dropped: i64,
 }
 
-impl Sizes {
+impl StoredSizes {
     /// Rows of live and of retained versions, and of leases.
     #[must_use]
     pub fn in_use(&self) -> u64 {
@@ -64,8 +64,8 @@ impl Sizes {
         for entry in &record.entries {
             self.written += match &entry.change {
                 Some(Change::Keys(keys)) => keys.changes.iter().map(written_by).sum(),
-                Some(Change::Grant(_)) => LEASE_ROW,
-                Some(Change::Revoke(_)) => -LEASE_ROW,
+                Some(Change::Grant(_)) => LEASE_ROW_BYTES,
+                Some(Change::Revoke(_)) => -LEASE_ROW_BYTES,
                 // Users and roles are few, and what they replace is not known here.
                 Some(
                     Change::Compact(_) | Change::Checkpoint(_) | Change::Alarm(_) | Change::Auth(_) | Change::Token(_),
@@ -79,7 +79,7 @@ impl Sizes {
 /// Bytes of rows that a change makes, less those that it removes.
 fn written_by(change: &KeyChange) -> i64 {
     let escaped = keys::escaped_len(&change.key);
-    let index = signed(keys::index_len(escaped) + INDEX);
+    let index = signed(keys::index_len(escaped) + INDEX_ROW_BYTES);
     let attachment = signed(keys::attachment_len(escaped));
     let attached = match (change.prev_lease, change.lease) {
         (old, new) if old == new => 0,
@@ -88,9 +88,9 @@ fn written_by(change: &KeyChange) -> i64 {
         _ => 0,
     };
     let rows = if change.is_delete() {
-        signed(keys::object_len(escaped) + TOMBSTONE) - index
+        signed(keys::object_len(escaped) + TOMBSTONE_BYTES) - index
     } else {
-        let object = signed(keys::object_len(escaped) + OBJECT_HEADER + change.value.len());
+        let object = signed(keys::object_len(escaped) + OBJECT_HEADER_BYTES + change.value.len());
         let is_new = change.prev_mod == 0;
         object + if is_new { index } else { 0 }
     };
@@ -113,10 +113,10 @@ pub fn superseded_by(change: &KeyChange) -> i64 {
     let object = keys::object_len(keys::escaped_len(&change.key));
     let mut bytes = 0;
     if change.prev_mod > 0 {
-        bytes += object + OBJECT_HEADER + change.prev_size as usize;
+        bytes += object + OBJECT_HEADER_BYTES + change.prev_size as usize;
     }
     if change.is_delete() {
-        bytes += object + TOMBSTONE;
+        bytes += object + TOMBSTONE_BYTES;
     }
     signed(bytes)
 }

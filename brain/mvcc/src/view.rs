@@ -8,11 +8,11 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::count_cache::CountCache;
-use super::fetch::Budget;
+use super::fetch::FetchBudget;
 use super::hot_rows::HotRows;
-use super::key_index::{Counted, KeyIndex};
+use super::key_index::{IndexCount, KeyIndex};
 use super::op::{RangeOp, RangeResult, SortTarget, Span};
-use super::row::{Meta, decode_index, decode_object, size_of};
+use super::row::{KeyMeta, decode_index, decode_object, size_of};
 use super::select::select;
 use crate::keys;
 use crate::memtable::{MemtableSet, Version};
@@ -22,17 +22,17 @@ use etcd_types::types::{KeyValue, Revision};
 use runtime::budget::Meter;
 
 pub use cursor::Cursor;
-use cursor::VALUE_BYTES;
-pub use versions::{KeyVersion, Versions};
+use cursor::VALUE_BYTES_PER_READ;
+pub use versions::{KeyVersion, VersionWalk};
 
 mod cursor;
 mod versions;
 
 /// Bytes that one step of a scan takes at most.
-const PAGE_BYTES: usize = 256 << 10;
+const SCAN_PAGE_BYTES: usize = 256 << 10;
 
 /// Steps in which a count may bring the index up to its revision.
-const CATCH_UP: usize = 1_024;
+const MAX_INDEX_CATCH_UP_STEPS: usize = 1_024;
 
 /// The view of reads.
 #[derive(Debug, Clone)]
@@ -119,14 +119,14 @@ impl<S: Snapshot> View<S> {
         self.range_charged(op, ChargedTo::Meter(meter)).await
     }
 
-    /// Answers a range within a budget. Fails as [`View::range`] and [`Budget::take`] do.
-    pub async fn range_within(&self, op: &RangeOp, budget: &mut Budget) -> Result<RangeResult, ViewError> {
+    /// Answers a range within a budget. Fails as [`View::range`] and [`FetchBudget::take`] do.
+    pub async fn range_within(&self, op: &RangeOp, budget: &mut FetchBudget) -> Result<RangeResult, ViewError> {
         self.range_charged(op, ChargedTo::Budget(budget)).await
     }
 
     async fn range_charged(&self, op: &RangeOp, to: ChargedTo<'_>) -> Result<RangeResult, ViewError> {
         let at = self.resolve(op.revision)?;
-        let mut charged = Charged::new(to);
+        let mut charged = RangeCharge::new(to);
         if op.span.is_point() {
             let kvs: Vec<KeyValue> = self.get(&op.span.key, at).await?.into_iter().collect();
             charged.keep(&kvs, true)?;
@@ -146,7 +146,7 @@ impl<S: Snapshot> View<S> {
                 more: false,
             });
         }
-        let few = Few::of(op);
+        let few = PairSelector::of(op);
         // Index rows say which few of many pairs are answered: the values of the others are not read.
         let is_late = few.is_some() && op.target != SortTarget::Value;
         let values = op.reads_values() && !is_late;
@@ -204,7 +204,7 @@ impl<S: Snapshot> View<S> {
         &self,
         kvs: Vec<KeyValue>,
         at: Revision,
-        charged: &mut Charged<'_>,
+        charged: &mut RangeCharge<'_>,
     ) -> Result<Vec<KeyValue>, ViewError> {
         let mut loaded = Vec::with_capacity(kvs.len());
         let (mut part, mut bytes) = (Vec::new(), 0);
@@ -212,9 +212,9 @@ impl<S: Snapshot> View<S> {
         while let Some(kv) = kvs.next() {
             bytes += kv.size as usize;
             part.push(kv);
-            let is_full = kvs
-                .peek()
-                .is_none_or(|next| bytes + next.size as usize > VALUE_BYTES || part.len() >= PART);
+            let is_full = kvs.peek().is_none_or(|next| {
+                bytes + next.size as usize > VALUE_BYTES_PER_READ || part.len() >= PAIRS_PER_VALUE_READ
+            });
             if is_full {
                 charged.keep(&part, true)?;
                 loaded.extend(self.load(std::mem::take(&mut part), at).await?);
@@ -238,7 +238,7 @@ impl<S: Snapshot> View<S> {
             .collect();
         let mut found = self.rows.multi_get(&wanted).await?.into_iter();
         for kv in page.iter_mut().filter(|kv| missing(kv)) {
-            let meta = Meta {
+            let meta = KeyMeta {
                 create_revision: kv.create_revision,
                 mod_revision: kv.mod_revision,
                 version: kv.version,
@@ -260,11 +260,11 @@ impl<S: Snapshot> View<S> {
 
     /// Returns the number of keys of a span at a revision that [`View::resolve`] returned, if the index knows it.
     pub async fn count_in_index(&self, span: &Span, at: Revision) -> Option<i64> {
-        for _ in 0..CATCH_UP {
+        for _ in 0..MAX_INDEX_CATCH_UP_STEPS {
             match self.key_index.count(span, at) {
-                Counted::Keys(count) => return Some(count),
-                Counted::Unknown => return None,
-                Counted::Behind => drop(self.key_index.apply_some()),
+                IndexCount::Keys(count) => return Some(count),
+                IndexCount::Unknown => return None,
+                IndexCount::Behind => drop(self.key_index.apply_some()),
             }
             tokio::task::yield_now().await;
         }
@@ -301,7 +301,7 @@ impl<S: Snapshot> View<S> {
         &self,
         span: &Span,
         at: Revision,
-        mut budget: Option<&mut Budget>,
+        mut budget: Option<&mut FetchBudget>,
     ) -> Result<i64, ViewError> {
         let mut cursor = self.cursor(span, at, false);
         let mut count = 0;
@@ -320,13 +320,13 @@ impl<S: Snapshot> View<S> {
     }
 
     /// Walks all versions of all keys up to a revision that [`View::resolve`] returned.
-    pub fn versions(&self, at: Revision) -> Versions<'_, S> {
+    pub fn versions(&self, at: Revision) -> VersionWalk<'_, S> {
         self.versions_from(&[], at)
     }
 
     /// The same from a key on.
-    pub fn versions_from(&self, key: &[u8], at: Revision) -> Versions<'_, S> {
-        Versions::new(self, key, at)
+    pub fn versions_from(&self, key: &[u8], at: Revision) -> VersionWalk<'_, S> {
+        VersionWalk::new(self, key, at)
     }
 
     /// The newest version of a key at an older revision than the rows'.
@@ -338,7 +338,7 @@ impl<S: Snapshot> View<S> {
             order: Order::Ascending,
             keys_only: false,
             max_rows: 1,
-            max_bytes: PAGE_BYTES,
+            max_bytes: SCAN_PAGE_BYTES,
         };
         match self.rows.scan(scan).await?.rows.first() {
             None => Ok(None),
@@ -347,7 +347,7 @@ impl<S: Snapshot> View<S> {
     }
 
     /// A version whose index row was found.
-    async fn object(&self, key: &Bytes, meta: Meta) -> Result<KeyValue, RowsError> {
+    async fn object(&self, key: &Bytes, meta: KeyMeta) -> Result<KeyValue, RowsError> {
         let row = self.rows.get(&keys::object_key(key, meta.mod_revision)).await?;
         expect_object(key.clone(), meta, row)
     }
@@ -368,17 +368,17 @@ impl<S: Snapshot> View<S> {
 }
 
 /// The memory of a pair beside its bytes, read and made ready for the wire.
-const PAIR_BYTES: usize = 256;
+const PAIR_OVERHEAD_BYTES: usize = 256;
 
 /// The memory of a pair in an answer that is encoded from pairs which are in memory already.
 pub fn answer_bytes(kv: &KeyValue) -> usize {
-    kv.key.len() + kv.value.len() + PAIR_BYTES
+    kv.key.len() + kv.value.len() + PAIR_OVERHEAD_BYTES
 }
 
 /// Charges an answer for pairs, before `values` that are not in memory are read: they are in memory twice while the answer is
 /// encoded. Returns [`Error::TooManyRequests`] if there is no memory for it.
 pub fn charge(meter: &Meter, page: &[KeyValue], values: bool) -> Result<(), Error> {
-    Charged::new(ChargedTo::Meter(meter)).keep(page, values)
+    RangeCharge::new(ChargedTo::Meter(meter)).keep(page, values)
 }
 
 fn bytes_of(page: &[KeyValue], values: bool) -> usize {
@@ -387,17 +387,17 @@ fn bytes_of(page: &[KeyValue], values: bool) -> usize {
 }
 
 /// Pairs whose values are read at once at most.
-const PART: usize = 512;
+const PAIRS_PER_VALUE_READ: usize = 512;
 
 /// Selects a few of many pairs while they are read: all must be examined, but few are returned.
-struct Few {
+struct PairSelector {
     /// Selects one more than are returned.
     op: RangeOp,
     /// Number of pairs that are kept before the few are selected again.
     at_most: usize,
 }
 
-impl Few {
+impl PairSelector {
     fn of(op: &RangeOp) -> Option<Self> {
         let limit = usize::try_from(op.limit)
             .ok()
@@ -409,7 +409,7 @@ impl Few {
         };
         Some(Self {
             op: wider,
-            at_most: limit.saturating_mul(2).saturating_add(PART),
+            at_most: limit.saturating_mul(2).saturating_add(PAIRS_PER_VALUE_READ),
         })
     }
 }
@@ -417,17 +417,17 @@ impl Few {
 /// The account that a range is charged to.
 enum ChargedTo<'a> {
     Meter(&'a Meter),
-    Budget(&'a mut Budget),
+    Budget(&'a mut FetchBudget),
 }
 
 /// The most bytes that a range which is read kept at once, charged.
-struct Charged<'a> {
+struct RangeCharge<'a> {
     to: ChargedTo<'a>,
     kept: usize,
     taken: usize,
 }
 
-impl<'a> Charged<'a> {
+impl<'a> RangeCharge<'a> {
     fn new(to: ChargedTo<'a>) -> Self {
         Self { to, kept: 0, taken: 0 }
     }
@@ -437,8 +437,8 @@ impl<'a> Charged<'a> {
         let bytes = bytes_of(page, values);
         self.kept += match &self.to {
             // Pairs are held a second time when they are encoded.
-            ChargedTo::Meter(_) => 2 * bytes + page.len() * PAIR_BYTES,
-            ChargedTo::Budget(_) => bytes + page.len() * PAIR_BYTES,
+            ChargedTo::Meter(_) => 2 * bytes + page.len() * PAIR_OVERHEAD_BYTES,
+            ChargedTo::Budget(_) => bytes + page.len() * PAIR_OVERHEAD_BYTES,
         };
         let more = self.kept.saturating_sub(self.taken);
         self.taken += more;
@@ -450,11 +450,11 @@ impl<'a> Charged<'a> {
 
     /// Records that only these pairs are kept.
     fn keeps(&mut self, kvs: &[KeyValue]) {
-        self.kept = 2 * bytes_of(kvs, false) + kvs.len() * PAIR_BYTES;
+        self.kept = 2 * bytes_of(kvs, false) + kvs.len() * PAIR_OVERHEAD_BYTES;
     }
 
     /// Returns the budget for examined rows, if one applies.
-    fn budget(&mut self) -> Option<&mut Budget> {
+    fn budget(&mut self) -> Option<&mut FetchBudget> {
         match &mut self.to {
             ChargedTo::Meter(_) => None,
             ChargedTo::Budget(budget) => Some(budget),
@@ -483,7 +483,7 @@ pub fn from_version(key: Bytes, revision: Revision, version: Version) -> Option<
     })
 }
 
-pub fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
+pub fn from_meta(key: Bytes, meta: KeyMeta, value: Bytes) -> KeyValue {
     KeyValue {
         key,
         value,
@@ -496,7 +496,7 @@ pub fn from_meta(key: Bytes, meta: Meta, value: Bytes) -> KeyValue {
 }
 
 /// The object row that an index row promised.
-fn expect_object(key: Bytes, meta: Meta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
+fn expect_object(key: Bytes, meta: KeyMeta, row: Option<Bytes>) -> Result<KeyValue, RowsError> {
     let value = expect_value(&key, meta.mod_revision, row)?;
     Ok(from_meta(key, meta, value))
 }

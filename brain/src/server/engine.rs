@@ -11,7 +11,7 @@ use cluster::membership::RemoveMember;
 use cluster::peers::Peers;
 use election::Config as ElectionConfig;
 use engine_local::fjall;
-use mvcc::row::OBJECT_HEADER;
+use mvcc::row::OBJECT_HEADER_BYTES;
 use net::http::member::StorageInUse;
 use net::serve::Server;
 use runtime::own_thread::OwnThread;
@@ -51,7 +51,7 @@ pub(crate) fn cap_requests(config: &mut Config) {
         Storage::Embedded => ("the embedded store", fjall::MAX_VALUE_LEN),
         Storage::Tikv(_) => ("TiKV", engine_tikv::MAX_VALUE_LEN),
     };
-    let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER);
+    let (asked, longest) = (config.limits.max_request_bytes, longest - OBJECT_HEADER_BYTES);
     if asked > longest {
         tracing::warn!(
             "--max-request-bytes of {asked} is more than {engine} accepts: requests of more than {longest} bytes are refused"

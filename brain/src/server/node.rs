@@ -8,7 +8,7 @@ use cluster::engine::Engine;
 use cluster::node::Node;
 use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
-use mvcc::fetch::Fetches;
+use mvcc::fetch::FetchBudgets;
 use mvcc::keys;
 use store::commit_feed::CommitFeed;
 use store::history::LogHistory;
@@ -26,7 +26,7 @@ pub struct NodeOptions {
     /// Bounds of watches.
     pub watch: watch::Options,
     /// Memory for rows that requests read.
-    pub fetches: Fetches,
+    pub fetches: FetchBudgets,
     /// The time for which reads may be answered after the last renewal of a lock; zero if no lock is needed.
     pub lease: Duration,
 }

@@ -31,7 +31,7 @@ use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Elect
 use engine::cas_register::CasRegister;
 use engine::log::Log;
 use engine::rows::Rows;
-use mvcc::fetch::Fetches;
+use mvcc::fetch::FetchBudgets;
 use net::http;
 use net::not_ready::NotReady;
 use net::refusal::{Code, Refusal};
@@ -286,7 +286,7 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
             ..bounds
         },
         watch: watch::Options::default(),
-        fetches: Fetches::within(memory::available()),
+        fetches: FetchBudgets::within(memory::available()),
         lease: if lone { Duration::ZERO } else { timing.lease_duration },
     }
 }

@@ -39,8 +39,8 @@ use etcd_types::pb::peerpb::peer_server::PeerServer;
 use etcd_types::pb::v3electionpb::election_server::ElectionServer;
 use etcd_types::pb::v3lockpb::lock_server::LockServer;
 use etcd_types::url::Url;
-use mvcc::evaluate::MAX_ANSWER;
-use mvcc::key_index::Phase;
+use mvcc::evaluate::MAX_ANSWER_BYTES;
+use mvcc::key_index::IndexPhase;
 use net::grpc_health::HealthService;
 use net::http::member::StorageInUse;
 use net::serve::Services;
@@ -159,7 +159,7 @@ pub fn services<H: History, R: Rows>(
         .add_service(
             pb::kv_server::KvServer::from_arc(kv)
                 .max_decoding_message_size(max)
-                .max_encoding_message_size(MAX_ANSWER),
+                .max_encoding_message_size(MAX_ANSWER_BYTES),
         )
         .add_service(pb::lease_server::LeaseServer::from_arc(leases).max_decoding_message_size(max))
         .add_service(pb::maintenance_server::MaintenanceServer::new(maintenance).max_decoding_message_size(max))
@@ -311,7 +311,7 @@ fn observe<R: Rows>(
         // Few changes wait until a count needs them.
         view.key_index.apply_some();
         let index = view.key_index.size();
-        let serves = index.phase == Phase::Serving;
+        let serves = index.phase == IndexPhase::Serving;
         let keys = if serves { index.keys } else { 0 };
         metrics.mvcc.keys.set(gauge(keys as u64));
         metrics.mvcc.key_index_size.set(gauge(index.bytes as u64));

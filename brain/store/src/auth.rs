@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use mvcc::auth::{Auth, AuthChange, Digest, Tokens};
+use mvcc::auth::{Auth, AuthChange, TokenCache, TokenDigest};
 use mvcc::record::Token;
 
 /// The newest users and roles that are published, and the tokens that this member knows.
@@ -15,7 +15,7 @@ pub struct SharedAuth {
     /// Permissions are checked: the only part that requests look at while they are not.
     enabled: AtomicBool,
     auth: ArcSwap<Auth>,
-    tokens: Mutex<Tokens>,
+    tokens: Mutex<TokenCache>,
 }
 
 impl SharedAuth {
@@ -43,7 +43,7 @@ impl SharedAuth {
     }
 
     /// The tokens. Held for moments only.
-    pub fn tokens(&self) -> MutexGuard<'_, Tokens> {
+    pub fn tokens(&self) -> MutexGuard<'_, TokenCache> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,7 +60,7 @@ impl SharedAuth {
     pub fn add_token(&self, token: &Token) {
         let auth = self.load();
         let is_known = auth.is_enabled() && auth.user(&token.user).is_ok();
-        if let (true, Ok(digest)) = (is_known, Digest::try_from(token.digest.as_ref())) {
+        if let (true, Ok(digest)) = (is_known, TokenDigest::try_from(token.digest.as_ref())) {
             self.tokens().insert(digest, &token.user, Instant::now());
         }
     }

@@ -27,7 +27,7 @@ use engine::log::{Log, Slot};
 use engine::rows::{RowChange, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
 use mvcc::record;
-use mvcc::row::{AUTH_FORMAT, Manifest};
+use mvcc::row::{Manifest, STORED_FORMAT_WITH_AUTH};
 use runtime::kill_points;
 use telemetry::metrics::Metrics;
 
@@ -347,7 +347,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.manifest.flushing_revision = self.manifest.reached().max(immutable.revision);
         self.manifest.log_last = self.manifest.log_last.max(immutable.last.0);
         if immutable.has_auth {
-            self.manifest.format = self.manifest.format.max(AUTH_FORMAT);
+            self.manifest.format = self.manifest.format.max(STORED_FORMAT_WITH_AUTH);
         }
         // The memtable's iterator must not be held over an await: each batch continues after the last version.
         let mut last = None;

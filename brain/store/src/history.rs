@@ -14,7 +14,7 @@ use engine::log::{Log, LogError, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};
 use etcd_types::types::{Committed, KeyValue, Prev, Revision};
 use mvcc::apply::{FirstEvents, event_of};
-use mvcc::fetch::Share;
+use mvcc::fetch::FetchKind;
 use mvcc::keys;
 use mvcc::record::{Change, KeyChange, Keys, Record, RecordHead};
 use mvcc::row::decode_object;
@@ -90,7 +90,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                     plain.collect()
                 }
                 PrevKv::Included => {
-                    let most = self.state.fetches().largest(Share::Reads);
+                    let most = self.state.fetches().largest(FetchKind::Reads);
                     let revisions = fitting(revisions, max_bytes.min(most));
                     let is_large = |keys: &Keys| keys.changes.len() > LAST_GETS || superseded_bytes(keys) > max_bytes;
                     if revisions.first().is_some_and(is_large) {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::state::State;
 use engine::rows::{Rows, RowsError, Snapshot};
-use mvcc::key_index::{KeyIndex, Phase};
+use mvcc::key_index::{IndexPhase, KeyIndex};
 use mvcc::op::Span;
 use mvcc::view::View;
 
@@ -38,30 +38,30 @@ async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
     loop {
         let index = state.view().key_index.clone();
         match index.size().phase {
-            Phase::Idle | Phase::Building => match build(state, &index, max_bytes).await {
-                Ok(()) if index.size().phase != Phase::Idle => {}
+            IndexPhase::Idle | IndexPhase::Building => match build(state, &index, max_bytes).await {
+                Ok(()) if index.size().phase != IndexPhase::Idle => {}
                 Ok(()) => tokio::time::sleep(RETRY).await,
                 Err(error) => {
                     tracing::info!(%error, "cannot read rows; the index of keys is built later");
                     tokio::time::sleep(RETRY).await;
                 }
             },
-            Phase::Serving => {
+            IndexPhase::Serving => {
                 while index.apply_some() {
                     tokio::task::yield_now().await;
                 }
                 index.woken().await;
-                if index.size().phase == Phase::Idle {
+                if index.size().phase == IndexPhase::Idle {
                     // Changes come too fast: it would not be built to its end.
                     tokio::time::sleep(RETRY).await;
                 }
             }
-            Phase::Exceeded => tokio::select! {
+            IndexPhase::Exceeded => tokio::select! {
                 () = index.woken() => {}
                 () = tokio::time::sleep(RETRY_EXCEEDED) => index.try_again(),
             },
             // The view that has another one is published in this moment.
-            Phase::Closed => tokio::time::sleep(WAIT).await,
+            IndexPhase::Closed => tokio::time::sleep(WAIT).await,
         }
     }
 }
@@ -76,7 +76,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
         key: [0].as_slice().into(),
         end: [0].as_slice().into(),
     };
-    while index.size().phase == Phase::Building {
+    while index.size().phase == IndexPhase::Building {
         let view = state.view();
         if view.revision < begun {
             tokio::time::sleep(WAIT).await;
@@ -104,7 +104,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
         tokio::time::sleep(piece.elapsed() * REST).await;
     }
     let size = index.size();
-    if size.phase == Phase::Serving {
+    if size.phase == IndexPhase::Serving {
         let (keys, bytes, took) = (size.keys, size.bytes, since.elapsed());
         tracing::info!(keys, bytes, ?took, "built the index of keys");
     }

@@ -19,7 +19,7 @@ use etcd_types::types::{Committed, Prev, Revision};
 use mvcc::apply::{Applier, Effect};
 use mvcc::memtable::{Memtable, MemtableSet};
 use mvcc::record::Record;
-use mvcc::sizes::Sizes;
+use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 use runtime::clock::since_boot;
 
@@ -54,7 +54,7 @@ pub struct ImmutableMemtable {
     /// Alarms after its last record: kind and member.
     pub alarms: Vec<(i32, u64)>,
     /// Stored bytes after its last record.
-    pub sizes: Sizes,
+    pub sizes: StoredSizes,
 }
 
 /// Rows that changed in the background.

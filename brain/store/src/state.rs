@@ -15,9 +15,9 @@ use engine::log::Slot;
 use engine::rows::Rows;
 use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::Auth;
-use mvcc::fetch::Fetches;
+use mvcc::fetch::FetchBudgets;
 use mvcc::lease::{Leases, StoredLease};
-use mvcc::sizes::Sizes;
+use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 
 /// Slots between two entries of the index from revisions to slots.
@@ -57,9 +57,9 @@ pub struct State<R: Rows> {
     epoch: Arc<AtomicU64>,
     /// The watch channel of the epoch.
     epochs: watch::Sender<u64>,
-    fetches: OnceLock<Fetches>,
+    fetches: OnceLock<FetchBudgets>,
     /// Stored bytes.
-    sizes: Mutex<Sizes>,
+    sizes: Mutex<StoredSizes>,
     /// True while the rows refuse a flush.
     flush_refused: AtomicBool,
     /// Start of the write of rows that is under way.
@@ -133,13 +133,13 @@ impl<R: Rows> State<R> {
     }
 
     /// Sets the fetch budgets of [`State::fetches`]. Does nothing after the first use.
-    pub fn set_fetches(&self, fetches: Fetches) {
+    pub fn set_fetches(&self, fetches: FetchBudgets) {
         self.fetches.get_or_init(|| fetches);
     }
 
     /// The budget for rows that requests read before they are evaluated.
-    pub fn fetches(&self) -> &Fetches {
-        self.fetches.get_or_init(Fetches::default)
+    pub fn fetches(&self) -> &FetchBudgets {
+        self.fetches.get_or_init(FetchBudgets::default)
     }
 
     /// The leases. Held for moments only.
@@ -308,18 +308,18 @@ impl<R: Rows> State<R> {
     }
 
     /// Returns the stored bytes, as far as this member knows.
-    pub fn sizes(&self) -> Sizes {
+    pub fn sizes(&self) -> StoredSizes {
         *self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the bytes that are written up to the view.
-    pub fn set_written(&self, sizes: &Sizes) {
+    pub fn set_written(&self, sizes: &StoredSizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.written, known.logged, known.unversioned) = (sizes.written, sizes.logged, sizes.unversioned);
     }
 
     /// Records the bytes that compaction has deleted.
-    pub fn set_deleted(&self, sizes: &Sizes) {
+    pub fn set_deleted(&self, sizes: &StoredSizes) {
         let mut known = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         (known.deleted, known.dropped) = (sizes.deleted, sizes.dropped);
         known.unversioned_dropped = sizes.unversioned_dropped;

@@ -14,7 +14,7 @@ use etcd_types::pb::authpb;
 use etcd_types::types::Caller;
 use futures::StreamExt as _;
 use mvcc::keys;
-use mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
+use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 use pb::auth_server::Auth as _;
 use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
@@ -184,7 +184,7 @@ async fn users_survive_restarts() {
     services.enable().await;
     // Killed: users are in the log alone.
     engine.kill().await;
-    assert_eq!(stored_format(&rows).await, FORMAT);
+    assert_eq!(stored_format(&rows).await, STORED_FORMAT);
     for _ in 0..2 {
         let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
         let services = Services::of(&engine);
@@ -197,7 +197,7 @@ async fn users_survive_restarts() {
         assert_eq!((status.enabled, status.auth_revision), (true, 8));
         drop((services, engine.stop().await.unwrap()));
         // Now they are in rows, which a brain without users must not open.
-        assert_eq!(stored_format(&rows).await, AUTH_FORMAT);
+        assert_eq!(stored_format(&rows).await, STORED_FORMAT_WITH_AUTH);
     }
 }
 

@@ -21,7 +21,7 @@ use engine::cas_register::mem::MemRegister;
 use engine::log::Log;
 use engine::rows::Rows;
 use etcd_types::types::Committed;
-use mvcc::fetch::Fetches;
+use mvcc::fetch::FetchBudgets;
 use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use runtime::tasks::Tasks;
@@ -69,13 +69,13 @@ pub(crate) async fn open<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
-    open_with(engine, metrics, (CompactionPace::default(), Fetches::default())).await
+    open_with(engine, metrics, (CompactionPace::default(), FetchBudgets::default())).await
 }
 
 async fn open_with<L: Log, R: Rows>(
     engine: (L, R),
     metrics: &Arc<Metrics>,
-    (compaction, fetches): (CompactionPace, Fetches),
+    (compaction, fetches): (CompactionPace, FetchBudgets),
 ) -> anyhow::Result<(NodeHandles<Unbounded<L, R>>, Node<Unbounded<L, R>>)> {
     let options = NodeOptions {
         sequencer: SequencerOptions {
@@ -99,20 +99,24 @@ async fn open_with<L: Log, R: Rows>(
 impl<L: Log, R: Rows> Engine<L, R> {
     /// Opens the store that `log` and `rows` are.
     pub(crate) async fn start(log: L, rows: R) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), CompactionPace::default(), Fetches::default()).await
+        Self::start_with((log, rows), CompactionPace::default(), FetchBudgets::default()).await
     }
 
     /// The same, with compactions at this pace.
     pub(crate) async fn start_paced(log: L, rows: R, compaction: CompactionPace) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), compaction, Fetches::default()).await
+        Self::start_with((log, rows), compaction, FetchBudgets::default()).await
     }
 
     /// The same, in a process that may use `memory` bytes of memory.
     pub(crate) async fn start_within(log: L, rows: R, memory: u64) -> anyhow::Result<Self> {
-        Self::start_with((log, rows), CompactionPace::default(), Fetches::within(memory)).await
+        Self::start_with((log, rows), CompactionPace::default(), FetchBudgets::within(memory)).await
     }
 
-    async fn start_with((log, rows): (L, R), compaction: CompactionPace, fetches: Fetches) -> anyhow::Result<Self> {
+    async fn start_with(
+        (log, rows): (L, R),
+        compaction: CompactionPace,
+        fetches: FetchBudgets,
+    ) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let mut tasks = Tasks::new(stop.clone());
         let metrics = Arc::new(Metrics::new(false));

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use etcd_types::pb::authpb;
-use mvcc::row::{AUTH_FORMAT, FORMAT};
+use mvcc::row::{STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 
 use crate::program::Kubebrain;
 use crate::wire::{Request, Response, Target as _, pb};
@@ -26,7 +26,7 @@ fn fixtures() -> PathBuf {
 /// The fixtures of what is written now, without users and with them: formats of the directory and of what is stored.
 fn newest() -> [PathBuf; 2] {
     let dir = brain::data_dir::FORMAT;
-    [FORMAT, AUTH_FORMAT].map(|stored| fixtures().join(format!("data-dir-{dir}-{stored}")))
+    [STORED_FORMAT, STORED_FORMAT_WITH_AUTH].map(|stored| fixtures().join(format!("data-dir-{dir}-{stored}")))
 }
 
 /// All files and directories below `dir`, relative to it, directories before what is in them.

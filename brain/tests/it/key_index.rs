@@ -6,7 +6,7 @@ use bytes::Bytes;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;
 use engine::rows::mem::MemRows;
-use mvcc::key_index::Phase;
+use mvcc::key_index::IndexPhase;
 use mvcc::op::Span;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -20,7 +20,7 @@ use crate::wire::{Request, Response, Target as _, pb};
 
 /// Waits until the index is built.
 pub(crate) async fn served<R: Rows>(state: &State<R>) {
-    while state.view().key_index.size().phase != Phase::Serving {
+    while state.view().key_index.size().phase != IndexPhase::Serving {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -7,7 +7,7 @@ use engine::log::{Fault, Faulty, Log, MemLog};
 use engine::rows::mem::MemRows;
 use etcd_types::types::{Caller, LeaseId};
 use futures::StreamExt as _;
-use mvcc::lease::ENDING;
+use mvcc::lease::ENDING_CHECKPOINT;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
 use runtime::clock::since_boot;
@@ -198,9 +198,9 @@ async fn renewal_is_not_noted_for_a_lease_that_has_run_out() {
     note().await.unwrap();
     assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, 100)), "it was renewed before");
     leases().retry_expired(LeaseId(ID));
-    leases().checkpoint(LeaseId(ID), ENDING, since_boot());
+    leases().checkpoint(LeaseId(ID), ENDING_CHECKPOINT, since_boot());
     note().await.unwrap();
-    assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, ENDING)));
+    assert_eq!(leases().stored(LeaseId(ID)), Some((TTL, ENDING_CHECKPOINT)));
     member.stop().await.unwrap();
 }
 
@@ -395,7 +395,7 @@ async fn ends_in_two_parts(keys: usize, width: usize) {
     member.kv.store.propose(Caller::Server, end, 64).await.unwrap();
     let stored = || member.store.state.leases().stored(LeaseId(ID));
     while let Some((_, remaining)) = stored() {
-        assert_eq!(remaining, ENDING);
+        assert_eq!(remaining, ENDING_CHECKPOINT);
         // The clock is paused: it advances when all tasks wait.
         tokio::time::sleep(FLUSH).await;
     }

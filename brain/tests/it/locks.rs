@@ -27,7 +27,7 @@ use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};
 use engine::rows::mem::MemRows;
 use futures::future::BoxFuture;
-use mvcc::fetch::Fetches;
+use mvcc::fetch::FetchBudgets;
 use pb::kv_server::Kv as _;
 use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
@@ -130,7 +130,7 @@ impl Member {
                 compaction: CompactionPace::default(),
             },
             watch: ::watch::Options::default(),
-            fetches: Fetches::default(),
+            fetches: FetchBudgets::default(),
             lease: timing.lease_duration,
         };
         let metrics = Arc::new(Metrics::new(false));

@@ -9,7 +9,7 @@ use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
 
 use engine::log::Slot;
-use mvcc::auth::Digest;
+use mvcc::auth::TokenDigest;
 
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
@@ -29,12 +29,12 @@ pub(super) fn token(letters: &str, slot: Slot) -> String {
 }
 
 /// Returns the digest of letters.
-pub(super) fn digest(letters: &str) -> Digest {
+pub(super) fn digest(letters: &str) -> TokenDigest {
     Sha256::digest(letters.as_bytes()).into()
 }
 
 /// Returns the digest of a token; `None` if it is no simple one.
-pub(super) fn digest_of(token: &str) -> Option<Digest> {
+pub(super) fn digest_of(token: &str) -> Option<TokenDigest> {
     let (letters, slot) = token.split_once('.')?;
     slot.parse::<u64>().ok()?;
     Some(digest(letters))

@@ -16,8 +16,8 @@ use etcd_types::types::{LeaseId, Revision};
 use mvcc::auth::{RoleChange, UserChange, longest_value};
 use mvcc::lease::MAX_TTL;
 use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, Revoke};
-use mvcc::row::{Manifest, Meta};
-use mvcc::view::{KeyVersion, Versions, View};
+use mvcc::row::{KeyMeta, Manifest};
+use mvcc::view::{KeyVersion, VersionWalk, View};
 
 /// The changes of one revision of the other store, in the order of its operations: deletions have version 0.
 #[derive(Debug, Default)]
@@ -263,7 +263,7 @@ impl<L: Log, R: Rows> Importer<L, R> {
 
 /// The newest versions of the keys of a view, in the order of keys.
 pub struct NewestVersions<'a, S> {
-    versions: Versions<'a, S>,
+    versions: VersionWalk<'a, S>,
     page: std::vec::IntoIter<KeyVersion>,
     last: Bytes,
 }
@@ -279,7 +279,7 @@ impl<'a, S: Snapshot> NewestVersions<'a, S> {
     }
 
     /// Returns the next key with its version and value; `None` at the end.
-    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<(Bytes, Meta, Bytes)>> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<(Bytes, KeyMeta, Bytes)>> {
         loop {
             for version in self.page.by_ref() {
                 // The newest version of a key comes first.

@@ -29,7 +29,7 @@ use mvcc::auth::longest_value;
 use mvcc::keys;
 use mvcc::lease::MAX_TTL;
 use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record};
-use mvcc::row::{Manifest, OBJECT_HEADER, size_of};
+use mvcc::row::{Manifest, OBJECT_HEADER_BYTES, size_of};
 use runtime::log_once::LogBackoff;
 use runtime::tasks::Owned;
 use store::flush::Flusher;
@@ -409,7 +409,7 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
         let (flushed, from_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let (longest_key, longest_value) = (
             keys::longest(rows.max_key_len()),
-            rows.max_value_len().saturating_sub(OBJECT_HEADER),
+            rows.max_value_len().saturating_sub(OBJECT_HEADER_BYTES),
         );
         let flusher = Flusher::new(
             (log.clone(), rows),

@@ -21,7 +21,7 @@ use engine::rows::{RowsError, Snapshot};
 use etcd_types::pb::mvccpb;
 use etcd_types::types::Revision;
 use mvcc::auth::AuthChange;
-use mvcc::lease::{ENDING, StoredLease};
+use mvcc::lease::{ENDING_CHECKPOINT, StoredLease};
 use mvcc::view::{KeyVersion, View};
 
 /// Bytes that are written to disk at once.
@@ -230,7 +230,7 @@ fn write_positions(file: &mut SnapshotWriter, positions: &SnapshotMeta) -> std::
     leases.sort_unstable_by_key(|lease| lease.id.0.to_be_bytes());
     for StoredLease { id, ttl, remaining } in leases {
         // etcd knows none that is ending.
-        let remaining = if remaining == ENDING { 1 } else { remaining };
+        let remaining = if remaining == ENDING_CHECKPOINT { 1 } else { remaining };
         let value = LeaseValue {
             id: id.0,
             ttl,

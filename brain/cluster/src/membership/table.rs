@@ -31,7 +31,7 @@ use prost::Message;
 use crate::discovery::SrvDiscovery;
 use etcd_types::url::Url;
 use etcd_types::version;
-use mvcc::row::FORMAT as STORED_FORMAT;
+use mvcc::row::STORED_FORMAT;
 
 /// The version of the table that this brain reads and writes.
 const TABLE_FORMAT: u32 = 1;

@@ -74,9 +74,9 @@ impl Permission {
 
 /// Ranges of keys, merged: ascending, with gaps between them. A `None` is the end of the key space.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Ranges(Vec<(Bytes, Option<Bytes>)>);
+struct KeyRanges(Vec<(Bytes, Option<Bytes>)>);
 
-impl Ranges {
+impl KeyRanges {
     fn of(spans: impl Iterator<Item = Span>) -> Self {
         let mut sorted: Vec<_> = spans.map(|span| (span.key.clone(), span.limit())).collect();
         sorted.sort_by(|a, b| a.0.cmp(&b.0));
@@ -116,8 +116,8 @@ fn ends_before(end: Option<&Bytes>, other: Option<&Bytes>) -> bool {
 /// The keys that a user may read, and those that it may write, by all its roles together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RangePermissions {
-    read: Ranges,
-    write: Ranges,
+    read: KeyRanges,
+    write: KeyRanges,
 }
 
 impl RangePermissions {
@@ -126,7 +126,7 @@ impl RangePermissions {
     pub fn of<'p>(permissions: impl Iterator<Item = &'p Permission> + Clone) -> Self {
         let ranges = |access| {
             let permissions = permissions.clone().filter(move |permission| permission.permits(access));
-            Ranges::of(permissions.map(Permission::span))
+            KeyRanges::of(permissions.map(Permission::span))
         };
         Self {
             read: ranges(Access::Read),

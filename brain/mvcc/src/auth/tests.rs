@@ -385,7 +385,7 @@ async fn tokens_end_when_they_are_not_used_and_with_their_users() {
     use std::time::Duration;
     use tokio::time::Instant;
     let mut auth = guarded(&[]);
-    let (mut tokens, ttl, start) = (Tokens::default(), Duration::from_secs(300), Instant::now());
+    let (mut tokens, ttl, start) = (TokenCache::default(), Duration::from_secs(300), Instant::now());
     let at = |secs| start + Duration::from_secs(secs);
     tokens.insert([1; 32], "u", start);
     tokens.insert([2; 32], "root", start);

@@ -13,31 +13,31 @@ use tokio::time::Instant;
 use super::{Auth, AuthChange};
 
 /// The digest of a token: a reader of the log does not learn the token itself.
-pub type Digest = [u8; 32];
+pub type TokenDigest = [u8; 32];
 
 /// The most tokens. The least recently used ones are removed for new ones.
-const MOST: usize = 100_000;
+const MAX_TOKENS: usize = 100_000;
 
 #[derive(Debug)]
-struct Token {
+struct CachedToken {
     user: Arc<str>,
     used: Instant,
 }
 
 /// All tokens.
 #[derive(Debug, Default)]
-pub struct Tokens {
-    users: HashMap<Digest, Token>,
+pub struct TokenCache {
+    users: HashMap<TokenDigest, CachedToken>,
 }
 
-impl Tokens {
+impl TokenCache {
     /// Adds a token.
-    pub fn insert(&mut self, digest: Digest, user: &str, now: Instant) {
-        if self.users.len() >= MOST {
+    pub fn insert(&mut self, digest: TokenDigest, user: &str, now: Instant) {
+        if self.users.len() >= MAX_TOKENS {
             self.remove_oldest();
         }
         let user = Arc::from(user);
-        self.users.insert(digest, Token { user, used: now });
+        self.users.insert(digest, CachedToken { user, used: now });
     }
 
     /// Removes the least recently used tenth of the tokens, so that not every new token causes a search.
@@ -50,7 +50,7 @@ impl Tokens {
     }
 
     /// Returns the user of a token that was used within `ttl`, and records the use.
-    pub fn user(&mut self, digest: &Digest, ttl: Duration, now: Instant) -> Option<Arc<str>> {
+    pub fn user(&mut self, digest: &TokenDigest, ttl: Duration, now: Instant) -> Option<Arc<str>> {
         let token = self.users.get_mut(digest)?;
         if now.duration_since(token.used) > ttl {
             self.users.remove(digest);

@@ -9,42 +9,42 @@ use etcd_types::errors::Error;
 use etcd_types::types::KeyValue;
 
 /// The number of requests that may read at once. Further ones wait.
-const READS: usize = 1_024;
+const MAX_READS: usize = 1_024;
 
 /// Requests that read for longer than that.
-const SLOW_READS: usize = 4_096;
+const MAX_SLOW_READS: usize = 4_096;
 
 /// Rows that one request may examine when it reads.
-const ROWS: usize = 4_000_000;
+const MAX_ROWS_PER_REQUEST: usize = 4_000_000;
 
 /// Rows that one request may examine again because it reads the same span again, as the writer does.
-const AGAIN: usize = 200_000;
+const MAX_REPEATED_ROWS: usize = 200_000;
 
 /// Memory that a row takes in addition to its key and value.
-const ROW: usize = 200;
+const ROW_OVERHEAD_BYTES: usize = 200;
 
 /// A key of usual length.
-const SHORT_KEY: usize = 50;
+const SHORT_KEY_BYTES: usize = 50;
 
 /// Only requests that take at most this many bytes of a pool may use its last quarter: so large requests do not cause small ones to be
 /// refused.
-const SMALL: usize = 256 << 10;
+const SMALL_REQUEST_BYTES: usize = 256 << 10;
 
 /// A process with less memory than this gets the budget for this much.
-const LEAST_MEMORY: u64 = 256 << 20;
+const MIN_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Keys of leases that are read at once, unless one lease has more. Further leases wait.
-const LEASE_KEYS: usize = 32_768;
+const MAX_LEASE_KEYS: usize = 32_768;
 
 /// Leases with at most this many keys do not wait.
-pub const FEW_KEYS: usize = 256;
+pub const FEW_LEASE_KEYS: usize = 256;
 
 /// Leases with at most this many keys do not wait for leases with more.
-const MANY_KEYS: usize = 4_096;
+const MANY_LEASE_KEYS: usize = 4_096;
 
 /// The kind of work that fetches rows. Each kind has its own memory and takes none from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share {
+pub enum FetchKind {
     /// Requests that write.
     Writes,
     /// Txns that change nothing, and history.
@@ -55,9 +55,9 @@ pub enum Share {
 
 /// Memory for fetched rows, in bytes.
 #[derive(Debug, Clone)]
-struct Pool {
+struct FetchPool {
     bytes: Arc<Semaphore>,
-    /// The bytes that requests larger than [`SMALL`] may take.
+    /// The bytes that requests larger than [`SMALL_REQUEST_BYTES`] may take.
     of_others: Arc<Semaphore>,
     /// The most bytes that one request takes from the pool.
     most: usize,
@@ -65,17 +65,17 @@ struct Pool {
     large: Arc<Semaphore>,
     /// The most bytes of such a request.
     largest: usize,
-    /// Turns for the keys of leases: with up to [`MANY_KEYS`] keys, and with more.
+    /// Turns for the keys of leases: with up to [`MANY_LEASE_KEYS`] keys, and with more.
     lease_keys: [Arc<Semaphore>; 2],
     /// The permits of each of them.
     lease_turns: usize,
 }
 
-impl Pool {
+impl FetchPool {
     fn new(bytes: usize, large: Arc<Semaphore>, largest: usize) -> Self {
         let of_others = bytes / 4 * 3;
         // A small pool has room for fewer keys, of two kinds of leases.
-        let lease_turns = LEASE_KEYS.min(of_others / 2 / (ROW + SHORT_KEY));
+        let lease_turns = MAX_LEASE_KEYS.min(of_others / 2 / (ROW_OVERHEAD_BYTES + SHORT_KEY_BYTES));
         Self {
             bytes: Arc::new(Semaphore::new(bytes)),
             of_others: Arc::new(Semaphore::new(of_others)),
@@ -90,39 +90,39 @@ impl Pool {
 
 /// The budget for reads of all requests together. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Fetches {
+pub struct FetchBudgets {
     reads: Arc<Semaphore>,
     slow: Arc<Semaphore>,
-    writes: Pool,
-    read_only: Pool,
-    lease_ends: Pool,
+    writes: FetchPool,
+    read_only: FetchPool,
+    lease_ends: FetchPool,
     /// Watchers that want previous versions, where all of them are known.
     watchers: Arc<OnceLock<Arc<AtomicU64>>>,
 }
 
-impl Default for Fetches {
+impl Default for FetchBudgets {
     fn default() -> Self {
         Self::within(u64::MAX)
     }
 }
 
-impl Fetches {
+impl FetchBudgets {
     /// The budget of a process that may use `memory` bytes. Deleted keys take four times their charge until they are in rows, because
     /// their changes, versions in memory, the record and its events are added. So the largest delete takes half of a small memory.
     /// A txn is charged for everything that it reads, too.
     #[must_use]
     pub fn within(memory: u64) -> Self {
         let part = |of: u64, most: usize| {
-            let bytes = usize::try_from(memory.max(LEAST_MEMORY) / of);
+            let bytes = usize::try_from(memory.max(MIN_MEMORY_BYTES) / of);
             bytes.map_or(most, |bytes| bytes.min(most))
         };
         let large = || Arc::new(Semaphore::new(1));
         Self {
-            reads: Arc::new(Semaphore::new(READS)),
-            slow: Arc::new(Semaphore::new(SLOW_READS)),
-            writes: Pool::new(part(16, 128 << 20), large(), part(8, 256 << 20)),
-            read_only: Pool::new(part(32, 64 << 20), large(), part(16, 128 << 20)),
-            lease_ends: Pool::new(part(64, 32 << 20), large(), part(8, 256 << 20)),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
+            slow: Arc::new(Semaphore::new(MAX_SLOW_READS)),
+            writes: FetchPool::new(part(16, 128 << 20), large(), part(8, 256 << 20)),
+            read_only: FetchPool::new(part(32, 64 << 20), large(), part(16, 128 << 20)),
+            lease_ends: FetchPool::new(part(64, 32 << 20), large(), part(8, 256 << 20)),
             watchers: Arc::default(),
         }
     }
@@ -134,22 +134,22 @@ impl Fetches {
 
     /// Returns the most bytes that one request of this kind may take.
     #[must_use]
-    pub fn largest(&self, share: Share) -> usize {
+    pub fn largest(&self, share: FetchKind) -> usize {
         self.pool(share).largest
     }
 
-    fn pool(&self, share: Share) -> &Pool {
+    fn pool(&self, share: FetchKind) -> &FetchPool {
         match share {
-            Share::Writes => &self.writes,
-            Share::Reads => &self.read_only,
-            Share::LeaseEnds => &self.lease_ends,
+            FetchKind::Writes => &self.writes,
+            FetchKind::Reads => &self.read_only,
+            FetchKind::LeaseEnds => &self.lease_ends,
         }
     }
 
     /// Returns an unused budget for one request.
     #[must_use]
-    pub fn budget(&self, share: Share) -> Budget {
-        Budget {
+    pub fn budget(&self, share: FetchKind) -> FetchBudget {
+        FetchBudget {
             reads: self.reads.clone(),
             slow: self.slow.clone(),
             pool: self.pool(share).clone(),
@@ -169,13 +169,13 @@ impl Fetches {
 
     /// Returns the budget for the end of a lease with `keys` keys, once it is its turn: many keys take memory before the first of them is
     /// read. Returns [`Error::RequestTooLarge`] if they are too many for one request.
-    pub async fn budget_for_lease(&self, share: Share, keys: usize) -> Result<Budget, Error> {
+    pub async fn budget_for_lease(&self, share: FetchKind, keys: usize) -> Result<FetchBudget, Error> {
         let mut budget = self.budget(share);
-        if keys > budget.pool.largest / ROW {
+        if keys > budget.pool.largest / ROW_OVERHEAD_BYTES {
             return Err(Error::RequestTooLarge);
         }
-        if keys > FEW_KEYS {
-            let turns = &budget.pool.lease_keys[usize::from(keys > MANY_KEYS)];
+        if keys > FEW_LEASE_KEYS {
+            let turns = &budget.pool.lease_keys[usize::from(keys > MANY_LEASE_KEYS)];
             let keys = u32::try_from(keys.min(budget.pool.lease_turns)).unwrap_or(u32::MAX);
             let turn = turns.clone().acquire_many_owned(keys).await;
             // Never closed.
@@ -187,10 +187,10 @@ impl Fetches {
 
 /// The charge for the reads of one request; it is given back when this is dropped.
 #[derive(Debug)]
-pub struct Budget {
+pub struct FetchBudget {
     pub(super) reads: Arc<Semaphore>,
     pub(super) slow: Arc<Semaphore>,
-    pool: Pool,
+    pool: FetchPool,
     /// The turn of a lease with many keys.
     _turn: Option<OwnedSemaphorePermit>,
     /// Bytes of the pool, or the place of the one large request.
@@ -205,13 +205,13 @@ pub struct Budget {
     pub(super) is_unasked_read: bool,
 }
 
-impl Budget {
+impl FetchBudget {
     /// Charges for rows that were read, and for the bytes of those that are kept. Returns [`Error::RequestTooLarge`] if this request can never be
     /// evaluated, and [`Error::TooManyRequests`] if others must end first.
     pub fn take(&mut self, rows: usize, bytes: usize) -> Result<(), Error> {
         self.rows += rows;
         self.bytes += bytes;
-        if self.rows > ROWS || self.bytes > self.pool.largest {
+        if self.rows > MAX_ROWS_PER_REQUEST || self.bytes > self.pool.largest {
             return Err(Error::RequestTooLarge);
         }
         if self.is_large {
@@ -224,7 +224,7 @@ impl Budget {
             self.is_large = true;
             return Ok(());
         }
-        if self.bytes > SMALL {
+        if self.bytes > SMALL_REQUEST_BYTES {
             let held = self
                 .held_of_others
                 .as_ref()
@@ -237,17 +237,17 @@ impl Budget {
     /// Charges for rows that will be examined again.
     pub(super) fn take_again(&mut self, rows: usize) -> Result<(), Error> {
         self.again = self.again.saturating_add(rows);
-        if self.again > AGAIN {
+        if self.again > MAX_REPEATED_ROWS {
             Err(Error::RequestTooLarge)
         } else {
             Ok(())
         }
     }
 
-    /// Takes pairs that are kept; fails as [`Budget::take`] does.
+    /// Takes pairs that are kept; fails as [`FetchBudget::take`] does.
     pub fn keep<'a>(&mut self, kvs: impl Iterator<Item = &'a KeyValue> + Clone) -> Result<(), Error> {
         let rows = kvs.clone().count();
-        let bytes = kvs.map(|kv| kv.key.len() + kv.value.len() + ROW).sum();
+        let bytes = kvs.map(|kv| kv.key.len() + kv.value.len() + ROW_OVERHEAD_BYTES).sum();
         self.take(rows, bytes)
     }
 }
@@ -270,12 +270,15 @@ mod tests {
 
     #[test]
     fn large_requests_leave_memory_to_small_ones() {
-        let fetches = Fetches::default();
+        let fetches = FetchBudgets::default();
         let mut taken = Vec::new();
         let refused = loop {
-            let mut budget = fetches.budget(Share::Writes);
+            let mut budget = fetches.budget(FetchKind::Writes);
             // In parts; the first part is small.
-            match budget.take(1, SMALL).and_then(|()| budget.take(20, (24 << 20) - SMALL)) {
+            match budget
+                .take(1, SMALL_REQUEST_BYTES)
+                .and_then(|()| budget.take(20, (24 << 20) - SMALL_REQUEST_BYTES))
+            {
                 Ok(()) => taken.push(budget),
                 Err(error) => break error,
             }
@@ -285,8 +288,8 @@ mod tests {
             "{refused:?}, {}",
             taken.len()
         );
-        let mut small = fetches.budget(Share::Writes);
-        small.take(1, SMALL).unwrap();
+        let mut small = fetches.budget(FetchKind::Writes);
+        small.take(1, SMALL_REQUEST_BYTES).unwrap();
         assert!(matches!(small.take(1, 1 << 20), Err(Error::TooManyRequests)));
         drop(taken);
         small.take(1, 1 << 20).unwrap();
@@ -294,7 +297,12 @@ mod tests {
 
     #[test]
     fn the_largest_request_takes_an_eighth_of_a_small_memory() {
-        let refused = |memory, bytes| Fetches::within(memory).budget(Share::Writes).take(1, bytes).err();
+        let refused = |memory, bytes| {
+            FetchBudgets::within(memory)
+                .budget(FetchKind::Writes)
+                .take(1, bytes)
+                .err()
+        };
         for (memory, most) in [(1 << 20, 32 << 20), (512 << 20, 64 << 20), (1 << 40, 256 << 20)] {
             assert!(refused(memory, most).is_none(), "{memory}");
             assert!(
@@ -306,16 +314,18 @@ mod tests {
 
     #[tokio::test]
     async fn keys_of_leases_that_are_read_at_once_fit_a_small_pool() {
-        let fetches = Fetches::within(256 << 20);
+        let fetches = FetchBudgets::within(256 << 20);
         let mut held = Vec::new();
-        for keys in [FEW_KEYS + 1, MANY_KEYS + 1] {
+        for keys in [FEW_LEASE_KEYS + 1, MANY_LEASE_KEYS + 1] {
             loop {
-                let mut waiting = Box::pin(fetches.budget_for_lease(Share::LeaseEnds, keys));
+                let mut waiting = Box::pin(fetches.budget_for_lease(FetchKind::LeaseEnds, keys));
                 let std::task::Poll::Ready(budget) = futures::poll!(&mut waiting) else {
                     break;
                 };
                 let mut budget = budget.unwrap();
-                budget.take(keys, keys * (ROW + SHORT_KEY)).unwrap();
+                budget
+                    .take(keys, keys * (ROW_OVERHEAD_BYTES + SHORT_KEY_BYTES))
+                    .unwrap();
                 held.push(budget);
             }
         }
@@ -324,14 +334,14 @@ mod tests {
 
     #[tokio::test]
     async fn leases_with_many_keys_wait_for_each_other() {
-        let fetches = Fetches::default();
-        let budget = |keys| fetches.budget_for_lease(Share::Writes, keys);
+        let fetches = FetchBudgets::default();
+        let budget = |keys| fetches.budget_for_lease(FetchKind::Writes, keys);
         let first = budget(1_000_000).await.unwrap();
         let mut second = Box::pin(budget(1_000_000));
         assert!(futures::poll!(&mut second).is_pending());
-        drop(budget(FEW_KEYS).await.unwrap());
-        drop(budget(MANY_KEYS).await.unwrap());
-        drop(fetches.budget_for_lease(Share::LeaseEnds, 30_000).await.unwrap());
+        drop(budget(FEW_LEASE_KEYS).await.unwrap());
+        drop(budget(MANY_LEASE_KEYS).await.unwrap());
+        drop(fetches.budget_for_lease(FetchKind::LeaseEnds, 30_000).await.unwrap());
         assert!(matches!(budget(2_000_000).await, Err(Error::RequestTooLarge)));
         drop(first);
         second.await.unwrap();

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use etcd_types::types::Revision;
 
 /// Changes in one segment of the log at most, and bytes of their keys, one key excepted.
-const SEGMENT: usize = 1_024;
+const SEGMENT_CHANGES: usize = 1_024;
 const SEGMENT_BYTES: usize = 256 << 10;
 
 /// Changes in the log at most, and bytes that they take, if the index may take many.
-const LOG: usize = 256 << 10;
+const LOG_CHANGES: usize = 256 << 10;
 const LOG_BYTES: usize = 32 << 20;
 
 /// A part of the key space.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds<'a> {
+pub(super) struct KeyBounds<'a> {
     /// First key.
     pub(super) from: &'a [u8],
     /// End, not part of it; `None` is the end of all keys.
@@ -23,7 +23,7 @@ pub(super) struct Bounds<'a> {
 
 /// The creation or deletion of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Change<'a> {
+pub(super) struct KeyPresence<'a> {
     pub(super) revision: Revision,
     pub(super) key: &'a [u8],
     /// True if the key exists after this change.
@@ -34,11 +34,11 @@ pub(super) struct Change<'a> {
 #[derive(Debug, Default)]
 pub(super) struct ChangeList {
     keys: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<PresenceEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PresenceEntry {
     revision: Revision,
     /// Of its key in `keys`.
     end: usize,
@@ -46,9 +46,9 @@ struct Entry {
 }
 
 impl ChangeList {
-    pub(super) fn push(&mut self, change: Change<'_>) {
+    pub(super) fn push(&mut self, change: KeyPresence<'_>) {
         self.keys.extend_from_slice(change.key);
-        self.entries.push(Entry {
+        self.entries.push(PresenceEntry {
             revision: change.revision,
             end: self.keys.len(),
             exists: change.exists,
@@ -59,9 +59,9 @@ impl ChangeList {
         self.entries.len()
     }
 
-    pub(super) fn get(&self, at: usize) -> Option<Change<'_>> {
+    pub(super) fn get(&self, at: usize) -> Option<KeyPresence<'_>> {
         let entry = self.entries.get(at)?;
-        Some(Change {
+        Some(KeyPresence {
             revision: entry.revision,
             key: self.key(at),
             exists: entry.exists,
@@ -70,7 +70,7 @@ impl ChangeList {
 
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.keys.capacity() + self.entries.capacity() * size_of::<Entry>()
+        self.keys.capacity() + self.entries.capacity() * size_of::<PresenceEntry>()
     }
 
     fn key(&self, at: usize) -> &[u8] {
@@ -79,14 +79,14 @@ impl ChangeList {
     }
 
     /// The number of keys of a part that these changes, from one on, have added.
-    fn added(&self, from: usize, bounds: Bounds<'_>) -> i64 {
+    fn added(&self, from: usize, bounds: KeyBounds<'_>) -> i64 {
         let changes = (from..self.len()).filter_map(|at| self.get(at));
         let within = changes.filter(|change| bounds.contains(change.key));
         within.map(|change| if change.exists { 1 } else { -1 }).sum()
     }
 }
 
-impl Bounds<'_> {
+impl KeyBounds<'_> {
     fn contains(&self, key: &[u8]) -> bool {
         key >= self.from && self.to.is_none_or(|to| key < to)
     }
@@ -95,7 +95,7 @@ impl Bounds<'_> {
 /// The newest changes that were applied to the tree, so that counts of older revisions are known.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLog {
-    segments: VecDeque<Segment>,
+    segments: VecDeque<ChangeSegment>,
     /// Without the last segment.
     bytes: usize,
     /// Bytes that it may take.
@@ -105,7 +105,7 @@ pub(super) struct ChangeLog {
 }
 
 #[derive(Debug, Default)]
-struct Segment {
+struct ChangeSegment {
     changes: ChangeList,
     /// Changes ordered by key, once the segment is full.
     order: Vec<u16>,
@@ -113,9 +113,9 @@ struct Segment {
     sums: Vec<i16>,
 }
 
-impl Segment {
+impl ChangeSegment {
     fn is_full(&self) -> bool {
-        self.changes.len() >= SEGMENT || self.changes.keys.len() >= SEGMENT_BYTES
+        self.changes.len() >= SEGMENT_CHANGES || self.changes.keys.len() >= SEGMENT_BYTES
     }
 
     fn seal(&mut self) {
@@ -147,7 +147,7 @@ impl Segment {
     }
 
     /// The number of keys within `bounds` that the changes after a revision have added.
-    fn added_behind(&self, revision: Revision, bounds: Bounds<'_>) -> i64 {
+    fn added_behind(&self, revision: Revision, bounds: KeyBounds<'_>) -> i64 {
         if self.order.is_empty() || self.first().is_none_or(|first| first <= revision) {
             let from = self.changes.entries.partition_point(|entry| entry.revision <= revision);
             return self.changes.added(from, bounds);
@@ -172,14 +172,14 @@ impl ChangeLog {
     }
 
     /// Adds a change, and removes the oldest ones if there are too many.
-    pub(super) fn push(&mut self, change: Change<'_>) {
-        if self.segments.back().is_none_or(Segment::is_full) {
+    pub(super) fn push(&mut self, change: KeyPresence<'_>) {
+        if self.segments.back().is_none_or(ChangeSegment::is_full) {
             if let Some(full) = self.segments.back_mut() {
                 full.seal();
                 self.bytes += full.bytes();
             }
-            self.segments.push_back(Segment::default());
-            while self.segments.len() > LOG / SEGMENT || self.bytes > self.max_bytes {
+            self.segments.push_back(ChangeSegment::default());
+            while self.segments.len() > LOG_CHANGES / SEGMENT_CHANGES || self.bytes > self.max_bytes {
                 let Some(oldest) = self.segments.pop_front() else { break };
                 self.bytes -= oldest.bytes().min(self.bytes);
                 self.floor = oldest.last().unwrap_or(self.floor);
@@ -191,7 +191,7 @@ impl ChangeLog {
     }
 
     /// The number of keys within `bounds` that the changes after a revision have added; `None` if not all of them are known.
-    pub(super) fn added_behind(&self, revision: Revision, bounds: Bounds<'_>) -> Option<i64> {
+    pub(super) fn added_behind(&self, revision: Revision, bounds: KeyBounds<'_>) -> Option<i64> {
         if revision < self.floor {
             return None;
         }
@@ -202,7 +202,7 @@ impl ChangeLog {
 
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.segments.back().map_or(0, Segment::bytes)
+        self.bytes + self.segments.back().map_or(0, ChangeSegment::bytes)
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
             revision += rng.random_range(0..2);
             let (key, exists) = ([rng.random_range(0..50)], rng.random_bool(0.6));
             let revision = revision.max(11);
-            log.push(Change {
+            log.push(KeyPresence {
                 revision,
                 key: &key,
                 exists,
@@ -238,25 +238,25 @@ mod tests {
                 [rng.random_range(0..50)],
             );
             let to = Some(&to[..]).filter(|_| rng.random_bool(0.8));
-            let bounds = Bounds { from: &from, to };
+            let bounds = KeyBounds { from: &from, to };
             let within = all
                 .iter()
                 .filter(|(changed, key, _)| *changed > at && bounds.contains(key));
             let added: i64 = within.map(|(_, _, exists)| if *exists { 1 } else { -1 }).sum();
             assert_eq!(log.added_behind(at, bounds), Some(added));
         }
-        assert_eq!(log.added_behind(9, Bounds { from: b"", to: None }), None);
+        assert_eq!(log.added_behind(9, KeyBounds { from: b"", to: None }), None);
     }
 
     #[test]
     fn log_is_bounded_and_forgets_the_oldest_revisions() {
-        let all = Bounds { from: b"", to: None };
+        let all = KeyBounds { from: b"", to: None };
         for (changes, len) in [(300_000, 40), (20_000, 4_000)] {
             let mut log = ChangeLog::behind(0, LOG_BYTES);
             let key = vec![b'k'; len];
             for revision in 1..=changes {
                 let exists = revision % 2 == 0;
-                log.push(Change {
+                log.push(KeyPresence {
                     revision,
                     key: &key,
                     exists,

@@ -1,17 +1,17 @@
 //! A leaf of the tree: sorted keys in one piece of memory, without the prefix that all of them share.
 
 /// Keys of a leaf at most.
-pub(super) const MAX_KEYS: usize = 128;
+pub(super) const MAX_LEAF_KEYS: usize = 128;
 
 /// Bytes of keys in a leaf at most, one key excepted.
-const MAX_BYTES: usize = 8 << 10;
+const MAX_LEAF_BYTES: usize = 8 << 10;
 
 /// Memory that an allocation takes beside its bytes.
-const ALLOCATION: usize = 16;
+const ALLOCATION_OVERHEAD_BYTES: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Leaf {
+pub(super) struct LeafNode {
     /// The shared prefix, then the rest of each key.
     bytes: Vec<u8>,
     prefix: usize,
@@ -19,7 +19,7 @@ pub(super) struct Leaf {
     ends: Vec<u32>,
 }
 
-impl Leaf {
+impl LeafNode {
     /// A leaf with one key.
     pub(super) fn of(key: &[u8]) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Leaf {
     /// True if one more key leaves the leaf within its bounds.
     pub(super) fn fits(&self, key: &[u8]) -> bool {
         let prefix = common(self.shared(), key);
-        self.len() < MAX_KEYS && self.bytes_with_prefix(prefix) + key.len() - prefix <= MAX_BYTES
+        self.len() < MAX_LEAF_KEYS && self.bytes_with_prefix(prefix) + key.len() - prefix <= MAX_LEAF_BYTES
     }
 
     /// Inserts a key at its position.
@@ -119,12 +119,12 @@ impl Leaf {
 
     /// Appends the next leaf, if both together are small.
     pub(super) fn try_append(&mut self, right: &Self) -> bool {
-        if self.len() + right.len() > MAX_KEYS * 3 / 4 {
+        if self.len() + right.len() > MAX_LEAF_KEYS * 3 / 4 {
             return false;
         }
         let prefix = common(self.shared(), right.shared());
         let bytes = self.bytes_with_prefix(prefix) + right.bytes_with_prefix(prefix);
-        if bytes > MAX_BYTES * 3 / 4 {
+        if bytes > MAX_LEAF_BYTES * 3 / 4 {
             return false;
         }
         let mut merged = self.copy(0, self.len(), prefix);
@@ -200,7 +200,11 @@ impl Leaf {
 
 /// Bytes of memory that an allocation takes.
 pub(super) fn allocated(bytes: usize) -> usize {
-    if bytes == 0 { 0 } else { bytes + ALLOCATION }
+    if bytes == 0 {
+        0
+    } else {
+        bytes + ALLOCATION_OVERHEAD_BYTES
+    }
 }
 
 /// Makes room for more, and for a little beyond it: memory counts, and so do copies.

@@ -123,14 +123,14 @@ impl Store {
         ] {
             let counted = loop {
                 match self.index.count(&span, revision) {
-                    Counted::Behind => drop(self.index.apply_some()),
+                    IndexCount::Behind => drop(self.index.apply_some()),
                     counted => break counted,
                 }
             };
             let there = keys.iter().filter(|key| span.contains(key.as_bytes())).count();
             assert_eq!(
                 counted,
-                Counted::Keys(i64::try_from(there).unwrap()),
+                IndexCount::Keys(i64::try_from(there).unwrap()),
                 "{span:?} at {revision}"
             );
         }
@@ -152,7 +152,7 @@ fn index_counts_as_a_set_does_at_every_revision_since_it_was_built() {
             store.check(old);
             store.check(store.revision());
         }
-        assert_eq!(store.index.count(&span("\0", "\0"), first - 1), Counted::Unknown);
+        assert_eq!(store.index.count(&span("\0", "\0"), first - 1), IndexCount::Unknown);
     }
 }
 
@@ -162,19 +162,21 @@ fn changes_of_one_revision_are_counted_together_or_not_at_all() {
     index.begin(MAX).unwrap();
     while index.build_up_to(1) {}
     index.build(&[], None, 1);
-    let changes: Vec<KeyChange> = (0..AT_ONCE * 3).map(|n| change(&format!("{n:06}"), 1, 0)).collect();
+    let changes: Vec<KeyChange> = (0..CHANGES_PER_TURN * 3)
+        .map(|n| change(&format!("{n:06}"), 1, 0))
+        .collect();
     index.record(2, &changes);
     let all = span("\0", "\0");
-    assert_eq!(index.count(&all, 2), Counted::Behind);
+    assert_eq!(index.count(&all, 2), IndexCount::Behind);
     assert!(index.apply_some());
-    assert_eq!(index.count(&all, 2), Counted::Behind);
-    assert_eq!(index.count(&all, 1), Counted::Keys(0));
+    assert_eq!(index.count(&all, 2), IndexCount::Behind);
+    assert_eq!(index.count(&all, 1), IndexCount::Keys(0));
     while index.apply_some() {}
     assert_eq!(
         index.count(&all, 2),
-        Counted::Keys(i64::try_from(changes.len()).unwrap())
+        IndexCount::Keys(i64::try_from(changes.len()).unwrap())
     );
-    assert_eq!(index.count(&all, 1), Counted::Keys(0));
+    assert_eq!(index.count(&all, 1), IndexCount::Keys(0));
 }
 
 #[test]
@@ -184,22 +186,22 @@ fn index_that_takes_too_much_memory_is_dropped() {
     let all = span("\0", "\0");
     index.begin(16 << 10).unwrap();
     index.build(&keys, None, 1);
-    assert_eq!(index.count(&all, 1), Counted::Unknown);
+    assert_eq!(index.count(&all, 1), IndexCount::Unknown);
     assert_eq!(
         index.size(),
-        Size {
-            phase: Phase::Exceeded,
+        IndexSize {
+            phase: IndexPhase::Exceeded,
             keys: 0,
             bytes: 0
         }
     );
     // The queue is bounded, too.
     index.try_again();
-    assert_eq!(index.size().phase, Phase::Idle);
+    assert_eq!(index.size().phase, IndexPhase::Idle);
     index.begin(16 << 10).unwrap();
     while index.build_up_to(1) {}
     index.build(&[], None, 1);
-    assert_eq!(index.count(&all, 1), Counted::Keys(0));
+    assert_eq!(index.count(&all, 1), IndexCount::Keys(0));
     for (revision, key) in (2..).zip(&keys) {
         index.record(
             revision,
@@ -211,11 +213,11 @@ fn index_that_takes_too_much_memory_is_dropped() {
         );
         assert!(index.size().bytes <= 64 << 10);
     }
-    assert_eq!(index.count(&all, 10_001), Counted::Behind);
+    assert_eq!(index.count(&all, 10_001), IndexCount::Behind);
     assert!(!index.apply_some());
-    assert_eq!(index.count(&all, 10_001), Counted::Unknown);
+    assert_eq!(index.count(&all, 10_001), IndexCount::Unknown);
     // It is built again, for keys may be few.
-    assert_eq!(index.size().phase, Phase::Idle);
+    assert_eq!(index.size().phase, IndexPhase::Idle);
 }
 
 /// A reader that fell behind applies changes while the index is built again.
@@ -228,7 +230,7 @@ fn reader_does_not_push_on_an_index_that_is_being_built() {
     assert!(!index.apply_some());
     index.build(&[], None, 1);
     while index.apply_some() {}
-    assert_eq!(index.count(&span("\0", "\0"), 2), Counted::Keys(2));
+    assert_eq!(index.count(&span("\0", "\0"), 2), IndexCount::Keys(2));
 }
 
 #[test]
@@ -238,11 +240,11 @@ fn closed_index_is_not_built_again() {
     index.build(&["a".into()], None, 1);
     index.close();
     assert_eq!(index.begin(MAX), None);
-    assert_eq!(index.count(&span("\0", "\0"), 1), Counted::Unknown);
+    assert_eq!(index.count(&span("\0", "\0"), 1), IndexCount::Unknown);
     assert_eq!(
         index.size(),
-        Size {
-            phase: Phase::Closed,
+        IndexSize {
+            phase: IndexPhase::Closed,
             keys: 0,
             bytes: 0
         }
@@ -271,5 +273,5 @@ fn keys_that_come_and_go_leave_an_index_that_serves() {
         while index.apply_some() {}
         assert!(index.size().bytes <= MAX, "{} bytes", index.size().bytes);
     }
-    assert_eq!(index.size().phase, Phase::Serving);
+    assert_eq!(index.size().phase, IndexPhase::Serving);
 }

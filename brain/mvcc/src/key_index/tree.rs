@@ -2,24 +2,24 @@
 //!
 //! A B+ tree whose inner nodes hold the number of keys below each child.
 
-use super::leaf::{Leaf, MAX_KEYS, allocated};
+use super::leaf::{LeafNode, MAX_LEAF_KEYS, allocated};
 
 /// Children of an inner node at most.
 const MAX_CHILDREN: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
-    root: Node,
+pub(super) struct KeyTree {
+    root: TreeNode,
     len: usize,
-    memory: Memory,
+    memory: HeapBytes,
 }
 
 /// Bytes on the heap.
 #[derive(Debug, Default)]
-struct Memory(isize);
+struct HeapBytes(isize);
 
-impl Memory {
+impl HeapBytes {
     fn add(&mut self, bytes: usize) {
         self.0 = self.0.saturating_add_unsigned(bytes);
     }
@@ -36,39 +36,39 @@ impl Memory {
 }
 
 #[derive(Debug)]
-enum Node {
-    Leaf(Leaf),
-    Inner(Inner),
+enum TreeNode {
+    Leaf(LeafNode),
+    Inner(InnerNode),
 }
 
 /// Never without children, but for a moment.
 #[derive(Debug)]
-struct Inner {
-    children: Vec<Child>,
+struct InnerNode {
+    children: Vec<ChildNode>,
 }
 
 #[derive(Debug)]
-struct Child {
+struct ChildNode {
     /// No key of the child is smaller, and every key of the child before it is. The first child's is not looked at.
     from: Box<[u8]>,
     /// The number of keys.
     count: usize,
-    node: Node,
+    node: TreeNode,
 }
 
 /// The right part of a node that was split. It is inserted after the left part.
-struct Sibling {
+struct SplitSibling {
     from: Box<[u8]>,
-    node: Node,
+    node: TreeNode,
 }
 
-impl Default for Node {
+impl Default for TreeNode {
     fn default() -> Self {
-        Self::Leaf(Leaf::default())
+        Self::Leaf(LeafNode::default())
     }
 }
 
-impl Tree {
+impl KeyTree {
     /// The number of keys.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -84,8 +84,8 @@ impl Tree {
         let (mut node, mut before) = (&self.root, 0);
         loop {
             match node {
-                Node::Leaf(leaf) => return before + leaf.position(key).unwrap_or_else(|at| at),
-                Node::Inner(inner) => {
+                TreeNode::Leaf(leaf) => return before + leaf.position(key).unwrap_or_else(|at| at),
+                TreeNode::Inner(inner) => {
                     let at = inner.child_of(key);
                     before += inner.children[..at].iter().map(|child| child.count).sum::<usize>();
                     node = &inner.children[at].node;
@@ -100,17 +100,17 @@ impl Tree {
         self.len += usize::from(inserted);
         if let Some(sibling) = sibling {
             let left = std::mem::take(&mut self.root);
-            let left = Child {
+            let left = ChildNode {
                 from: Box::default(),
                 count: left.count(),
                 node: left,
             };
-            let mut inner = Inner {
-                children: vec![left, Child::of(sibling)],
+            let mut inner = InnerNode {
+                children: vec![left, ChildNode::of(sibling)],
             };
             inner.children.reserve_exact(MAX_CHILDREN / 4);
             self.memory.add(inner.heap());
-            self.root = Node::Inner(inner);
+            self.root = TreeNode::Inner(inner);
         }
         inserted
     }
@@ -119,7 +119,7 @@ impl Tree {
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let removed = self.root.remove(key, &mut self.memory);
         self.len -= usize::from(removed);
-        while let Node::Inner(inner) = &mut self.root {
+        while let TreeNode::Inner(inner) = &mut self.root {
             if inner.children.len() > 1 {
                 break;
             }
@@ -129,45 +129,45 @@ impl Tree {
                     self.memory.sub(only.heap());
                     only.node
                 }
-                None => Node::default(),
+                None => TreeNode::default(),
             };
         }
         removed
     }
 }
 
-impl Node {
+impl TreeNode {
     fn count(&self) -> usize {
         match self {
-            Node::Leaf(leaf) => leaf.len(),
-            Node::Inner(inner) => inner.children.iter().map(|child| child.count).sum(),
+            TreeNode::Leaf(leaf) => leaf.len(),
+            TreeNode::Inner(inner) => inner.children.iter().map(|child| child.count).sum(),
         }
     }
 
-    fn insert(&mut self, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+    fn insert(&mut self, key: &[u8], memory: &mut HeapBytes) -> (bool, Option<SplitSibling>) {
         match self {
-            Node::Leaf(leaf) => insert_into_leaf(leaf, key, memory),
-            Node::Inner(inner) => inner.insert(key, memory),
+            TreeNode::Leaf(leaf) => insert_into_leaf(leaf, key, memory),
+            TreeNode::Inner(inner) => inner.insert(key, memory),
         }
     }
 
-    fn remove(&mut self, key: &[u8], memory: &mut Memory) -> bool {
+    fn remove(&mut self, key: &[u8], memory: &mut HeapBytes) -> bool {
         match self {
-            Node::Leaf(leaf) => {
+            TreeNode::Leaf(leaf) => {
                 let Ok(at) = leaf.position(key) else { return false };
                 let before = leaf.heap();
                 leaf.remove(at);
                 memory.change(before, leaf.heap());
                 true
             }
-            Node::Inner(inner) => inner.remove(key, memory),
+            TreeNode::Inner(inner) => inner.remove(key, memory),
         }
     }
 
     /// Appends the next node, if both together are small.
-    fn try_append(&mut self, right: &mut Self, from: &[u8], memory: &mut Memory) -> bool {
+    fn try_append(&mut self, right: &mut Self, from: &[u8], memory: &mut HeapBytes) -> bool {
         match (self, right) {
-            (Node::Leaf(left), Node::Leaf(right)) => {
+            (TreeNode::Leaf(left), TreeNode::Leaf(right)) => {
                 let before = left.heap() + right.heap();
                 let appended = left.try_append(right);
                 if appended {
@@ -175,7 +175,7 @@ impl Node {
                 }
                 appended
             }
-            (Node::Inner(left), Node::Inner(right)) => {
+            (TreeNode::Inner(left), TreeNode::Inner(right)) => {
                 if left.children.len() + right.children.len() > MAX_CHILDREN * 3 / 4 {
                     return false;
                 }
@@ -193,7 +193,7 @@ impl Node {
     }
 }
 
-fn insert_into_leaf(leaf: &mut Leaf, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+fn insert_into_leaf(leaf: &mut LeafNode, key: &[u8], memory: &mut HeapBytes) -> (bool, Option<SplitSibling>) {
     let Err(at) = leaf.position(key) else {
         return (false, None);
     };
@@ -203,9 +203,9 @@ fn insert_into_leaf(leaf: &mut Leaf, key: &[u8], memory: &mut Memory) -> (bool, 
         None
     } else if at == leaf.len() {
         // Keys that arrive in order produce full leaves.
-        Some((key.into(), Leaf::of(key)))
+        Some((key.into(), LeafNode::of(key)))
     } else if at == 0 {
-        let right = std::mem::replace(leaf, Leaf::of(key));
+        let right = std::mem::replace(leaf, LeafNode::of(key));
         Some((right.first(), right))
     } else {
         let middle = leaf.len() / 2;
@@ -221,16 +221,16 @@ fn insert_into_leaf(leaf: &mut Leaf, key: &[u8], memory: &mut Memory) -> (bool, 
     memory.change(before, after);
     let sibling = sibling.map(|(from, leaf)| {
         memory.add(allocated(from.len()));
-        Sibling {
+        SplitSibling {
             from: from.into_boxed_slice(),
-            node: Node::Leaf(leaf),
+            node: TreeNode::Leaf(leaf),
         }
     });
     (true, sibling)
 }
 
-impl Child {
-    fn of(sibling: Sibling) -> Self {
+impl ChildNode {
+    fn of(sibling: SplitSibling) -> Self {
         Self {
             from: sibling.from,
             count: sibling.node.count(),
@@ -241,8 +241,8 @@ impl Child {
     /// It may be merged with a neighbour.
     fn is_small(&self) -> bool {
         match &self.node {
-            Node::Leaf(leaf) => leaf.len() < MAX_KEYS / 4,
-            Node::Inner(inner) => inner.children.len() < MAX_CHILDREN / 4,
+            TreeNode::Leaf(leaf) => leaf.len() < MAX_LEAF_KEYS / 4,
+            TreeNode::Inner(inner) => inner.children.len() < MAX_CHILDREN / 4,
         }
     }
 
@@ -252,10 +252,10 @@ impl Child {
     }
 }
 
-impl Inner {
+impl InnerNode {
     /// Bytes of the list of children, without what they hold.
     fn heap(&self) -> usize {
-        allocated(self.children.capacity() * size_of::<Child>())
+        allocated(self.children.capacity() * size_of::<ChildNode>())
     }
 
     fn child_of(&self, key: &[u8]) -> usize {
@@ -264,7 +264,7 @@ impl Inner {
             .saturating_sub(1)
     }
 
-    fn insert(&mut self, key: &[u8], memory: &mut Memory) -> (bool, Option<Sibling>) {
+    fn insert(&mut self, key: &[u8], memory: &mut HeapBytes) -> (bool, Option<SplitSibling>) {
         let at = self.child_of(key);
         let child = &mut self.children[at];
         let (inserted, sibling) = child.node.insert(key, memory);
@@ -277,7 +277,7 @@ impl Inner {
         if self.children.len() == self.children.capacity() {
             self.children.reserve_exact(MAX_CHILDREN / 4);
         }
-        self.children.insert(at + 1, Child::of(sibling));
+        self.children.insert(at + 1, ChildNode::of(sibling));
         let mut right = None;
         if self.children.len() > MAX_CHILDREN {
             let mut children = self.children.split_off(self.children.len() / 2);
@@ -285,18 +285,18 @@ impl Inner {
             children.shrink_to_fit();
             // From now on the parent holds the bound and counts its memory.
             let from = children.first_mut().map(|first| std::mem::take(&mut first.from));
-            let inner = Inner { children };
+            let inner = InnerNode { children };
             memory.add(inner.heap());
-            right = Some(Sibling {
+            right = Some(SplitSibling {
                 from: from.unwrap_or_default(),
-                node: Node::Inner(inner),
+                node: TreeNode::Inner(inner),
             });
         }
         memory.change(before, self.heap());
         (inserted, right)
     }
 
-    fn remove(&mut self, key: &[u8], memory: &mut Memory) -> bool {
+    fn remove(&mut self, key: &[u8], memory: &mut HeapBytes) -> bool {
         let at = self.child_of(key);
         let child = &mut self.children[at];
         if !child.node.remove(key, memory) {
@@ -307,8 +307,8 @@ impl Inner {
             let gone = self.children.remove(at);
             memory.sub(gone.heap());
             memory.sub(match &gone.node {
-                Node::Leaf(leaf) => leaf.heap(),
-                Node::Inner(inner) => inner.heap(),
+                TreeNode::Leaf(leaf) => leaf.heap(),
+                TreeNode::Inner(inner) => inner.heap(),
             });
         } else if child.is_small() {
             let merged = at > 0 && self.merge_behind(at - 1, memory);
@@ -320,7 +320,7 @@ impl Inner {
     }
 
     /// Merges a child with the next one, if both together are small.
-    fn merge_behind(&mut self, at: usize, memory: &mut Memory) -> bool {
+    fn merge_behind(&mut self, at: usize, memory: &mut HeapBytes) -> bool {
         let Some([left, right]) = self.children.get_mut(at..at + 2) else {
             return false;
         };
@@ -343,13 +343,13 @@ mod tests {
 
     use super::*;
 
-    fn heap(node: &Node, keys: &mut Vec<Vec<u8>>) -> usize {
+    fn heap(node: &TreeNode, keys: &mut Vec<Vec<u8>>) -> usize {
         match node {
-            Node::Leaf(leaf) => {
+            TreeNode::Leaf(leaf) => {
                 keys.extend(leaf.keys());
                 leaf.heap()
             }
-            Node::Inner(inner) => {
+            TreeNode::Inner(inner) => {
                 let children = inner.children.iter().map(|child| {
                     assert_eq!(child.count, child.node.count());
                     child.heap() + heap(&child.node, keys)
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    fn check(tree: &Tree, model: &BTreeSet<Vec<u8>>) {
+    fn check(tree: &KeyTree, model: &BTreeSet<Vec<u8>>) {
         let mut keys = Vec::new();
         let bytes = heap(&tree.root, &mut keys);
         assert!(keys.iter().eq(model), "the tree holds other keys");
@@ -383,7 +383,7 @@ mod tests {
     fn tree_agrees_with_a_sorted_set() {
         for seed in 0..6 {
             let mut rng = StdRng::seed_from_u64(seed);
-            let (mut tree, mut model) = (Tree::default(), BTreeSet::new());
+            let (mut tree, mut model) = (KeyTree::default(), BTreeSet::new());
             let spread = [20, 500, 20_000][seed as usize % 3];
             for step in 0..40_000 {
                 let key = key(&mut rng, spread);
@@ -420,7 +420,7 @@ mod tests {
         let key = |n: u32| format!("/registry/pods/namespace-{:04}/pod-{n:010}", n % 1_000).into_bytes();
         let count = 200_000;
         let mut sorted: Vec<Vec<u8>> = (0..count).map(key).collect();
-        let (mut in_order, mut mixed) = (Tree::default(), Tree::default());
+        let (mut in_order, mut mixed) = (KeyTree::default(), KeyTree::default());
         for n in 0..count {
             mixed.insert(&key(n * 7_919 % count));
         }

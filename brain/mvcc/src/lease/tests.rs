@@ -252,7 +252,7 @@ fn lease_that_has_lost_keys_is_not_renewed_by_another_leader() {
     let mut leases = Leases::default();
     leases.grant(A, 10, 0, at(0));
     assert_eq!(leases.expired(at(11), 9), [A]);
-    leases.checkpoint(A, ENDING, at(11));
+    leases.checkpoint(A, ENDING_CHECKPOINT, at(11));
     assert_eq!(leases.final_checkpoints(at(12), 9), []);
     leases.promote(at(12));
     assert_eq!(leases.renew(A, at(12)), None);

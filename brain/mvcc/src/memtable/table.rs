@@ -15,24 +15,24 @@ use engine::rows::Order;
 use etcd_types::types::Revision;
 
 /// Memory that a version takes beside key and value: the node, its tower, and the owners of two byte strings.
-const OVERHEAD: usize = 200;
+const VERSION_OVERHEAD_BYTES: usize = 200;
 
 /// Words of the filter: a memtable of 8 MiB has at most 40,000 versions, which is 13 bits for each.
 const FILTER_WORDS: usize = 8_192;
 
 /// Versions of one key that are walked over before they are jumped over.
-const STEPS: usize = 4;
+const MAX_STEPS_BEFORE_SEEK: usize = 4;
 
 /// A part of the key space.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
+pub struct MemtableSpan {
     /// First key.
     pub from: Bytes,
     /// End, not part of it; `None` is the end of all keys.
     pub to: Option<Bytes>,
 }
 
-impl Span {
+impl MemtableSpan {
     /// All keys.
     #[must_use]
     pub fn all() -> Self {
@@ -59,7 +59,7 @@ pub struct Found {
 /// Readers pass a revision, so that they do not see versions of later revisions that are inserted while they read.
 #[derive(Debug)]
 pub struct Memtable {
-    versions: SkipMap<Place, Version>,
+    versions: SkipMap<VersionPlace, Version>,
     filter: KeyFilter,
     count: AtomicUsize,
     bytes: AtomicUsize,
@@ -89,9 +89,9 @@ impl Memtable {
 
     /// Adds the version of `key` at `revision`. Each key once per revision.
     pub fn insert(&self, key: Bytes, revision: Revision, version: Version) {
-        let bytes = key.len() + version.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
+        let bytes = key.len() + version.value.as_ref().map_or(0, Bytes::len) + VERSION_OVERHEAD_BYTES;
         self.filter.insert(KeyHash::of(&key));
-        self.versions.insert(Place { key, revision }, version);
+        self.versions.insert(VersionPlace { key, revision }, version);
         self.count.fetch_add(1, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.first.fetch_min(revision, Relaxed);
@@ -100,7 +100,7 @@ impl Memtable {
 
     /// Counts a row that is no version and is flushed with them.
     pub fn count_beside(&self, row: &[u8], value: Option<&Bytes>) {
-        let bytes = row.len() + value.map_or(0, Bytes::len) + OVERHEAD;
+        let bytes = row.len() + value.map_or(0, Bytes::len) + VERSION_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
@@ -146,7 +146,7 @@ impl Memtable {
 
     /// The newest version not after `at` of each key of `span`, in order of keys. Costs what there are keys, not versions.
     #[must_use]
-    pub fn range(&self, span: &Span, at: Revision, order: Order) -> Range<'_> {
+    pub fn range(&self, span: &MemtableSpan, at: Revision, order: Order) -> Range<'_> {
         let next = match (order, &span.to) {
             (Order::Ascending, _) => self.seek(&span.from, Revision::MAX),
             (Order::Descending, Some(to)) => self.before(to),
@@ -164,54 +164,57 @@ impl Memtable {
     /// The newest version of each key, in ascending order of keys.
     #[must_use]
     pub fn newest(&self) -> Range<'_> {
-        self.range(&Span::all(), Revision::MAX, Order::Ascending)
+        self.range(&MemtableSpan::all(), Revision::MAX, Order::Ascending)
     }
 
     /// Every version, in ascending order of keys, newest first within a key.
     #[must_use]
-    pub fn versions(&self) -> Versions<'_> {
-        Versions {
+    pub fn versions(&self) -> MemtableVersions<'_> {
+        MemtableVersions {
             next: self.versions.front(),
         }
     }
 
     /// Every version after that of `key` at `revision`, in the same order.
     #[must_use]
-    pub fn versions_behind(&self, key: &[u8], revision: Revision) -> Versions<'_> {
-        Versions {
-            next: self.versions.lower_bound(Bound::Excluded(&(key, revision) as &dyn At)),
+    pub fn versions_behind(&self, key: &[u8], revision: Revision) -> MemtableVersions<'_> {
+        MemtableVersions {
+            next: self
+                .versions
+                .lower_bound(Bound::Excluded(&(key, revision) as &dyn VersionPosition)),
         }
     }
 
     /// The first place at or after `key` as of `at`.
-    fn seek(&self, key: &[u8], at: Revision) -> Option<Node<'_>> {
-        self.versions.lower_bound(Bound::Included(&(key, at) as &dyn At))
+    fn seek(&self, key: &[u8], at: Revision) -> Option<TableEntry<'_>> {
+        self.versions
+            .lower_bound(Bound::Included(&(key, at) as &dyn VersionPosition))
     }
 
     /// The first place of the first key after `key`.
-    fn behind(&self, key: &[u8]) -> Option<Node<'_>> {
+    fn behind(&self, key: &[u8]) -> Option<TableEntry<'_>> {
         self.versions
-            .lower_bound(Bound::Excluded(&(key, Revision::MIN) as &dyn At))
+            .lower_bound(Bound::Excluded(&(key, Revision::MIN) as &dyn VersionPosition))
     }
 
     /// The last place of the last key before `key`.
-    fn before(&self, key: &[u8]) -> Option<Node<'_>> {
+    fn before(&self, key: &[u8]) -> Option<TableEntry<'_>> {
         self.versions
-            .upper_bound(Bound::Excluded(&(key, Revision::MAX) as &dyn At))
+            .upper_bound(Bound::Excluded(&(key, Revision::MAX) as &dyn VersionPosition))
     }
 }
 
-type Node<'a> = Entry<'a, Place, Version>;
+type TableEntry<'a> = Entry<'a, VersionPlace, Version>;
 
 /// The newest versions of a range of keys.
 #[derive(Debug)]
 pub struct Range<'a> {
     memtable: &'a Memtable,
-    span: Span,
+    span: MemtableSpan,
     at: Revision,
     order: Order,
     /// Ascending the newest, descending the oldest version of the next key.
-    next: Option<Node<'a>>,
+    next: Option<TableEntry<'a>>,
 }
 
 impl Iterator for Range<'_> {
@@ -237,8 +240,8 @@ impl Iterator for Range<'_> {
 
 impl<'a> Range<'a> {
     /// The version of `key` to show, from its newest one; moves on to the next key.
-    fn ascend(&mut self, newest: Node<'a>, key: &[u8]) -> Option<Node<'a>> {
-        let old_enough = |node: &Node<'a>| node.key().key != key || node.key().revision <= self.at;
+    fn ascend(&mut self, newest: TableEntry<'a>, key: &[u8]) -> Option<TableEntry<'a>> {
+        let old_enough = |node: &TableEntry<'a>| node.key().key != key || node.key().revision <= self.at;
         let seen = walk(newest, old_enough).unwrap_or_else(|| self.memtable.seek(key, self.at))?;
         if seen.key().key != key {
             self.next = Some(seen);
@@ -249,7 +252,7 @@ impl<'a> Range<'a> {
     }
 
     /// The version of `key` to show, from its oldest one; moves on to the key before.
-    fn descend(&mut self, oldest: &Node<'a>, key: &[u8]) -> Option<Node<'a>> {
+    fn descend(&mut self, oldest: &TableEntry<'a>, key: &[u8]) -> Option<TableEntry<'a>> {
         self.next = self.memtable.before(key);
         if oldest.key().revision > self.at {
             return None;
@@ -259,9 +262,9 @@ impl<'a> Range<'a> {
 }
 
 /// The first node from `node` on that `fits`, or the end; `None` if it is more than a few steps away.
-fn walk<'a>(node: Node<'a>, fits: impl Fn(&Node<'a>) -> bool) -> Option<Option<Node<'a>>> {
+fn walk<'a>(node: TableEntry<'a>, fits: impl Fn(&TableEntry<'a>) -> bool) -> Option<Option<TableEntry<'a>>> {
     let mut node = node;
-    for _ in 0..STEPS {
+    for _ in 0..MAX_STEPS_BEFORE_SEEK {
         if fits(&node) {
             return Some(Some(node));
         }
@@ -275,11 +278,11 @@ fn walk<'a>(node: Node<'a>, fits: impl Fn(&Node<'a>) -> bool) -> Option<Option<N
 
 /// Every version of a memtable.
 #[derive(Debug)]
-pub struct Versions<'a> {
-    next: Option<Node<'a>>,
+pub struct MemtableVersions<'a> {
+    next: Option<TableEntry<'a>>,
 }
 
-impl Iterator for Versions<'_> {
+impl Iterator for MemtableVersions<'_> {
     type Item = Found;
 
     fn next(&mut self) -> Option<Found> {
@@ -289,7 +292,7 @@ impl Iterator for Versions<'_> {
     }
 }
 
-fn found_at(node: &Node<'_>) -> Found {
+fn found_at(node: &TableEntry<'_>) -> Found {
     Found {
         key: node.key().key.clone(),
         revision: node.key().revision,
@@ -299,23 +302,23 @@ fn found_at(node: &Node<'_>) -> Found {
 
 /// The position of a version.
 #[derive(Debug)]
-struct Place {
+struct VersionPlace {
     key: Bytes,
     revision: Revision,
 }
 
 /// A place, or a key and a revision to look a place up by without making one.
-trait At {
+trait VersionPosition {
     fn at(&self) -> (&[u8], Revision);
 }
 
-impl At for Place {
+impl VersionPosition for VersionPlace {
     fn at(&self) -> (&[u8], Revision) {
         (&self.key, self.revision)
     }
 }
 
-impl At for (&[u8], Revision) {
+impl VersionPosition for (&[u8], Revision) {
     fn at(&self) -> (&[u8], Revision) {
         *self
     }
@@ -325,48 +328,48 @@ fn order(a: (&[u8], Revision), b: (&[u8], Revision)) -> Ordering {
     a.0.cmp(b.0).then(b.1.cmp(&a.1))
 }
 
-impl<'a> Borrow<dyn At + 'a> for Place {
-    fn borrow(&self) -> &(dyn At + 'a) {
+impl<'a> Borrow<dyn VersionPosition + 'a> for VersionPlace {
+    fn borrow(&self) -> &(dyn VersionPosition + 'a) {
         self
     }
 }
 
-impl Ord for dyn At + '_ {
+impl Ord for dyn VersionPosition + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
         order(self.at(), other.at())
     }
 }
 
-impl PartialOrd for dyn At + '_ {
+impl PartialOrd for dyn VersionPosition + '_ {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for dyn At + '_ {
+impl PartialEq for dyn VersionPosition + '_ {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for dyn At + '_ {}
+impl Eq for dyn VersionPosition + '_ {}
 
-impl Ord for Place {
+impl Ord for VersionPlace {
     fn cmp(&self, other: &Self) -> Ordering {
         order(self.at(), other.at())
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for VersionPlace {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
+impl PartialEq for VersionPlace {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Place {}
+impl Eq for VersionPlace {}

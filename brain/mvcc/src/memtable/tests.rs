@@ -17,8 +17,8 @@ fn version(n: i64) -> Version {
     }
 }
 
-fn span(from: &str, to: Option<&str>) -> Span {
-    Span {
+fn span(from: &str, to: Option<&str>) -> MemtableSpan {
+    MemtableSpan {
         from: Bytes::copy_from_slice(from.as_bytes()),
         to: to.map(|to| Bytes::copy_from_slice(to.as_bytes())),
     }
@@ -31,7 +31,7 @@ struct Model {
 }
 
 impl Model {
-    fn range(&self, span: &Span, at: Revision, order: Order) -> Vec<Found> {
+    fn range(&self, span: &MemtableSpan, at: Revision, order: Order) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
         for ((key, Reverse(revision)), version) in &self.versions {
             let inside = *key >= span.from && span.to.as_ref().is_none_or(|to| key < to);
@@ -102,11 +102,11 @@ proptest! {
         }
         for (from, to, at) in asks {
             let got = memtables.get(&from, at);
-            let span = Span { from: from.clone(), to };
+            let span = MemtableSpan { from: from.clone(), to };
             for order in [Order::Ascending, Order::Descending] {
                 prop_assert_eq!(memtables.range(&span, at, order).collect::<Vec<_>>(), model.range(&span, at, order));
             }
-            let wanted = model.range(&Span::all(), at, Order::Ascending).into_iter().find(|found| found.key == from);
+            let wanted = model.range(&MemtableSpan::all(), at, Order::Ascending).into_iter().find(|found| found.key == from);
             prop_assert_eq!(got, wanted.map(|found| (found.revision, found.version)));
         }
         let all: usize = memtables.memtables().iter().map(|memtable| memtable.versions().count()).sum();
@@ -166,7 +166,7 @@ fn tombstones_hide_older_generations() {
     assert_eq!(version(4).value, None);
     assert_eq!(memtables.get(b"k", 9), Some((4, version(4))));
     assert_eq!(memtables.get(b"k", 3), Some((3, version(3))));
-    let found: Vec<_> = memtables.range(&Span::all(), 9, Order::Ascending).collect();
+    let found: Vec<_> = memtables.range(&MemtableSpan::all(), 9, Order::Ascending).collect();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].version.value, None);
 }
@@ -212,7 +212,7 @@ fn readers_at_a_revision_see_all_of_it_while_the_writer_goes_on() {
             scope.spawn(move || {
                 while !done.load(Ordering::Acquire) {
                     let at = published.load(Ordering::Acquire);
-                    let found: Vec<Found> = memtables.range(&Span::all(), at, order).collect();
+                    let found: Vec<Found> = memtables.range(&MemtableSpan::all(), at, order).collect();
                     assert_eq!(found.len(), if at == 0 { 0 } else { keys.len() });
                     assert!(found.iter().all(|found| found.revision == at));
                     assert_eq!(

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::{PAGE_BYTES, View, from_meta, from_version, successor};
+use super::{SCAN_PAGE_BYTES, View, from_meta, from_version, successor};
 use crate::keys;
 use crate::memtable;
 use crate::op::Span;
@@ -15,26 +15,26 @@ use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::{KeyValue, Revision};
 
 /// Rows that one step takes at most.
-const PAGE_ROWS: usize = 512;
+const MAX_PAGE_ROWS: usize = 512;
 
 /// The most pairs of a page, and the most versions in memory that are examined for it. Then other tasks have their turn.
-const PAGE_PAIRS: usize = 2_048;
-const PAGE_VERSIONS: usize = 8_192;
+const MAX_PAGE_PAIRS: usize = 2_048;
+const MAX_PAGE_VERSIONS: usize = 8_192;
 
 /// The least number of wanted pairs for which a walk begins with object rows: a shorter walk would often read some rows needlessly.
-const MANY: usize = 16;
+const MIN_OBJECT_WALK_PAIRS: usize = 16;
 
 /// Older versions and tombstones that a walk passes over for each pair that it finds, and at most before the next one. Where there are
 /// more, index rows lead to the newest versions.
-const PASSED: usize = 2;
-const MOST_PASSED: usize = 64;
+const PASSED_VERSIONS_PER_PAIR: usize = 2;
+const MAX_PASSED_VERSIONS: usize = 64;
 
 /// Bytes of values that are read at once, but for a longer one alone.
-pub(super) const VALUE_BYTES: usize = 1 << 20;
+pub(super) const VALUE_BYTES_PER_READ: usize = 1 << 20;
 
 /// The position up to which the pairs of a page are complete.
 #[derive(Debug)]
-enum Reached {
+enum CompleteUpTo {
     /// To the end of the span.
     End,
     /// Up to this key.
@@ -45,7 +45,7 @@ enum Reached {
 
 /// The rows that a walk reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum WalkedRows {
     /// The newest versions. Their values are read from object rows, one by one.
     Index,
     /// All versions, with their values.
@@ -58,7 +58,7 @@ pub struct Cursor<'a, S> {
     view: &'a View<S>,
     at: Revision,
     values: bool,
-    source: Source,
+    source: WalkedRows,
     /// Object rows that the walk may still skip before it switches to index rows.
     to_pass: usize,
     /// The end of the index rows.
@@ -81,23 +81,23 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
     pub(super) fn new(view: &'a View<S>, span: &Span, at: Revision, values: bool) -> Self {
         // Without older versions all values are stored side by side, and each is read once.
         let source = match at < view.rows_revision || values && view.rows.scans_values() {
-            true => Source::Objects,
-            false => Source::Index,
+            true => WalkedRows::Objects,
+            false => WalkedRows::Index,
         };
         let index = keys::index_range(&span.key, &span.end);
         let index_to = index.to.clone();
         let rows = match source {
-            Source::Index => index,
-            Source::Objects => keys::object_range(&span.key, &span.end),
+            WalkedRows::Index => index,
+            WalkedRows::Objects => keys::object_range(&span.key, &span.end),
         };
         Self {
             view,
             at,
             values,
             source,
-            to_pass: MOST_PASSED,
+            to_pass: MAX_PASSED_VERSIONS,
             index_to,
-            page_rows: PAGE_ROWS,
+            page_rows: MAX_PAGE_ROWS,
             least_rows: 1,
             from: Bound::Included(span.key.clone()),
             to: span.limit(),
@@ -124,7 +124,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
         // Pages are short enough for the thread, but a list of all of them is not.
         tokio::task::yield_now().await;
-        if most < MANY && self.at >= self.view.rows_revision && self.source == Source::Objects {
+        if most < MIN_OBJECT_WALK_PAIRS && self.at >= self.view.rows_revision && self.source == WalkedRows::Objects {
             let row = match &self.from {
                 Bound::Included(key) => keys::index_key(key),
                 Bound::Excluded(key) => successor(&keys::index_key(key)),
@@ -134,17 +134,17 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         }
         let page_rows = self.page_rows.min(most.max(self.least_rows));
         let (rows, reached) = match self.source {
-            Source::Index => self.index_page(page_rows).await?,
-            Source::Objects => self.object_page(page_rows).await?,
+            WalkedRows::Index => self.index_page(page_rows).await?,
+            WalkedRows::Objects => self.object_page(page_rows).await?,
         };
-        let most = most.min(PAGE_PAIRS);
+        let most = most.min(MAX_PAGE_PAIRS);
         let (mut page, stopped) = match &reached {
-            Reached::Nothing => return Ok(Some(Vec::new())),
-            Reached::Key(key) => self.merge(rows, Some(key), most),
-            Reached::End => self.merge(rows, None, most),
+            CompleteUpTo::Nothing => return Ok(Some(Vec::new())),
+            CompleteUpTo::Key(key) => self.merge(rows, Some(key), most),
+            CompleteUpTo::End => self.merge(rows, None, most),
         };
         self.least_rows = if page.is_empty() {
-            PAGE_ROWS.min(2 * page_rows)
+            MAX_PAGE_ROWS.min(2 * page_rows)
         } else {
             1
         };
@@ -156,8 +156,8 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             self.skip_behind(key);
         } else {
             match reached {
-                Reached::Key(key) => self.from = Bound::Excluded(key),
-                Reached::Nothing | Reached::End => self.done = true,
+                CompleteUpTo::Key(key) => self.from = Bound::Excluded(key),
+                CompleteUpTo::Nothing | CompleteUpTo::End => self.done = true,
             }
         }
         Ok(Some(page))
@@ -174,17 +174,17 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
 
     /// Returns the number of pairs whose values together are no more than are read at once.
     fn fitting(&mut self, page: &[KeyValue]) -> usize {
-        if !self.values || self.source == Source::Objects {
+        if !self.values || self.source == WalkedRows::Objects {
             return usize::MAX; // object rows were read with their values, in short pages
         }
         let mut bytes = 0;
         let fit = page.iter().position(|kv| {
             bytes += kv.size as usize;
-            bytes > VALUE_BYTES
+            bytes > VALUE_BYTES_PER_READ
         });
         self.page_rows = match fit {
-            Some(fit) => PAGE_ROWS.min(2 * fit.max(4)),
-            None => PAGE_ROWS.min(2 * self.page_rows),
+            Some(fit) => MAX_PAGE_ROWS.min(2 * fit.max(4)),
+            None => MAX_PAGE_ROWS.min(2 * self.page_rows),
         };
         fit.map_or(usize::MAX, |fit| fit.max(1))
     }
@@ -208,21 +208,21 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
     /// Continues after a key that may sort before rows already read.
     fn skip_behind(&mut self, key: Bytes) {
         let row = match self.source {
-            Source::Index => keys::index_key(&key),
-            Source::Objects => keys::object_key(&key, 0),
+            WalkedRows::Index => keys::index_key(&key),
+            WalkedRows::Objects => keys::object_key(&key, 0),
         };
         self.row_from = successor(&row);
         self.from = Bound::Excluded(key);
     }
 
     fn go_on_with_index(&mut self, row: Bytes) {
-        self.source = Source::Index;
+        self.source = WalkedRows::Index;
         self.row_from = row;
         self.row_to = Some(self.index_to.clone());
     }
 
     /// Pairs without values from index rows.
-    async fn index_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, Reached), RowsError> {
+    async fn index_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, CompleteUpTo), RowsError> {
         let page = self.view.rows.scan(self.scan(max_rows)).await?;
         let mut rows = Vec::with_capacity(page.rows.len());
         for (row, value) in &page.rows {
@@ -234,18 +234,18 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             self.row_from = successor(row);
         }
         let reached = match rows.last() {
-            Some(kv) if !page.done => Reached::Key(kv.key.clone()),
-            _ => Reached::End,
+            Some(kv) if !page.done => CompleteUpTo::Key(kv.key.clone()),
+            _ => CompleteUpTo::End,
         };
         Ok((rows, reached))
     }
 
     /// Pairs with values from object rows.
-    async fn object_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, Reached), RowsError> {
+    async fn object_page(&mut self, max_rows: usize) -> Result<(Vec<KeyValue>, CompleteUpTo), RowsError> {
         // At an old revision, newer versions may precede the wanted one.
         let max_rows = match self.at < self.view.rows_revision {
-            true => PAGE_ROWS,
-            false => PAGE_ROWS.min(max_rows + max_rows / 2),
+            true => MAX_PAGE_ROWS,
+            false => MAX_PAGE_ROWS.min(max_rows + max_rows / 2),
         };
         let page = self.view.rows.scan(self.scan(max_rows)).await?;
         let mut rows: Vec<KeyValue> = Vec::new();
@@ -262,16 +262,16 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             last = Some((key, revision));
         }
         let Some((key, _)) = last.filter(|_| !page.done) else {
-            return Ok((rows, Reached::End));
+            return Ok((rows, CompleteUpTo::End));
         };
         if self.at >= self.view.rows_revision {
             // Every key up to the last one is decided: its newest version comes first.
             let passed = page.rows.len() - rows.len();
-            let Some(left) = (self.to_pass + PASSED * rows.len()).checked_sub(passed) else {
+            let Some(left) = (self.to_pass + PASSED_VERSIONS_PER_PAIR * rows.len()).checked_sub(passed) else {
                 self.go_on_with_index(successor(&keys::index_key(&key)));
-                return Ok((rows, Reached::Key(key)));
+                return Ok((rows, CompleteUpTo::Key(key)));
             };
-            self.to_pass = left.min(MOST_PASSED);
+            self.to_pass = left.min(MAX_PASSED_VERSIONS);
         }
         // Skip the remaining versions of the last key, or go to the one that counts.
         self.row_from = if decided.as_ref() == Some(&key) {
@@ -279,7 +279,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
         } else {
             keys::object_key(&key, self.at)
         };
-        Ok((rows, decided.map_or(Reached::Nothing, Reached::Key)))
+        Ok((rows, decided.map_or(CompleteUpTo::Nothing, CompleteUpTo::Key)))
     }
 
     fn scan(&self, max_rows: usize) -> Scan {
@@ -289,7 +289,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             order: Order::Ascending,
             keys_only: false,
             max_rows,
-            max_bytes: PAGE_BYTES,
+            max_bytes: SCAN_PAGE_BYTES,
         }
     }
 
@@ -301,7 +301,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             Bound::Excluded(key) => successor(key),
             Bound::Unbounded => Bytes::new(),
         };
-        let span = memtable::Span {
+        let span = memtable::MemtableSpan {
             from,
             to: up_to.map(successor).or_else(|| self.to.clone()),
         };
@@ -314,7 +314,7 @@ impl<'a, S: Snapshot> Cursor<'a, S> {
             rows.next_if(|row| row.key == found.key);
             let key = found.key.clone();
             merged.extend(from_version(found.key, found.revision, found.version));
-            if merged.len() > most || looked >= PAGE_VERSIONS {
+            if merged.len() > most || looked >= MAX_PAGE_VERSIONS {
                 return (merged, Some(key));
             }
         }
@@ -331,7 +331,7 @@ mod tests {
     use crate::count_cache::CountCache;
     use crate::hot_rows::HotRows;
     use crate::memtable::{MemtableSet, Version};
-    use crate::row::{Meta, encode_index, encode_object};
+    use crate::row::{KeyMeta, encode_index, encode_object};
     use engine::rows::mem::MemRows;
     use engine::rows::{RowChange, Rows};
     use etcd_types::types::LeaseId;
@@ -378,7 +378,7 @@ mod tests {
             let key = Bytes::from(format!("key-{n:04}"));
             for version in 1..=versions(n) {
                 revision += 1;
-                let meta = Meta {
+                let meta = KeyMeta {
                     create_revision: revision - version + 1,
                     mod_revision: revision,
                     version,
@@ -439,7 +439,7 @@ mod tests {
         let mut changes = Vec::new();
         for n in 0..keys {
             let (key, revision) = (Bytes::from(format!("key-{n:06}")), 2 + n as Revision);
-            let meta = Meta {
+            let meta = KeyMeta {
                 create_revision: revision,
                 mod_revision: revision,
                 version: 1,
@@ -488,7 +488,7 @@ mod tests {
                 pages += 1;
             }
             assert_eq!(found, ["key-009999"]);
-            assert!(pages < KEYS / PAGE_ROWS + 20, "{pages} pages");
+            assert!(pages < KEYS / MAX_PAGE_ROWS + 20, "{pages} pages");
         }
     }
 
@@ -512,7 +512,7 @@ mod tests {
         let mut cursor = Cursor::new(&view, &span, view.revision, true);
         let mut found = Vec::new();
         while let Some(page) = cursor.next(usize::MAX).await.unwrap() {
-            assert!(page.len() <= PAGE_PAIRS, "{}", page.len());
+            assert!(page.len() <= MAX_PAGE_PAIRS, "{}", page.len());
             found.extend(page.into_iter().map(|kv| kv.key));
         }
         let new = (0..KEYS).map(|n| format!("new-{n:06}"));
@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    async fn walk(view: &View<MemRowsSnapshot>, most: usize) -> (Vec<(Bytes, Revision)>, Source) {
+    async fn walk(view: &View<MemRowsSnapshot>, most: usize) -> (Vec<(Bytes, Revision)>, WalkedRows) {
         let span = Span {
             key: Bytes::from_static(b"key-"),
             end: Bytes::from_static(b"key."),
@@ -537,20 +537,24 @@ mod tests {
     #[tokio::test]
     async fn walk_finds_the_newest_versions_whatever_rows_it_reads() {
         // The number of versions of a key, and the rows that a long walk ends with.
-        type Case = (fn(usize) -> i64, Option<Source>);
+        type Case = (fn(usize) -> i64, Option<WalkedRows>);
         let cases: [Case; 4] = [
-            (|_| 1, Some(Source::Objects)),
-            (|_| 2, Some(Source::Objects)),
-            (|_| 20, Some(Source::Index)),
+            (|_| 1, Some(WalkedRows::Objects)),
+            (|_| 2, Some(WalkedRows::Objects)),
+            (|_| 20, Some(WalkedRows::Index)),
             (|n| if n == 350 { 2_000 } else { 1 }, None),
         ];
         for (case, (versions, source)) in cases.into_iter().enumerate() {
             let (view, live) = store(versions).await;
-            for most in [1, MANY - 1, MANY, 100, 10_000] {
+            for most in [1, MIN_OBJECT_WALK_PAIRS - 1, MIN_OBJECT_WALK_PAIRS, 100, 10_000] {
                 let (found, ended) = walk(&view, most).await;
                 assert_eq!(found, live, "case {case}, {most} at once");
                 if let Some(expected) = source {
-                    let expected = if most < MANY { Source::Index } else { expected };
+                    let expected = if most < MIN_OBJECT_WALK_PAIRS {
+                        WalkedRows::Index
+                    } else {
+                        expected
+                    };
                     assert_eq!(ended, expected, "case {case}, {most} at once");
                 }
             }

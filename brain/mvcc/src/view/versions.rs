@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{PAGE_BYTES, View, successor};
+use super::{SCAN_PAGE_BYTES, View, successor};
 use crate::keys;
 use crate::memtable::{Found, Memtable};
-use crate::row::{Meta, decode_object, size_of};
+use crate::row::{KeyMeta, decode_object, size_of};
 use engine::rows::{Order, RowsError, Scan, Snapshot};
 use etcd_types::types::Revision;
 
 /// Versions that one step takes of a source, and returns, at most.
-const STEP: usize = 512;
+const VERSIONS_PER_STEP: usize = 512;
 
 /// One version of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,17 +26,17 @@ pub struct KeyVersion {
     /// The revision that made this version.
     pub revision: Revision,
     /// The version and its value; `None` for a deletion.
-    pub put: Option<(Meta, Bytes)>,
+    pub put: Option<(KeyMeta, Bytes)>,
     /// True if the same revision deleted the version before this one first: the key begins anew.
     pub recreated: bool,
 }
 
 /// The walk.
 #[derive(Debug)]
-pub struct Versions<'a, S> {
+pub struct VersionWalk<'a, S> {
     view: &'a View<S>,
     at: Revision,
-    sources: Vec<Source>,
+    sources: Vec<VersionSource>,
     /// The last version that was read: sources may have the same ones.
     last: Option<(Bytes, Revision)>,
     /// True if the newest version of the last key at or before the compacted revision was found.
@@ -48,33 +48,33 @@ pub struct Versions<'a, S> {
 
 /// Versions in order, as far as they are read.
 #[derive(Debug)]
-struct Source {
-    from: From,
+struct VersionSource {
+    from: SourcePosition,
     read: VecDeque<KeyVersion>,
     is_done: bool,
 }
 
 #[derive(Debug)]
-enum From {
+enum SourcePosition {
     /// Rows from this row key on.
     Rows(Bytes),
     /// Versions of a memtable after this one.
     Memtable(Arc<Memtable>, Option<(Bytes, Revision)>),
 }
 
-impl<'a, S: Snapshot> Versions<'a, S> {
+impl<'a, S: Snapshot> VersionWalk<'a, S> {
     /// Begins the walk over versions of keys from `key` on, up to a revision that [`View::resolve`] returned.
     pub(super) fn new(view: &'a View<S>, key: &[u8], at: Revision) -> Self {
         let rows = keys::object_range(key, &[0]).from;
         let behind = (!key.is_empty()).then(|| (Bytes::copy_from_slice(key), Revision::MAX));
         let memtables = view.memtables.memtables().iter();
-        let memtables = memtables.map(|memtable| From::Memtable(memtable.clone(), behind.clone()));
-        let sources = std::iter::once(From::Rows(rows)).chain(memtables);
+        let memtables = memtables.map(|memtable| SourcePosition::Memtable(memtable.clone(), behind.clone()));
+        let sources = std::iter::once(SourcePosition::Rows(rows)).chain(memtables);
         Self {
             view,
             at,
             sources: sources
-                .map(|from| Source {
+                .map(|from| VersionSource {
                     from,
                     read: VecDeque::new(),
                     is_done: false,
@@ -100,7 +100,7 @@ impl<'a, S: Snapshot> Versions<'a, S> {
             }
         }
         let mut found = Vec::new();
-        while found.len() < STEP
+        while found.len() < VERSIONS_PER_STEP
             && self
                 .sources
                 .iter()
@@ -154,17 +154,17 @@ impl<'a, S: Snapshot> Versions<'a, S> {
     }
 }
 
-impl Source {
+impl VersionSource {
     async fn refill<S: Snapshot>(&mut self, rows: &S) -> Result<(), RowsError> {
         match &mut self.from {
-            From::Rows(from) => {
+            SourcePosition::Rows(from) => {
                 let scan = Scan {
                     from: from.clone(),
                     to: Some(keys::object_range(&[], &[0]).to),
                     order: Order::Ascending,
                     keys_only: false,
-                    max_rows: STEP,
-                    max_bytes: PAGE_BYTES,
+                    max_rows: VERSIONS_PER_STEP,
+                    max_bytes: SCAN_PAGE_BYTES,
                 };
                 let page = rows.scan(scan).await?;
                 if let Some((last, _)) = page.rows.last() {
@@ -182,13 +182,13 @@ impl Source {
                     });
                 }
             }
-            From::Memtable(memtable, behind) => {
+            SourcePosition::Memtable(memtable, behind) => {
                 let versions = match behind {
                     Some((key, revision)) => memtable.versions_behind(key, *revision),
                     None => memtable.versions(),
                 };
-                self.read.extend(versions.take(STEP).map(from_memtable));
-                self.is_done = self.read.len() < STEP;
+                self.read.extend(versions.take(VERSIONS_PER_STEP).map(from_memtable));
+                self.is_done = self.read.len() < VERSIONS_PER_STEP;
                 if let Some(last) = self.read.back() {
                     *behind = Some((last.key.clone(), last.revision));
                 }
@@ -200,7 +200,7 @@ impl Source {
 
 fn from_memtable(Found { key, revision, version }: Found) -> KeyVersion {
     let put = version.value.map(|value| {
-        let meta = Meta {
+        let meta = KeyMeta {
             create_revision: version.create_revision,
             mod_revision: revision,
             version: version.version,
@@ -226,8 +226,8 @@ mod tests {
     use engine::rows::{RowChange, Rows as _};
     use etcd_types::types::LeaseId;
 
-    fn meta(create_revision: Revision, mod_revision: Revision, version: i64) -> Meta {
-        Meta {
+    fn meta(create_revision: Revision, mod_revision: Revision, version: i64) -> KeyMeta {
+        KeyMeta {
             create_revision,
             mod_revision,
             version,
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    fn row(key: &str, revision: Revision, put: Option<Meta>) -> RowChange {
+    fn row(key: &str, revision: Revision, put: Option<KeyMeta>) -> RowChange {
         let put = put.as_ref().map(|meta| (meta, &b"v"[..]));
         RowChange::Put(keys::object_key(key.as_bytes(), revision), encode_object(put))
     }

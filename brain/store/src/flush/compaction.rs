@@ -253,7 +253,7 @@ mod tests {
     use engine::rows::mem::MemRows;
     use mvcc::memtable::MemtableSet;
     use mvcc::row::Manifest;
-    use mvcc::sizes::Sizes;
+    use mvcc::sizes::StoredSizes;
     use telemetry::metrics::Metrics;
 
     /// Leases alone make no revision that could be compacted.
@@ -280,7 +280,7 @@ mod tests {
                 state_rows: Vec::new(),
                 has_auth: false,
                 alarms: Vec::new(),
-                sizes: Sizes {
+                sizes: StoredSizes {
                     logged,
                     unversioned: logged,
                     ..manifest.sizes

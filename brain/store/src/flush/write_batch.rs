@@ -7,7 +7,7 @@ use engine::rows::RowChange;
 use etcd_types::types::Revision;
 use mvcc::keys;
 use mvcc::memtable::{Found, Memtable, Version};
-use mvcc::row::{Meta, encode_index, encode_object, size_of};
+use mvcc::row::{KeyMeta, encode_index, encode_object, size_of};
 
 /// Changes that are applied together.
 #[derive(Debug)]
@@ -93,8 +93,8 @@ fn index_row(key: &Bytes, revision: Revision, version: &Version) -> RowChange {
     }
 }
 
-fn meta_of(revision: Revision, version: &Version) -> Meta {
-    Meta {
+fn meta_of(revision: Revision, version: &Version) -> KeyMeta {
+    KeyMeta {
         create_revision: version.create_revision,
         mod_revision: revision,
         version: version.version,

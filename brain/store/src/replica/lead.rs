@@ -14,7 +14,7 @@ use engine::log::reader::Reader;
 use engine::log::writer::{self, Writer};
 use engine::log::{Log, LogError, LogId, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};
-use mvcc::row::{AUTH_FORMAT, FORMAT, Manifest};
+use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
 /// leases and users again.
@@ -50,14 +50,16 @@ impl Leadership {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Stored by a newer brain.
-    #[error("the data is of format {found}, this version reads formats up to {AUTH_FORMAT}: start a newer version")]
+    #[error(
+        "the data is of format {found}, this version reads formats up to {STORED_FORMAT_WITH_AUTH}: start a newer version"
+    )]
     Newer {
         /// The format found.
         found: u32,
     },
     /// Stored by an older brain, in a format that this one does not read.
     #[error(
-        "the data is of format {found}, this version reads formats from {FORMAT} on: start the version that stored it, and copy the data from it"
+        "the data is of format {found}, this version reads formats from {STORED_FORMAT} on: start the version that stored it, and copy the data from it"
     )]
     Older {
         /// The format found.

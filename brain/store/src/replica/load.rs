@@ -18,7 +18,7 @@ use mvcc::auth::{AUTH_ROW, Auth, AuthRow, Role, User};
 use mvcc::keys;
 use mvcc::lease::Leases;
 use mvcc::memtable::MemtableSet;
-use mvcc::row::{AUTH_FORMAT, FORMAT, LeaseRow, Manifest};
+use mvcc::row::{LeaseRow, Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 use mvcc::view::{View, successor};
 use runtime::clock::since_boot;
 
@@ -138,10 +138,10 @@ pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, OpenError
             .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
         None => Manifest::fresh(),
     };
-    if manifest.format > AUTH_FORMAT {
+    if manifest.format > STORED_FORMAT_WITH_AUTH {
         return Err(OpenError::Newer { found: manifest.format });
     }
-    if manifest.format < FORMAT {
+    if manifest.format < STORED_FORMAT {
         return Err(OpenError::Older { found: manifest.format });
     }
     Ok(manifest)

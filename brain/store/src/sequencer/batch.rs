@@ -16,10 +16,10 @@ use crate::state::State;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, LeaseId, Prev, Revision};
-use mvcc::auth::{Access, Auth, AuthRequest, Digest, longest_value};
+use mvcc::auth::{Access, Auth, AuthRequest, TokenDigest, longest_value};
 use mvcc::evaluate::{Answering, EvaluateError, Evaluator, LeasePart};
 use mvcc::fetch::{Extent, Fetched};
-use mvcc::lease::ENDING;
+use mvcc::lease::ENDING_CHECKPOINT;
 use mvcc::op::Op;
 use mvcc::overlay::{Delta, Head, Overlay};
 use mvcc::record::{Alarm, Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, Record, Revoke, Token};
@@ -356,7 +356,7 @@ impl<R: Rows> Builder<R> {
     }
 
     /// The caller checks the password once more if users or roles changed since.
-    fn add_token(&mut self, user: String, digest: &Digest, revision: u64) -> Result<(), Error> {
+    fn add_token(&mut self, user: String, digest: &TokenDigest, revision: u64) -> Result<(), Error> {
         if !self.auth.is_enabled() {
             return Err(Error::AuthNotEnabled);
         }
@@ -424,7 +424,7 @@ impl<R: Rows> Builder<R> {
             self.overlay.note_ending(id);
             self.push(Change::Checkpoint(Checkpoint {
                 id: id.0,
-                remaining: ENDING,
+                remaining: ENDING_CHECKPOINT,
             }));
             self.again.push(id);
             return Ok(Answer {

@@ -11,7 +11,7 @@ use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::request_timeout;
 use etcd_types::types::{Caller, LeaseId, Revision};
-use mvcc::auth::{AuthRequest, Digest};
+use mvcc::auth::{AuthRequest, TokenDigest};
 use mvcc::fetch::{Extent, Fetched};
 use mvcc::op::{Op, OpResult};
 use runtime::budget::Meter;
@@ -58,7 +58,7 @@ pub enum Request {
         /// The user.
         user: String,
         /// The token's digest.
-        digest: Digest,
+        digest: TokenDigest,
         /// The auth revision.
         revision: u64,
     },

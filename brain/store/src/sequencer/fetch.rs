@@ -6,7 +6,7 @@ use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
 use mvcc::evaluate::{LeasePart, chosen};
-use mvcc::fetch::{Budget, Extent, Fetched, Needs, Share};
+use mvcc::fetch::{Extent, FetchBudget, FetchKind, FetchNeeds, Fetched};
 use mvcc::op::{Op, TxnOp};
 use mvcc::view::{View, ViewError};
 
@@ -30,19 +30,19 @@ pub(super) async fn fetched<R: Rows>(
             // Only now: it may have taken long.
             let view = state.view();
             let needs = match &path {
-                Some((txn, path)) => Needs::expected(txn, path, &view),
-                None => Needs::of(op, &view),
+                Some((txn, path)) => FetchNeeds::expected(txn, path, &view),
+                None => FetchNeeds::of(op, &view),
             };
             if let Some(fetched) = needs.in_memory(&view) {
                 return Ok(Some(fetched));
             }
-            let budget = state.fetches().budget(Share::Writes);
+            let budget = state.fetches().budget(FetchKind::Writes);
             Box::pin(fetch(state, &view, needs, budget)).await.map(Some)
         }
         Request::Revoke { id, .. } => {
             let keys = async {
                 let keys = state.leases().attached_count(*id);
-                let budget = state.fetches().budget_for_lease(Share::Writes, keys).await?;
+                let budget = state.fetches().budget_for_lease(FetchKind::Writes, keys).await?;
                 keys_of_lease(state, *id, LeasePart::ALL, budget).await
             };
             Box::pin(keys).await.map(Some)
@@ -58,7 +58,7 @@ pub(super) async fn fetched<R: Rows>(
 
 /// The branches that a txn takes as far as everything is published.
 async fn chosen_now<R: Rows>(state: &State<R>, txn: &TxnOp) -> Result<Vec<bool>, Error> {
-    let budget = state.fetches().budget(Share::Writes);
+    let budget = state.fetches().budget(FetchKind::Writes);
     let path = chosen(&state.view(), state.leases_mutex(), txn, budget).await;
     path.map_err(|error| refused(state, error))
 }
@@ -68,11 +68,11 @@ pub(super) async fn keys_of_lease<R: Rows>(
     state: &State<R>,
     id: LeaseId,
     part: LeasePart,
-    budget: Budget,
+    budget: FetchBudget,
 ) -> Result<Fetched, Error> {
     // The view first: keys that are attached later are in memory.
     let view = state.view();
-    let mut needs = Needs::default();
+    let mut needs = FetchNeeds::default();
     let mut bytes = 0;
     for (n, key) in state.lease_keys(id).take(part.keys).enumerate() {
         if bytes >= part.bytes {
@@ -93,8 +93,8 @@ pub(super) async fn keys_of_lease<R: Rows>(
 async fn fetch<R: Rows>(
     state: &State<R>,
     view: &View<R::Snapshot>,
-    needs: Needs,
-    budget: Budget,
+    needs: FetchNeeds,
+    budget: FetchBudget,
 ) -> Result<Fetched, Error> {
     let fetched = needs.fetch(view, || state.view(), budget).await;
     fetched.map_err(|error| refused(state, error))

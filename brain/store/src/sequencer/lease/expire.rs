@@ -19,7 +19,7 @@ use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
 use mvcc::evaluate::LeasePart;
-use mvcc::fetch::{FEW_KEYS, Fetched, Share};
+use mvcc::fetch::{FEW_LEASE_KEYS, FetchKind, Fetched};
 use runtime::backoff::Backoff;
 use runtime::log_once::LogOnce;
 
@@ -106,7 +106,7 @@ impl LeaseEnds {
         ids: impl IntoIterator<Item = LeaseId>,
     ) {
         for id in ids {
-            match state.leases().attached_count(id) > FEW_KEYS {
+            match state.leases().attached_count(id) > FEW_LEASE_KEYS {
                 true => self.large.push_back(id),
                 false => self.small.push_back(id),
             }
@@ -179,7 +179,7 @@ impl LeaseEnds {
         let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
         self.reading.push(Box::pin(async move {
             let keys = state.leases().attached_count(id).min(READ_PART.keys);
-            let fetched = match state.fetches().budget_for_lease(Share::LeaseEnds, keys).await {
+            let fetched = match state.fetches().budget_for_lease(FetchKind::LeaseEnds, keys).await {
                 Ok(budget) => timeout(limit, keys_of_lease(&state, id, READ_PART, budget)).await,
                 Err(error) => Ok(Err(error)),
             };
