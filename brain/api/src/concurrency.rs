@@ -12,7 +12,7 @@ use tonic::{Request, Status};
 use super::auth::Credentials;
 use super::kv::{KvService, meter};
 use super::lease::LeaseService;
-use ::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Step, Subscription};
+use ::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Subscription, SubscriptionStep};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -375,18 +375,20 @@ impl<H: History> EventStream<H> {
     async fn follow(&mut self) -> Option<(Vec<Arc<Entry>>, Revision)> {
         loop {
             let step = match self.subscription.step(Revision::MAX) {
-                Step::Missing(from) => {
+                SubscriptionStep::Missing(from) => {
                     let chunk = self.replay.load(from, PrevKv::Omitted).await.ok()?;
                     self.subscription.replay(&chunk)
                 }
                 step => step,
             };
             match step {
-                Step::Batch(batch) => return Some((batch.entries, batch.revision)),
-                Step::Nothing | Step::Held | Step::Missing(_) => tokio::task::coop::consume_budget().await,
+                SubscriptionStep::Batch(batch) => return Some((batch.entries, batch.revision)),
+                SubscriptionStep::Nothing | SubscriptionStep::Held | SubscriptionStep::Missing(_) => {
+                    tokio::task::coop::consume_budget().await
+                }
                 // Of previous versions, for which it does not ask.
-                Step::TooLarge(_) => return None,
-                Step::Synced => {
+                SubscriptionStep::TooLarge(_) => return None,
+                SubscriptionStep::Synced => {
                     self.inbox.filled().await;
                     self.inbox.drain(|_| ());
                 }

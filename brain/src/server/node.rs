@@ -24,7 +24,7 @@ pub struct NodeOptions {
     /// Bounds of the write path.
     pub sequencer: SequencerOptions,
     /// Bounds of watches.
-    pub watch: watch::Options,
+    pub watch: watch::WatchLimits,
     /// Memory for rows that requests read.
     pub fetches: FetchBudgets,
     /// The time for which reads may be answered after the last renewal of a lock; zero if no lock is needed.
@@ -57,7 +57,7 @@ pub async fn open<E: Engine>(
     let state = replica.state().clone();
     state.set_fetches(options.fetches);
     let (sequencer, queue) = Handle::new(options.lease);
-    let watch = watch::Options {
+    let watch = watch::WatchLimits {
         key_bytes: keys::longest(rows.max_key_len()),
         ..options.watch
     };

@@ -285,7 +285,7 @@ fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) ->
             flush_bytes: bounds.flush_bytes.min(share),
             ..bounds
         },
-        watch: watch::Options::default(),
+        watch: watch::WatchLimits::default(),
         fetches: FetchBudgets::within(memory::available()),
         lease: if lone { Duration::ZERO } else { timing.lease_duration },
     }

@@ -200,7 +200,7 @@ async fn election_charges_whoever_asks_for_its_leader() {
         hub: engine.store.hub.clone(),
         replay: Arc::new(Replay::new(
             LogHistory::new(MemLog::default(), api.state.clone()),
-            watch::Options::default(),
+            watch::WatchLimits::default(),
         )),
         cleanup,
         stop,

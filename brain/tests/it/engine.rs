@@ -89,7 +89,7 @@ async fn open_with<L: Log, R: Rows>(
             lease_bytes: 8 << 20,
             compaction,
         },
-        watch: watch::Options::default(),
+        watch: watch::WatchLimits::default(),
         fetches,
         lease: Duration::ZERO,
     };

@@ -129,7 +129,7 @@ impl Member {
                 lease_bytes: usize::MAX,
                 compaction: CompactionPace::default(),
             },
-            watch: ::watch::Options::default(),
+            watch: ::watch::WatchLimits::default(),
             fetches: FetchBudgets::default(),
             lease: timing.lease_duration,
         };

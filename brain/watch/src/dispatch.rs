@@ -15,15 +15,15 @@ use super::ring::{Entry, Limit, Run};
 use etcd_types::types::Revision;
 
 /// The size of one pass: enough to share the cost of waking a stream, few enough to be quick.
-const PASS: Limit = Limit {
+const PASS_LIMIT: Limit = Limit {
     events: 512,
     bytes: usize::MAX,
     through: Revision::MAX,
 };
 /// The events, and matches of events and groups, after which a pass ends with its revision, and others have the lock.
-const MATCHES: usize = 1 << 16;
+const MAX_MATCHES_PER_PASS: usize = 1 << 16;
 /// The number of mailboxes that are filled before the task yields.
-const DELIVERIES: usize = 256;
+const DELIVERIES_PER_YIELD: usize = 256;
 
 type Mailboxes = Members<Arc<Mailbox>>;
 
@@ -110,7 +110,7 @@ impl Hub {
 
     /// Drops some watchers of ended streams; returns false if there were none.
     async fn drop_ended(&self) -> bool {
-        let some = self.take_ended(DELIVERIES);
+        let some = self.take_ended(DELIVERIES_PER_YIELD);
         let were_any = !some.is_empty();
         drop(some);
         tokio::task::yield_now().await;
@@ -134,7 +134,7 @@ impl Hub {
     fn next_events(&self) -> Result<LookUp, Pass> {
         let mut routing = locked(&self.shared.routing);
         let ring = self.ring();
-        let Ok(entries) = ring.at_position(routing.cursor, PASS) else {
+        let Ok(entries) = ring.at_position(routing.cursor, PASS_LIMIT) else {
             let (from, through) = (routing.matched + 1, ring.covers_from() - 1);
             routing.cursor = ring.first();
             drop(ring);
@@ -164,8 +164,8 @@ impl Hub {
             let (revision, position) = (entry.revision(), pass.start + pass.taken as u64);
             match revision > routing.matched {
                 // Watchers that joined since the lock was released are missing from the deliveries so far, but need this revision.
-                true if is_continued || matches >= MATCHES => return true,
-                false if matches >= MATCHES => return false,
+                true if is_continued || matches >= MAX_MATCHES_PER_PASS => return true,
+                false if matches >= MAX_MATCHES_PER_PASS => return false,
                 true => {
                     let of_it = pass.entries[pass.taken..].iter();
                     let of_it = of_it.take_while(|entry| entry.revision() == revision).count();
@@ -227,10 +227,10 @@ impl Delivery {
     }
 }
 
-/// Yields to other tasks after every [`DELIVERIES`] mailboxes.
+/// Yields to other tasks after every [`DELIVERIES_PER_YIELD`] mailboxes.
 async fn rest_after(filled: &mut usize) {
     *filled += 1;
-    if filled.is_multiple_of(DELIVERIES) {
+    if filled.is_multiple_of(DELIVERIES_PER_YIELD) {
         tokio::task::yield_now().await;
     }
 }

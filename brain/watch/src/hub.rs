@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use tokio::sync::{Notify, watch};
 use tracing::warn;
 
-use super::Options;
+use super::WatchLimits;
 use super::index::Index;
 use super::mailbox::{Inbox, Mailbox, RunCount, locked};
 use super::range::KeyRange;
 use super::ring::{Entry, Ring};
-use super::subscription::{EventFilter, Registered, Subscription};
+use super::subscription::{EventFilter, Registration, Subscription};
 use etcd_types::types::{Committed, Revision};
 
 /// The number of watchers of one stream that may be dropped at once.
-const AT_ONCE: usize = 1024;
+const MAX_DROPPED_AT_ONCE: usize = 1024;
 
 /// Gauges for the metrics.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub struct Hub {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) options: Options,
+    pub(super) options: WatchLimits,
     /// Runs in all mailboxes.
     runs: Arc<RunCount>,
     pub(super) ring: RwLock<Ring>,
@@ -70,7 +70,7 @@ pub(super) struct Routing {
 impl Hub {
     /// Creates the hub of a store whose newest revision is `revision`. [`Hub::run`] must be running for events to arrive.
     #[must_use]
-    pub fn new(options: Options, revision: Revision) -> Self {
+    pub fn new(options: WatchLimits, revision: Revision) -> Self {
         let routing = Routing {
             index: Index::new(),
             matched: revision,
@@ -179,7 +179,7 @@ impl Hub {
         });
         let id = routing.index.insert(&range, Arc::clone(&mailbox));
         drop(routing);
-        let registered = Registered {
+        let registered = Registration {
             id,
             mailbox,
             next,
@@ -196,7 +196,7 @@ impl Hub {
 
     /// Takes the watchers of an ended stream. Large numbers are dropped in small steps, so that nothing waits for it.
     pub fn end(&self, watchers: impl ExactSizeIterator<Item = Subscription>) {
-        if watchers.len() <= AT_ONCE {
+        if watchers.len() <= MAX_DROPPED_AT_ONCE {
             return watchers.for_each(drop);
         }
         let mut watchers: Vec<Subscription> = watchers.collect();
@@ -265,7 +265,7 @@ impl Hub {
 
     /// Returns the limits that the hub was created with.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &WatchLimits {
         &self.shared.options
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use self::spans::Spans;
-use super::range::{KeyRange, Shape};
+use super::range::{KeyRange, RangeShape};
 
 /// The watchers of one range.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ enum Held<T> {
 }
 
 /// The number of watchers in one part.
-const PART: usize = 256;
+const WATCHERS_PER_PART: usize = 256;
 
 impl<T: Clone> Members<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -68,7 +68,7 @@ impl<T: Clone> Members<T> {
         }
         if let Held::Many(parts) = &mut self.0 {
             let parts = Arc::make_mut(parts);
-            match parts.last_mut().filter(|part| part.len() < PART) {
+            match parts.last_mut().filter(|part| part.len() < WATCHERS_PER_PART) {
                 Some(part) => Arc::make_mut(part).push((id, value)),
                 None => parts.push(Arc::new(vec![(id, value)])),
             }
@@ -133,8 +133,8 @@ impl<T: Clone> Index<T> {
         let members = Members(Held::One(id, value.clone()));
         let group = || Group { id, members };
         let group = match &range.0 {
-            Shape::One(key) => self.keys.entry(key.clone()).or_insert_with(group),
-            Shape::Span(from, end) => self.spans.get_or_insert_with(from, end, group),
+            RangeShape::One(key) => self.keys.entry(key.clone()).or_insert_with(group),
+            RangeShape::Span(from, end) => self.spans.get_or_insert_with(from, end, group),
         };
         if group.id != id {
             group.members.push(id, value);
@@ -145,20 +145,20 @@ impl<T: Clone> Index<T> {
     /// Removes the watcher with this range and id.
     pub(super) fn remove(&mut self, range: &KeyRange, id: u64) -> Option<T> {
         let group = match &range.0 {
-            Shape::One(key) => self.keys.get_mut(key)?,
-            Shape::Span(from, end) => self.spans.get_mut(from, end)?,
+            RangeShape::One(key) => self.keys.get_mut(key)?,
+            RangeShape::Span(from, end) => self.spans.get_mut(from, end)?,
         };
         let Some(value) = group.members.only(id).cloned() else {
             return group.members.remove(id);
         };
         match &range.0 {
-            Shape::One(key) => {
+            RangeShape::One(key) => {
                 self.keys.remove(key);
-                if self.keys.capacity() > ROOM.max(4 * self.keys.len()) {
+                if self.keys.capacity() > MIN_KEPT_RANGES.max(4 * self.keys.len()) {
                     self.keys.shrink_to(2 * self.keys.len());
                 }
             }
-            Shape::Span(from, end) => drop(self.spans.remove(from, end)),
+            RangeShape::Span(from, end) => drop(self.spans.remove(from, end)),
         }
         Some(value)
     }
@@ -178,7 +178,7 @@ impl<T: Clone> Index<T> {
 }
 
 /// The number of ranges for which memory is always kept.
-const ROOM: usize = 64;
+const MIN_KEPT_RANGES: usize = 64;
 
 #[cfg(test)]
 mod tests;

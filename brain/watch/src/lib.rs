@@ -26,14 +26,14 @@ pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
 pub use self::replay::{Chunk, Replay};
 pub use self::ring::{Entry, PrevKv};
-pub use self::subscription::{Batch, EventFilter, Step, Subscription};
+pub use self::subscription::{EventBatch, EventFilter, Subscription, SubscriptionStep};
 
 use self::ring::Limit;
 use etcd_types::types::Revision;
 
 /// The limits of everything that watching keeps in memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct WatchLimits {
     /// The size of the ring in bytes: keys, values and their encodings.
     pub ring_bytes: usize,
     /// The most runs of events in one mailbox; a watcher with more must catch up from history.
@@ -50,7 +50,7 @@ pub struct Options {
     pub key_bytes: usize,
 }
 
-impl Default for Options {
+impl Default for WatchLimits {
     fn default() -> Self {
         Self {
             ring_bytes: 32 << 20,
@@ -64,7 +64,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl WatchLimits {
     fn batch(&self, through: Revision) -> Limit {
         Limit {
             events: self.batch_events,

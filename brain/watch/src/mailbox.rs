@@ -44,11 +44,11 @@ impl Inbox {
     }
 }
 
-/// Runs that all mailboxes together may hold before each of them may hold only [`FEW`]. A run takes 24 bytes.
-const MANY: usize = 1 << 20;
+/// Runs that all mailboxes together may hold before each of them may hold only [`FEW_RUNS`]. A run takes 24 bytes.
+const MANY_RUNS: usize = 1 << 20;
 
 /// Runs that a mailbox may hold in any case.
-const FEW: usize = 4;
+const FEW_RUNS: usize = 4;
 
 /// The number of runs in the mailboxes of all watchers.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ impl RunCount {
     }
 
     fn is_many(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > MANY
+        self.0.load(Ordering::Relaxed) > MANY_RUNS
     }
 }
 
@@ -82,17 +82,17 @@ pub(super) struct Mailbox {
     name: i64,
     inbox: Arc<Inbox>,
     count: Arc<RunCount>,
-    state: Mutex<State>,
+    state: Mutex<MailboxState>,
 }
 
 #[derive(Debug)]
-struct State {
-    mode: Mode,
+struct MailboxState {
+    mode: MailboxMode,
     runs: VecDeque<Run>,
     named: bool,
 }
 
-impl State {
+impl MailboxState {
     /// Changes the runs, and counts them.
     fn change<T>(&mut self, count: &RunCount, change: impl FnOnce(&mut VecDeque<Run>) -> T) -> T {
         let before = self.runs.len();
@@ -103,7 +103,7 @@ impl State {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Mode {
+enum MailboxMode {
     /// The mailbox accepts runs.
     Open,
     /// It accepts nothing, and the watcher knows.
@@ -114,15 +114,15 @@ enum Mode {
 
 impl Mailbox {
     pub(super) fn open(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>) -> Self {
-        Self::new(name, inbox, count, Mode::Open)
+        Self::new(name, inbox, count, MailboxMode::Open)
     }
 
     pub(super) fn closed(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>) -> Self {
-        Self::new(name, inbox, count, Mode::Closed)
+        Self::new(name, inbox, count, MailboxMode::Closed)
     }
 
-    fn new(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>, mode: Mode) -> Self {
-        let state = State {
+    fn new(name: i64, inbox: Arc<Inbox>, count: Arc<RunCount>, mode: MailboxMode) -> Self {
+        let state = MailboxState {
             mode,
             runs: VecDeque::new(),
             named: false,
@@ -139,7 +139,7 @@ impl Mailbox {
     /// lagging.
     pub(super) fn deliver(&self, runs: &[Run], max_runs: usize) {
         let mut state = locked(&self.state);
-        if !matches!(state.mode, Mode::Open) {
+        if !matches!(state.mode, MailboxMode::Open) {
             return;
         }
         state.change(&self.count, |kept| {
@@ -151,14 +151,14 @@ impl Mailbox {
             }
         });
         let max_runs = if self.count.is_many() {
-            FEW.min(max_runs)
+            FEW_RUNS.min(max_runs)
         } else {
             max_runs
         };
         if state.runs.len() > max_runs {
             let oldest = state.runs.front().map_or(0, |run| run.revision);
             state.change(&self.count, std::mem::take);
-            state.mode = Mode::Overrun(oldest);
+            state.mode = MailboxMode::Overrun(oldest);
         }
         self.name_it(state);
     }
@@ -166,12 +166,12 @@ impl Mailbox {
     /// Records that events from revision `from` on were skipped.
     pub(super) fn overrun(&self, from: Revision) {
         let mut state = locked(&self.state);
-        if !matches!(state.mode, Mode::Open) {
+        if !matches!(state.mode, MailboxMode::Open) {
             return;
         }
         let oldest = state.runs.front().map_or(from, |run| run.revision);
         state.change(&self.count, std::mem::take);
-        state.mode = Mode::Overrun(oldest);
+        state.mode = MailboxMode::Overrun(oldest);
         self.name_it(state);
     }
 
@@ -179,8 +179,8 @@ impl Mailbox {
     pub(super) fn take(&self) -> Mail {
         let mut state = locked(&self.state);
         state.named = false;
-        if let Mode::Overrun(from) = state.mode {
-            state.mode = Mode::Closed;
+        if let MailboxMode::Overrun(from) = state.mode {
+            state.mode = MailboxMode::Closed;
             return Mail::Lost(from);
         }
         Mail::Runs(state.change(&self.count, std::mem::take))
@@ -190,26 +190,26 @@ impl Mailbox {
     pub(super) fn join(&self) {
         let mut state = locked(&self.state);
         state.change(&self.count, std::mem::take);
-        state.mode = Mode::Open;
+        state.mode = MailboxMode::Open;
     }
 
     /// Closes the mailbox.
     pub(super) fn leave(&self) {
         let mut state = locked(&self.state);
         state.change(&self.count, std::mem::take);
-        state.mode = Mode::Closed;
+        state.mode = MailboxMode::Closed;
     }
 
     /// Returns the revision from which on there may be events that the watcher has not taken.
     pub(super) fn oldest(&self) -> Option<Revision> {
         let state = locked(&self.state);
         match state.mode {
-            Mode::Overrun(from) => Some(from),
-            Mode::Open | Mode::Closed => state.runs.front().map(|run| run.revision),
+            MailboxMode::Overrun(from) => Some(from),
+            MailboxMode::Open | MailboxMode::Closed => state.runs.front().map(|run| run.revision),
         }
     }
 
-    fn name_it(&self, mut state: MutexGuard<'_, State>) {
+    fn name_it(&self, mut state: MutexGuard<'_, MailboxState>) {
         if !std::mem::replace(&mut state.named, true) {
             self.inbox.add(self.name);
         }

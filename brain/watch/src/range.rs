@@ -2,21 +2,21 @@
 
 use bytes::Bytes;
 
-/// The end of a range of keys. Every end is less than [`End::Never`].
+/// The end of a range of keys. Every end is less than [`RangeEnd::Never`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub(super) enum RangeEnd {
     /// The range ends right before this key.
     Before(Bytes),
     /// The range has no end.
     Never,
 }
 
-impl End {
+impl RangeEnd {
     /// Returns true if `key` sorts before the end.
     pub(super) fn is_after(&self, key: &[u8]) -> bool {
         match self {
-            End::Before(end) => key < end.as_ref(),
-            End::Never => true,
+            RangeEnd::Before(end) => key < end.as_ref(),
+            RangeEnd::Never => true,
         }
     }
 }
@@ -26,13 +26,13 @@ const WATCHER_BYTES: usize = 1 << 10;
 
 /// A single key, or all keys from one up to an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyRange(pub(super) Shape);
+pub struct KeyRange(pub(super) RangeShape);
 
 /// The two kinds of range, which the index keeps apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum RangeShape {
     One(Bytes),
-    Span(Bytes, End),
+    Span(Bytes, RangeEnd),
 }
 
 /// The error for a range that contains no key.
@@ -47,15 +47,15 @@ impl KeyRange {
     pub fn from_request(key: Bytes, range_end: Bytes) -> Result<Self, EmptyRange> {
         let key = if key.is_empty() { Bytes::from_static(&[0]) } else { key };
         if range_end.is_empty() {
-            return Ok(Self(Shape::One(key)));
+            return Ok(Self(RangeShape::One(key)));
         }
         if range_end.as_ref() == [0] {
-            return Ok(Self(Shape::Span(key, End::Never)));
+            return Ok(Self(RangeShape::Span(key, RangeEnd::Never)));
         }
         if key >= range_end {
             return Err(EmptyRange);
         }
-        Ok(Self(Shape::Span(key, End::Before(range_end))))
+        Ok(Self(RangeShape::Span(key, RangeEnd::Before(range_end))))
     }
 
     /// Returns a range that contains the same keys of at most `longest` bytes, with bounds that are no longer than necessary: bytes
@@ -67,9 +67,9 @@ impl KeyRange {
             _ => bound,
         };
         Self(match self.0 {
-            Shape::One(key) => Shape::One(fit(key)),
-            Shape::Span(from, End::Before(end)) => Shape::Span(fit(from), End::Before(fit(end))),
-            Shape::Span(from, End::Never) => Shape::Span(fit(from), End::Never),
+            RangeShape::One(key) => RangeShape::One(fit(key)),
+            RangeShape::Span(from, RangeEnd::Before(end)) => RangeShape::Span(fit(from), RangeEnd::Before(fit(end))),
+            RangeShape::Span(from, RangeEnd::Never) => RangeShape::Span(fit(from), RangeEnd::Never),
         })
     }
 
@@ -78,8 +78,8 @@ impl KeyRange {
     pub fn watcher_bytes(&self) -> usize {
         WATCHER_BYTES
             + match &self.0 {
-                Shape::One(key) | Shape::Span(key, End::Never) => key.len(),
-                Shape::Span(from, End::Before(end)) => from.len() + end.len(),
+                RangeShape::One(key) | RangeShape::Span(key, RangeEnd::Never) => key.len(),
+                RangeShape::Span(from, RangeEnd::Before(end)) => from.len() + end.len(),
             }
     }
 
@@ -87,8 +87,8 @@ impl KeyRange {
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         match &self.0 {
-            Shape::One(one) => one == key,
-            Shape::Span(from, end) => from.as_ref() <= key && end.is_after(key),
+            RangeShape::One(one) => one == key,
+            RangeShape::Span(from, end) => from.as_ref() <= key && end.is_after(key),
         }
     }
 }

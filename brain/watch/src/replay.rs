@@ -1,7 +1,7 @@
 //! History in shared chunks, so that a thousand lagging watchers cost little more than one.
 //!
 //! Streams keep no chunk between two responses: memory holds the cache and the few reads in progress, however many streams lag and
-//! however slowly they read. The exception is a chunk that is too large for the cache: the last one is kept for [`LARGE_KEPT`], and a
+//! however slowly they read. The exception is a chunk that is too large for the cache: the last one is kept for [`LARGE_CHUNK_TTL`], and a
 //! stream keeps it, if memory permits, until its other watchers have had their turn. Otherwise each of them would read it again.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,7 +15,7 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
-use super::Options;
+use super::WatchLimits;
 use super::history::{History, HistoryError};
 use super::mailbox::locked;
 use super::range::KeyRange;
@@ -25,13 +25,13 @@ use runtime::backoff::Backoff;
 use runtime::tasks::Owned;
 
 /// The number of concurrent reads, for all streams together.
-const READS: usize = 4;
+const CONCURRENT_READS: usize = 4;
 
 /// The delay before a read that failed is repeated.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+const READ_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The time for which a chunk that is too large for the cache is kept for the streams that wait for it.
-const LARGE_KEPT: Duration = Duration::from_secs(5);
+const LARGE_CHUNK_TTL: Duration = Duration::from_secs(5);
 
 /// All events between two revisions, both included.
 #[derive(Debug)]
@@ -46,18 +46,18 @@ pub struct Chunk {
 
 /// The result of a read, for all streams that wait for it. It does not keep the chunk, because a stream whose client reads no answers
 /// does not take it.
-type Loaded = Result<Weak<Chunk>, Failed>;
+type ReplayResult = Result<Weak<Chunk>, ReplayError>;
 
 /// The reason why a read failed, for all streams that wait for it.
 #[derive(Debug, Clone)]
-enum Failed {
+enum ReplayError {
     Compacted(Revision),
     Unavailable(Arc<str>),
 }
 
 /// A read in progress. It is a task of its own, because a stream is not polled while its client reads no answers, and other streams wait
 /// for the same read, or for its turn. The task ends when no stream waits for it any more.
-type Loading = BoxFuture<'static, Loaded>;
+type ReplayRead = BoxFuture<'static, ReplayResult>;
 
 impl Chunk {
     /// Returns the first revision that the chunk covers.
@@ -96,12 +96,12 @@ impl Chunk {
 #[derive(Debug)]
 pub struct Replay<H> {
     history: H,
-    options: Options,
+    options: WatchLimits,
     /// Most recently used last.
     cache: Mutex<VecDeque<Arc<Chunk>>>,
     reads: Semaphore,
     /// Reads in progress: other requests for the same chunk share the result, even if it is too large to be cached.
-    loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<Loading>>>,
+    loading: Mutex<HashMap<(Revision, PrevKv), WeakShared<ReplayRead>>>,
     /// The last chunk that was too large for the cache, as long as a stream or `kept` holds it.
     large: Mutex<Weak<Chunk>>,
     /// Holds the large chunk for a while.
@@ -109,7 +109,7 @@ pub struct Replay<H> {
     failing: AtomicBool,
 }
 
-impl From<HistoryError> for Failed {
+impl From<HistoryError> for ReplayError {
     fn from(error: HistoryError) -> Self {
         match error {
             HistoryError::Compacted(revision) => Self::Compacted(revision),
@@ -120,12 +120,12 @@ impl From<HistoryError> for Failed {
 
 impl<H: History> Replay<H> {
     /// Creates it with an empty cache.
-    pub fn new(history: H, options: Options) -> Self {
+    pub fn new(history: H, options: WatchLimits) -> Self {
         Self {
             history,
             options,
             cache: Mutex::default(),
-            reads: Semaphore::new(READS),
+            reads: Semaphore::new(CONCURRENT_READS),
             loading: Mutex::default(),
             large: Mutex::default(),
             kept: Mutex::default(),
@@ -159,7 +159,7 @@ impl<H: History> Replay<H> {
     /// Returns a chunk that begins at or before `from` and covers it, with previous versions if requested. Retries while history
     /// cannot be read. If `from` is compacted, returns the compacted revision as the error.
     pub async fn load(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Result<Arc<Chunk>, Revision> {
-        let mut backoff = RETRY;
+        let mut backoff = READ_BACKOFF;
         loop {
             match self.loading(from, prev_kv).await {
                 Ok(chunk) => {
@@ -171,8 +171,8 @@ impl<H: History> Replay<H> {
                         return Ok(chunk);
                     }
                 }
-                Err(Failed::Compacted(revision)) => return Err(revision),
-                Err(Failed::Unavailable(error)) => {
+                Err(ReplayError::Compacted(revision)) => return Err(revision),
+                Err(ReplayError::Unavailable(error)) => {
                     if !self.failing.swap(true, Ordering::Relaxed) {
                         warn!(%from, %error, "cannot read history for watchers; will retry");
                     }
@@ -183,7 +183,7 @@ impl<H: History> Replay<H> {
     }
 
     /// Returns the read of this chunk that is in progress, or a new one.
-    fn loading(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Shared<Loading> {
+    fn loading(self: &Arc<Self>, from: Revision, prev_kv: PrevKv) -> Shared<ReplayRead> {
         let mut loading = locked(&self.loading);
         if let Some(read) = loading.get(&(from, prev_kv)).and_then(WeakShared::upgrade) {
             return read;
@@ -194,11 +194,11 @@ impl<H: History> Replay<H> {
             let loaded = replay.try_load(from, prev_kv).await;
             // From now on a request for this chunk starts a new read.
             locked(&replay.loading).remove(&(from, prev_kv));
-            loaded.map(|chunk| Arc::downgrade(&chunk)).map_err(Failed::from)
+            loaded.map(|chunk| Arc::downgrade(&chunk)).map_err(ReplayError::from)
         });
         let read = async move {
             let ended = reading.end().await;
-            ended.unwrap_or_else(|error| Err(Failed::Unavailable(format!("{error:#}").into())))
+            ended.unwrap_or_else(|error| Err(ReplayError::Unavailable(format!("{error:#}").into())))
         };
         let read = read.boxed().shared();
         if let Some(weak) = read.downgrade() {
@@ -238,7 +238,7 @@ impl<H: History> Replay<H> {
             *locked(&self.large) = Arc::downgrade(chunk);
             let chunk = Arc::clone(chunk);
             *locked(&self.kept) = Some(Owned::start(async move {
-                tokio::time::sleep(LARGE_KEPT).await;
+                tokio::time::sleep(LARGE_CHUNK_TTL).await;
                 drop(chunk);
             }));
             return;

@@ -41,7 +41,7 @@ impl EventFilter {
 
 /// Whole revisions of a watcher's events.
 #[derive(Debug)]
-pub struct Batch {
+pub struct EventBatch {
     /// In order; never empty.
     pub entries: Vec<Arc<Entry>>,
     /// The watcher has received everything up to this revision, this batch included.
@@ -50,9 +50,9 @@ pub struct Batch {
 
 /// The result of one step.
 #[derive(Debug)]
-pub enum Step {
+pub enum SubscriptionStep {
     /// Events. Step again.
-    Batch(Batch),
+    Batch(EventBatch),
     /// None of the examined events concerns the watcher. Step again.
     Nothing,
     /// All pending events are newer than allowed. Step again when they are allowed.
@@ -66,7 +66,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum SubscriptionPhase {
     /// The watcher reads history; the mailbox accepts nothing.
     Behind,
     /// The mailbox accepts everything newer than this revision; older events are read from the ring.
@@ -86,7 +86,7 @@ pub struct Subscription {
     prev_kv: PrevKv,
     /// Events up to this revision are taken without their previous versions.
     prev_kv_floor: Revision,
-    phase: Phase,
+    phase: SubscriptionPhase,
     next: Revision,
     /// Runs taken from the mailbox whose events are not yet read from the ring.
     runs: VecDeque<Run>,
@@ -95,7 +95,7 @@ pub struct Subscription {
 }
 
 /// The parts of a new subscription that the hub determines.
-pub(super) struct Registered {
+pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) next: Revision,
@@ -103,7 +103,7 @@ pub(super) struct Registered {
 }
 
 impl Subscription {
-    pub(super) fn new(hub: Hub, range: KeyRange, kinds: EventFilter, registered: Registered) -> Self {
+    pub(super) fn new(hub: Hub, range: KeyRange, kinds: EventFilter, registered: Registration) -> Self {
         hub.gauges().watchers.fetch_add(1, Ordering::Relaxed);
         let mut subscription = Self {
             hub,
@@ -113,13 +113,13 @@ impl Subscription {
             kinds,
             prev_kv: PrevKv::Omitted,
             prev_kv_floor: 0,
-            phase: Phase::Live,
+            phase: SubscriptionPhase::Live,
             next: registered.next,
             runs: VecDeque::new(),
             held: None,
         };
         if !registered.live {
-            subscription.enter(Phase::Behind);
+            subscription.enter(SubscriptionPhase::Behind);
         }
         subscription
     }
@@ -158,7 +158,7 @@ impl Subscription {
     /// Returns true if the watcher still reads events published before it was live.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.phase != Phase::Live
+        self.phase != SubscriptionPhase::Live
     }
 
     /// Returns true if an event at or before `revision`, which the hub must have dispatched, may still be pending.
@@ -176,41 +176,41 @@ impl Subscription {
     }
 
     /// Reads events from the mailbox and the ring. A live watcher gets none after revision `through`.
-    pub fn step(&mut self, through: Revision) -> Step {
+    pub fn step(&mut self, through: Revision) -> SubscriptionStep {
         match self.phase {
-            Phase::Live => self.step_live(through),
-            Phase::Joining(through) => self.step_joining(through),
-            Phase::Behind => {
+            SubscriptionPhase::Live => self.step_live(through),
+            SubscriptionPhase::Joining(through) => self.step_joining(through),
+            SubscriptionPhase::Behind => {
                 if !self.hub.ring().covers(self.next) {
-                    return Step::Missing(self.next);
+                    return SubscriptionStep::Missing(self.next);
                 }
                 let through = self.hub.join(&self.mailbox);
-                self.enter(Phase::Joining(through));
+                self.enter(SubscriptionPhase::Joining(through));
                 self.step_joining(through)
             }
         }
     }
 
     /// Reads events from a chunk of history, which must cover [`Subscription::next`].
-    pub fn replay(&mut self, chunk: &Chunk) -> Step {
+    pub fn replay(&mut self, chunk: &Chunk) -> SubscriptionStep {
         let published = self.hub.revision();
         let limit = self.hub.options().batch(published);
         let (mut entries, mut next) = chunk.scan(&self.range, self.next, limit);
         if let Some(lacking) = self.first_lacking(&entries) {
             entries.retain(|entry| entry.revision() < lacking);
             if entries.is_empty() {
-                return Step::TooLarge(lacking);
+                return SubscriptionStep::TooLarge(lacking);
             }
             next = lacking;
         }
         self.advance(entries, next, published)
     }
 
-    fn step_live(&mut self, through: Revision) -> Step {
+    fn step_live(&mut self, through: Revision) -> SubscriptionStep {
         if self.runs.is_empty() {
             match self.mailbox.take() {
                 Mail::Lost(from) => return self.fall_behind(from),
-                Mail::Runs(runs) if runs.is_empty() => return Step::Synced,
+                Mail::Runs(runs) if runs.is_empty() => return SubscriptionStep::Synced,
                 Mail::Runs(runs) => self.runs = runs,
             }
         }
@@ -222,7 +222,7 @@ impl Subscription {
         }
         match taken {
             Err(Evicted) => self.fall_behind(oldest),
-            Ok(entries) if entries.is_empty() && !self.runs.is_empty() => Step::Held,
+            Ok(entries) if entries.is_empty() && !self.runs.is_empty() => SubscriptionStep::Held,
             Ok(entries) if self.first_lacking(&entries).is_some() => self.fall_behind(oldest),
             Ok(entries) => {
                 let next = entries
@@ -234,10 +234,10 @@ impl Subscription {
         }
     }
 
-    fn step_joining(&mut self, through: Revision) -> Step {
+    fn step_joining(&mut self, through: Revision) -> SubscriptionStep {
         if self.next > through {
-            self.enter(Phase::Live);
-            return Step::Nothing;
+            self.enter(SubscriptionPhase::Live);
+            return SubscriptionStep::Nothing;
         }
         let limit = self.hub.options().batch(through);
         let (mut entries, mut next) = {
@@ -245,8 +245,8 @@ impl Subscription {
             if !ring.covers(self.next) {
                 drop(ring);
                 self.mailbox.leave();
-                self.enter(Phase::Behind);
-                return Step::Missing(self.next);
+                self.enter(SubscriptionPhase::Behind);
+                return SubscriptionStep::Missing(self.next);
             }
             ring.scan(&self.range, self.next, limit)
         };
@@ -255,35 +255,35 @@ impl Subscription {
             if entries.is_empty() {
                 // The events are in the ring, but not all of their previous versions.
                 self.fall_behind(lacking);
-                return Step::Missing(lacking);
+                return SubscriptionStep::Missing(lacking);
             }
             next = lacking;
         }
         if next > through {
-            self.enter(Phase::Live);
+            self.enter(SubscriptionPhase::Live);
         }
         self.advance(entries, next, through)
     }
 
     /// Returns the new events of `entries` that pass the filter; `entries` are all events of the watcher before `next`. `reached`
     /// is the revision to report when `next` passes it.
-    fn advance(&mut self, mut entries: Vec<Arc<Entry>>, next: Revision, reached: Revision) -> Step {
+    fn advance(&mut self, mut entries: Vec<Arc<Entry>>, next: Revision, reached: Revision) -> SubscriptionStep {
         let (seen, kinds) = (self.next, self.kinds);
         self.next = next.max(seen);
         entries.retain(|entry| entry.revision() >= seen && kinds.contains(entry.event().kind));
         let Some(last) = entries.last().map(|entry| entry.revision()) else {
-            return Step::Nothing;
+            return SubscriptionStep::Nothing;
         };
         let revision = if next > reached { reached.max(last) } else { last };
-        Step::Batch(Batch { entries, revision })
+        SubscriptionStep::Batch(EventBatch { entries, revision })
     }
 
-    fn fall_behind(&mut self, from: Revision) -> Step {
+    fn fall_behind(&mut self, from: Revision) -> SubscriptionStep {
         self.mailbox.leave();
         self.runs = VecDeque::new();
         self.next = self.next.max(from);
-        self.enter(Phase::Behind);
-        Step::Nothing
+        self.enter(SubscriptionPhase::Behind);
+        SubscriptionStep::Nothing
     }
 
     /// Returns the first revision of these events that lacks previous versions which the watcher wants and which were not read.
@@ -296,9 +296,9 @@ impl Subscription {
         entries.find(is_lacking).map(|entry| entry.revision())
     }
 
-    fn enter(&mut self, phase: Phase) {
+    fn enter(&mut self, phase: SubscriptionPhase) {
         let lagging = &self.hub.gauges().lagging;
-        match (self.phase == Phase::Live, phase == Phase::Live) {
+        match (self.phase == SubscriptionPhase::Live, phase == SubscriptionPhase::Live) {
             (true, false) => drop(lagging.fetch_add(1, Ordering::Relaxed)),
             (false, true) => drop(lagging.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
@@ -309,7 +309,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.enter(Phase::Live);
+        self.enter(SubscriptionPhase::Live);
         self.hub.gauges().watchers.fetch_sub(1, Ordering::Relaxed);
         if self.prev_kv == PrevKv::Included {
             self.hub.gauges().with_prev_kv.fetch_sub(1, Ordering::Relaxed);

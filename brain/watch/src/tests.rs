@@ -59,7 +59,7 @@ struct Store {
 }
 
 impl Store {
-    fn new(options: Options) -> Self {
+    fn new(options: WatchLimits) -> Self {
         Self {
             hub: Hub::new(options, 1),
             replay: Arc::new(Replay::new(ModelHistory::new(), options)),
@@ -102,21 +102,25 @@ impl Store {
         let mut batches = Vec::new();
         loop {
             let step = match subscription.step(Revision::MAX) {
-                Step::Missing(next) => subscription.replay(&self.replay.load(next, PrevKv::Included).await.unwrap()),
+                SubscriptionStep::Missing(next) => {
+                    subscription.replay(&self.replay.load(next, PrevKv::Included).await.unwrap())
+                }
                 step => step,
             };
             match step {
-                Step::Batch(batch) => batches.push(brief(&batch.entries)),
-                Step::Nothing => {}
-                Step::Synced => return batches.join(" | "),
-                Step::Held | Step::Missing(_) | Step::TooLarge(_) => panic!("{step:?}"),
+                SubscriptionStep::Batch(batch) => batches.push(brief(&batch.entries)),
+                SubscriptionStep::Nothing => {}
+                SubscriptionStep::Synced => return batches.join(" | "),
+                SubscriptionStep::Held | SubscriptionStep::Missing(_) | SubscriptionStep::TooLarge(_) => {
+                    panic!("{step:?}")
+                }
             }
         }
     }
 }
 
-fn options() -> Options {
-    Options::default()
+fn options() -> WatchLimits {
+    WatchLimits::default()
 }
 
 #[tokio::test]
@@ -201,7 +205,7 @@ async fn large_revision_is_looked_up_in_steps_and_nobody_misses_any_of_it() {
 
 #[tokio::test]
 async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         mailbox_runs: 2,
         ..options()
     });
@@ -211,7 +215,7 @@ async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
     }
     assert_eq!(store.named(), [0]);
     assert_eq!(store.hub.lagging_watchers(), 0, "it does not know yet");
-    assert!(matches!(watcher.step(Revision::MAX), Step::Nothing));
+    assert!(matches!(watcher.step(Revision::MAX), SubscriptionStep::Nothing));
     assert_eq!((store.hub.lagging_watchers(), watcher.is_behind()), (1, true));
     assert_eq!(store.read(&mut watcher).await, "a@2 a@4 a@6 a@8 a@10");
     assert_eq!((store.hub.lagging_watchers(), store.replay.history().reads()), (0, 0));
@@ -221,7 +225,7 @@ async fn a_full_mailbox_makes_its_watcher_catch_up_and_lose_nothing() {
 
 #[tokio::test]
 async fn a_watcher_that_falls_behind_does_not_go_back_to_what_did_not_concern_it() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         ring_bytes: 2000,
         mailbox_runs: 1,
         ..options()
@@ -234,14 +238,14 @@ async fn a_watcher_that_falls_behind_does_not_go_back_to_what_did_not_concern_it
     store
         .commit(&[&["a"], &["b"], &["a"], &["b"], &["b"], &["b"], &["b"]])
         .await;
-    assert!(matches!(watcher.step(Revision::MAX), Step::Nothing));
+    assert!(matches!(watcher.step(Revision::MAX), SubscriptionStep::Nothing));
     assert_eq!((watcher.next(), watcher.is_behind()), (52, true));
     assert_eq!(store.read(&mut watcher).await, "a@52 a@54");
 }
 
 #[tokio::test]
 async fn runs_that_touch_take_one_place() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         mailbox_runs: 1,
         ..options()
     });
@@ -249,12 +253,12 @@ async fn runs_that_touch_take_one_place() {
     for _ in 0..50 {
         store.commit(&[&["a1", "a2"], &["a3"]]).await;
     }
-    assert!(matches!(watcher.step(Revision::MAX), Step::Batch(batch) if batch.entries.len() == 150));
+    assert!(matches!(watcher.step(Revision::MAX), SubscriptionStep::Batch(batch) if batch.entries.len() == 150));
 }
 
 #[tokio::test]
 async fn a_position_that_fell_off_the_ring_is_read_from_history() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         ring_bytes: 4000,
         ..options()
     });
@@ -270,7 +274,7 @@ async fn a_position_that_fell_off_the_ring_is_read_from_history() {
 
 #[tokio::test]
 async fn a_dispatcher_that_is_too_late_sends_everyone_to_history() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         ring_bytes: 4000,
         ..options()
     });
@@ -300,17 +304,17 @@ async fn a_live_watcher_is_held_at_a_revision() {
     let mut watcher = store.watch(0, range("a", ""), None);
     store.commit(&[&["a"], &["a"], &["b"], &["a"]]).await;
     assert!(watcher.has_pending(2));
-    assert!(matches!(watcher.step(3), Step::Batch(batch) if brief(&batch.entries) == "a@2 a@3"));
-    assert!(matches!(watcher.step(3), Step::Held));
+    assert!(matches!(watcher.step(3), SubscriptionStep::Batch(batch) if brief(&batch.entries) == "a@2 a@3"));
+    assert!(matches!(watcher.step(3), SubscriptionStep::Held));
     assert!(!watcher.has_pending(4) && watcher.has_pending(5));
-    assert!(matches!(watcher.step(4), Step::Held));
-    assert!(matches!(watcher.step(5), Step::Batch(batch) if brief(&batch.entries) == "a@5"));
+    assert!(matches!(watcher.step(4), SubscriptionStep::Held));
+    assert!(matches!(watcher.step(5), SubscriptionStep::Batch(batch) if brief(&batch.entries) == "a@5"));
     assert!(!watcher.has_pending(5));
 }
 
 #[tokio::test]
 async fn batches_end_between_revisions() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         batch_bytes: 1,
         ..options()
     });
@@ -326,7 +330,7 @@ async fn a_batch_that_catches_up_names_the_newest_revision() {
     let store = Store::new(options());
     store.commit(&[&["a"], &["b"]]).await;
     let mut watcher = store.watch(0, range("a", ""), Some(2));
-    assert!(matches!(watcher.step(Revision::MAX), Step::Batch(batch) if batch.revision == 3));
+    assert!(matches!(watcher.step(Revision::MAX), SubscriptionStep::Batch(batch) if batch.revision == 3));
 }
 
 #[tokio::test]
@@ -341,7 +345,7 @@ async fn a_revision_published_twice_is_seen_once() {
 
 #[tokio::test]
 async fn watchers_that_lag_together_share_their_reads() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         ring_bytes: 0,
         ..options()
     });
@@ -370,7 +374,7 @@ async fn history_is_read_again_until_it_answers_and_not_if_it_is_compacted() {
 
 #[tokio::test(start_paused = true)]
 async fn abandoned_read_of_history_delays_no_other() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         chunk_bytes: 1,
         cache_bytes: 1,
         ..options()
@@ -393,7 +397,7 @@ async fn abandoned_read_of_history_delays_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_that_is_not_polled_keeps_no_history() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         chunk_bytes: 1,
         cache_bytes: 1,
         ..options()
@@ -411,7 +415,7 @@ async fn stream_that_is_not_polled_keeps_no_history() {
 
 #[tokio::test]
 async fn the_cache_of_history_is_bounded() {
-    let store = Store::new(Options {
+    let store = Store::new(WatchLimits {
         chunk_bytes: 1,
         cache_bytes: 2000,
         ..options()

@@ -52,12 +52,12 @@ struct Member {
 type Change<'a> = (&'a str, Option<&'a [u8]>);
 
 impl Member {
-    async fn start(bounds: ::watch::Options) -> Self {
+    async fn start(bounds: ::watch::WatchLimits) -> Self {
         Self::start_with(bounds, Duration::from_secs(600), 1536 << 10).await
     }
 
     async fn start_with(
-        bounds: ::watch::Options,
+        bounds: ::watch::WatchLimits,
         progress_notify_interval: Duration,
         max_request_bytes: usize,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Member {
 
     /// Starts a member that charges all clients to one connection.
     async fn start_metered(
-        bounds: ::watch::Options,
+        bounds: ::watch::WatchLimits,
         progress_notify_interval: Duration,
         max_request_bytes: usize,
         meter: Meter,
@@ -115,7 +115,7 @@ impl Member {
     }
 
     async fn bounded() -> Self {
-        Self::start(::watch::Options::default()).await
+        Self::start(::watch::WatchLimits::default()).await
     }
 
     /// Commits a revision to history and publishes it to the watchers.

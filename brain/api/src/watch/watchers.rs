@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::request::{CancelReason, CreateRequest, ResponseFormat};
 use super::{WatchContext, response};
 use crate::auth::Credentials;
-use ::watch::{Batch, Chunk, History, Inbox, PrevKv, Step, Subscription};
+use ::watch::{Chunk, EventBatch, History, Inbox, PrevKv, Subscription, SubscriptionStep};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use etcd_types::types::Revision;
@@ -283,9 +283,9 @@ impl<H: History> Watchers<H> {
         }
         let subscription = &mut watcher.subscription;
         let step = match subscription.step(through) {
-            Step::Missing(next) => match self.shared.replay.cached(next, watcher.form.prev_kv) {
+            SubscriptionStep::Missing(next) => match self.shared.replay.cached(next, watcher.form.prev_kv) {
                 Some(chunk) => subscription.replay(&chunk),
-                None => Step::Missing(next),
+                None => SubscriptionStep::Missing(next),
             },
             step => step,
         };
@@ -350,7 +350,7 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    fn conclude(&mut self, id: i64, step: Step) -> WatcherResponses {
+    fn conclude(&mut self, id: i64, step: SubscriptionStep) -> WatcherResponses {
         if self
             .by_id
             .get(&id)
@@ -361,21 +361,23 @@ impl<H: History> Watchers<H> {
             self.behind.remove(&id);
         }
         match step {
-            Step::Synced => WatcherResponses::nothing(id),
-            Step::Held => {
+            SubscriptionStep::Synced => WatcherResponses::nothing(id),
+            SubscriptionStep::Held => {
                 self.held.push(id);
                 WatcherResponses::nothing(id)
             }
-            Step::Missing(next) => {
+            SubscriptionStep::Missing(next) => {
                 self.waiting.insert((next, id));
                 WatcherResponses::nothing(id)
             }
-            Step::Nothing => {
+            SubscriptionStep::Nothing => {
                 self.enqueue(id);
                 WatcherResponses::nothing(id)
             }
-            Step::TooLarge(revision) => self.end(id, response::too_large(self.shared.header(0), id, revision)),
-            Step::Batch(batch) => {
+            SubscriptionStep::TooLarge(revision) => {
+                self.end(id, response::too_large(self.shared.header(0), id, revision))
+            }
+            SubscriptionStep::Batch(batch) => {
                 self.enqueue(id);
                 let responses = self.respond(id, &batch);
                 WatcherResponses { id, responses }
@@ -383,7 +385,7 @@ impl<H: History> Watchers<H> {
         }
     }
 
-    fn respond(&mut self, id: i64, batch: &Batch) -> Vec<WatchResponse> {
+    fn respond(&mut self, id: i64, batch: &EventBatch) -> Vec<WatchResponse> {
         let Some(watcher) = self.by_id.get_mut(&id) else {
             return Vec::new();
         };

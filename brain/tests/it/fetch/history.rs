@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ::watch::{History, HistoryError, Options, PrevKv, Replay};
+use ::watch::{History, HistoryError, PrevKv, Replay, WatchLimits};
 use engine::log::MemLog;
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
@@ -49,9 +49,9 @@ impl History for Large {
 #[tokio::test(start_paused = true)]
 async fn large_history_is_read_once_for_all_who_wait() {
     let reads = Arc::default();
-    let options = Options {
+    let options = WatchLimits {
         cache_bytes: 1 << 10,
-        ..Options::default()
+        ..WatchLimits::default()
     };
     let replay = Arc::new(Replay::new(Large(Arc::clone(&reads)), options));
     let loads = (0..8).map(|_| replay.load(2, PrevKv::Included));

@@ -12,10 +12,10 @@ use etcd_types::types::{Committed, Revision};
 
 /// The simplest history that obeys the laws. It also counts reads, and fails as many of them as a test requests.
 #[derive(Debug, Clone)]
-pub struct ModelHistory(Arc<Mutex<State>>);
+pub struct ModelHistory(Arc<Mutex<ModelState>>);
 
 #[derive(Debug)]
-struct State {
+struct ModelState {
     revisions: BTreeMap<Revision, Arc<Committed>>,
     published: Revision,
     compacted: Revision,
@@ -26,7 +26,7 @@ struct State {
 impl ModelHistory {
     /// A fresh store.
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ModelState {
             revisions: BTreeMap::new(),
             published: 1,
             compacted: -1,

@@ -8,16 +8,16 @@ use std::hash::{BuildHasher, RandomState};
 
 use bytes::Bytes;
 
-use crate::range::End;
+use crate::range::RangeEnd;
 
-/// The position of a node; [`NONE`] is no node.
+/// The position of a node; [`NO_NODE`] is no node.
 type Link = u32;
-const NONE: Link = Link::MAX;
+const NO_NODE: Link = Link::MAX;
 
 #[derive(Debug)]
 struct Node<T> {
     from: Bytes,
-    end: End,
+    end: RangeEnd,
     /// `None` before it is created.
     value: Option<T>,
     priority: u64,
@@ -41,33 +41,33 @@ impl<T> Spans<T> {
     pub(super) fn new() -> Self {
         Self {
             nodes: Vec::new(),
-            root: NONE,
+            root: NO_NODE,
             seed: RandomState::new(),
             inserted: 0,
         }
     }
 
     /// Returns the value of a range; creates it if there is none.
-    pub(super) fn get_or_insert_with(&mut self, from: &Bytes, end: &End, make: impl FnOnce() -> T) -> &mut T {
+    pub(super) fn get_or_insert_with(&mut self, from: &Bytes, end: &RangeEnd, make: impl FnOnce() -> T) -> &mut T {
         let link = match self.link(from, end) {
-            NONE => self.insert(from.clone(), end.clone()),
+            NO_NODE => self.insert(from.clone(), end.clone()),
             link => link,
         };
         self.node_mut(link).value.get_or_insert_with(make)
     }
 
     /// Returns the value of a range.
-    pub(super) fn get_mut(&mut self, from: &Bytes, end: &End) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, from: &Bytes, end: &RangeEnd) -> Option<&mut T> {
         match self.link(from, end) {
-            NONE => None,
+            NO_NODE => None,
             link => self.node_mut(link).value.as_mut(),
         }
     }
 
     /// Removes a range and returns its value.
-    pub(super) fn remove(&mut self, from: &Bytes, end: &End) -> Option<T> {
+    pub(super) fn remove(&mut self, from: &Bytes, end: &RangeEnd) -> Option<T> {
         let link = self.link(from, end);
-        if link == NONE {
+        if link == NO_NODE {
             return None;
         }
         self.root = self.cut(self.root, from, end);
@@ -76,7 +76,7 @@ impl<T> Spans<T> {
             self.rename(last, link);
         }
         let removed = self.nodes.swap_remove(link as usize);
-        if self.nodes.capacity() > super::ROOM.max(4 * self.nodes.len()) {
+        if self.nodes.capacity() > super::MIN_KEPT_RANGES.max(4 * self.nodes.len()) {
             self.nodes.shrink_to(2 * self.nodes.len());
         }
         removed.value
@@ -86,9 +86,9 @@ impl<T> Spans<T> {
     fn rename(&mut self, at: Link, to: Link) {
         let node = self.node(at);
         let (from, end) = (node.from.clone(), node.end.clone());
-        let mut link = std::mem::replace(&mut self.root, NONE);
+        let mut link = std::mem::replace(&mut self.root, NO_NODE);
         self.root = if link == at { to } else { link };
-        while link != NONE {
+        while link != NO_NODE {
             let node = self.node_mut(link);
             if node.furthest == at {
                 node.furthest = to;
@@ -116,7 +116,7 @@ impl<T> Spans<T> {
     }
 
     fn stab_below<'a>(&'a self, mut link: Link, key: &[u8], found: &mut impl FnMut(&'a T)) {
-        while link != NONE {
+        while link != NO_NODE {
             let node = self.node(link);
             if !self.node(node.furthest).end.is_after(key) {
                 return; // no range below reaches as far as the key
@@ -132,9 +132,9 @@ impl<T> Spans<T> {
         }
     }
 
-    fn link(&self, from: &Bytes, end: &End) -> Link {
+    fn link(&self, from: &Bytes, end: &RangeEnd) -> Link {
         let mut link = self.root;
-        while link != NONE {
+        while link != NO_NODE {
             let node = self.node(link);
             link = match (from, end).cmp(&(&node.from, &node.end)) {
                 Ordering::Less => node.left,
@@ -142,10 +142,10 @@ impl<T> Spans<T> {
                 Ordering::Equal => return link,
             };
         }
-        NONE
+        NO_NODE
     }
 
-    fn insert(&mut self, from: Bytes, end: End) -> Link {
+    fn insert(&mut self, from: Bytes, end: RangeEnd) -> Link {
         self.inserted += 1;
         let priority = self.seed.hash_one(self.inserted);
         let (left, right) = self.split(self.root, &from, &end);
@@ -154,9 +154,9 @@ impl<T> Spans<T> {
             end,
             value: None,
             priority,
-            left: NONE,
-            right: NONE,
-            furthest: NONE,
+            left: NO_NODE,
+            right: NO_NODE,
+            furthest: NO_NODE,
         };
         self.nodes.push(node);
         let link = Link::try_from(self.nodes.len() - 1).expect("fewer than 2^32 ranges fit into memory");
@@ -167,9 +167,9 @@ impl<T> Spans<T> {
     }
 
     /// Removes one range from the subtree and returns its new root.
-    fn cut(&mut self, link: Link, from: &Bytes, end: &End) -> Link {
-        if link == NONE {
-            return NONE;
+    fn cut(&mut self, link: Link, from: &Bytes, end: &RangeEnd) -> Link {
+        if link == NO_NODE {
+            return NO_NODE;
         }
         let node = self.node(link);
         let (left, right) = (node.left, node.right);
@@ -183,9 +183,9 @@ impl<T> Spans<T> {
     }
 
     /// Splits a subtree into the ranges below a range and the rest.
-    fn split(&mut self, link: Link, from: &Bytes, end: &End) -> (Link, Link) {
-        if link == NONE {
-            return (NONE, NONE);
+    fn split(&mut self, link: Link, from: &Bytes, end: &RangeEnd) -> (Link, Link) {
+        if link == NO_NODE {
+            return (NO_NODE, NO_NODE);
         }
         let node = self.node(link);
         let (left, right) = (node.left, node.right);
@@ -204,10 +204,10 @@ impl<T> Spans<T> {
 
     /// Merges two subtrees; all ranges of the first are below those of the second.
     fn join(&mut self, low: Link, high: Link) -> Link {
-        if low == NONE {
+        if low == NO_NODE {
             return high;
         }
-        if high == NONE {
+        if high == NO_NODE {
             return low;
         }
         if self.node(low).priority >= self.node(high).priority {
@@ -228,7 +228,7 @@ impl<T> Spans<T> {
         let node = self.node(link);
         let mut furthest = link;
         for child in [node.left, node.right] {
-            if child != NONE {
+            if child != NO_NODE {
                 let candidate = self.node(child).furthest;
                 if self.node(candidate).end > self.node(furthest).end {
                     furthest = candidate;
@@ -252,7 +252,11 @@ impl<T> Spans<T> {
     /// Returns the capacity for ranges, and the bytes of the stored keys.
     pub(super) fn held(&self) -> (usize, usize) {
         let bytes = |node: &Node<T>| {
-            let end = if let End::Before(end) = &node.end { end.len() } else { 0 };
+            let end = if let RangeEnd::Before(end) = &node.end {
+                end.len()
+            } else {
+                0
+            };
             node.from.len() + end
         };
         (self.nodes.capacity(), self.nodes.iter().map(bytes).sum())
@@ -264,12 +268,12 @@ impl<T> Spans<T> {
     }
 
     fn verify_below(&self, link: Link) -> usize {
-        if link == NONE {
+        if link == NO_NODE {
             return 0;
         }
         let node = self.node(link);
         let mut furthest = &node.end;
-        for child in [node.left, node.right].into_iter().filter(|child| *child != NONE) {
+        for child in [node.left, node.right].into_iter().filter(|child| *child != NO_NODE) {
             assert!(
                 self.node(child).priority <= node.priority,
                 "a child outranks its parent"

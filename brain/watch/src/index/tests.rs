@@ -153,7 +153,7 @@ fn watchers_of_one_key_are_found_without_a_look_at_each() {
     assert_eq!(Arc::strong_count(&value), before);
     index.insert(&range, Arc::clone(&value));
     assert!(
-        Arc::strong_count(&value) <= before + 1 + PART,
+        Arc::strong_count(&value) <= before + 1 + WATCHERS_PER_PART,
         "more than a part was copied"
     );
     assert_eq!(then.unwrap().iter().count(), 10_000);

@@ -102,14 +102,14 @@ fn mailboxes_hold_few_runs_each_while_there_are_many() {
         mailbox.deliver(&runs, 128);
         kept.push(mailbox);
     }
-    assert_eq!(kept.len(), MANY / 100);
+    assert_eq!(kept.len(), MANY_RUNS / 100);
     for name in 0..100 {
         kept.push(mailbox(name));
-        kept.last().unwrap().deliver(&runs[..FEW], 128);
+        kept.last().unwrap().deliver(&runs[..FEW_RUNS], 128);
     }
     let last = kept.last().unwrap();
-    assert_eq!(last.take(), Mail::Runs(runs[..FEW].to_vec().into()));
-    last.deliver(&runs[..=FEW], 128);
+    assert_eq!(last.take(), Mail::Runs(runs[..FEW_RUNS].to_vec().into()));
+    last.deliver(&runs[..=FEW_RUNS], 128);
     assert_eq!(last.take(), Mail::Lost(1));
     drop(kept);
     assert_eq!(count.0.load(Ordering::Relaxed), 0);

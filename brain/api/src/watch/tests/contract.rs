@@ -3,7 +3,7 @@
 use prometheus::IntGauge;
 
 use super::*;
-use ::watch::Options as Bounds;
+use ::watch::WatchLimits as Bounds;
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 use runtime::budget::Budget;
 

@@ -1,7 +1,7 @@
 //! Many watchers, and watchers that do not read: the others are not affected.
 
 use super::*;
-use ::watch::{History, Options as Bounds};
+use ::watch::{History, WatchLimits as Bounds};
 
 const CROWD: usize = 10_000;
 const STREAMS: usize = 10;

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use ::watch::{KeyRange, Options as Bounds};
+use ::watch::{KeyRange, WatchLimits as Bounds};
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 
 const KEYS: [&str; 8] = ["a", "a/1", "a/2", "b", "b/1", "b/2", "c", "c/\u{7f}"];

@@ -4,7 +4,7 @@ use tonic::Code;
 
 use super::contract::TINY;
 use super::*;
-use ::watch::Options as Bounds;
+use ::watch::WatchLimits as Bounds;
 
 #[tokio::test]
 async fn progress_waits_for_those_who_lag_and_for_what_is_being_published() {

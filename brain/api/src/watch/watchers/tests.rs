@@ -14,9 +14,9 @@ use runtime::budget::Budget;
 
 fn watchers() -> Watchers<ModelHistory> {
     let hub = Hub::new(
-        ::watch::Options {
+        ::watch::WatchLimits {
             key_bytes: 1 << 10,
-            ..::watch::Options::default()
+            ..::watch::WatchLimits::default()
         },
         1,
     );
