@@ -17,7 +17,7 @@ use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{Caller, Identity};
 use mvcc::auth::{Auth as Users, Permission, ROOT_ROLE};
 use pb::auth_server::Auth;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 
 pub use credentials::Credentials;
 pub use guard::{Authenticator, Guard};

@@ -22,8 +22,8 @@ use etcd_types::pb::etcdserverpb::ResponseHeader;
 use etcd_types::types::{Caller, Revision};
 use mvcc::auth::Auth;
 use mvcc::view::{View, ViewError};
-use store::sequencer::command::{Answer, Handle, Request};
-use store::state::State;
+use store::sequencer::command::{ChangeAnswer, Command, SequencerHandle};
+use store::state::StoreState;
 use telemetry::metrics::Metrics;
 use telemetry::otel::PartSpan;
 use telemetry::slow_requests::ApplyLog;
@@ -37,9 +37,9 @@ const SLOW_READ_INDEX: Duration = Duration::from_millis(500);
 /// Everything that handlers of requests share. Cheap to clone.
 pub struct ApiContext<R: Rows> {
     /// The published state.
-    pub state: Arc<State<R>>,
+    pub state: Arc<StoreState<R>>,
     /// The handle of the sequencer, which changes the state.
-    pub sequencer: Handle,
+    pub sequencer: SequencerHandle,
     /// The router to the leader.
     pub router: LeaderRouter,
     /// The users, and how clients are identified.
@@ -274,7 +274,7 @@ impl<R: Rows> ApiContext<R> {
 
     /// Queues a request for the sequencer and waits for its outcome; `size` is its length on the wire. Fails with etcd's status;
     /// with `not leader` if nothing was done and another member may lead.
-    pub async fn propose(&self, caller: Caller, request: Request, size: usize) -> Result<Answer, Status> {
+    pub async fn propose(&self, caller: Caller, request: Command, size: usize) -> Result<ChangeAnswer, Status> {
         if self.state.is_corrupt() {
             return Err(Error::Corrupt.into());
         }

@@ -20,7 +20,7 @@ use mvcc::fetch::FetchKind;
 use mvcc::op::{Op, OpResult, TxnOp};
 use runtime::budget::Meter;
 use store::alarm::{CORRUPT, NOSPACE};
-use store::sequencer::command::{Answer, Request as Command};
+use store::sequencer::command::{ChangeAnswer, Command};
 
 mod physical;
 mod stream;
@@ -264,7 +264,7 @@ async fn write<Q, R: Rows>(
     let applying = store.slow.begin("", describe);
     let answer = store.propose(caller, Command::Write(op, meter), size).await;
     applying.end(answer.as_ref().map_err(Status::message), |_| String::new());
-    let Answer { revision, result } = answer?;
+    let ChangeAnswer { revision, result } = answer?;
     result.map(|result| (revision, result)).ok_or_else(unexpected)
 }
 

@@ -24,7 +24,7 @@ use net::require_leader::{is_required, lost};
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 use store::alarm::{CORRUPT, NOSPACE};
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 
 mod keep_alive;
 

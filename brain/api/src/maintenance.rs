@@ -18,7 +18,7 @@ use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::Auth;
 use mvcc::view::View;
 use store::alarm::{CORRUPT, NOSPACE};
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 
 pub use snapshot::SnapshotSender;
 

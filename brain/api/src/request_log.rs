@@ -7,7 +7,7 @@ use prost::Message;
 
 use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::Revision;
-use store::sequencer::command::Request;
+use store::sequencer::command::Command;
 use telemetry::slow_requests::{BoundedText, RequestStats, UnaryExchange};
 
 /// Returns the text of a range.
@@ -103,19 +103,19 @@ pub(super) enum LoggedCommand {
 }
 
 impl LoggedCommand {
-    pub(super) fn of(request: &Request) -> Option<Self> {
+    pub(super) fn of(request: &Command) -> Option<Self> {
         Some(match request {
-            Request::Write(..) => return None,
-            Request::Compact(revision) => Self::Compact(*revision),
-            Request::Grant(id, ttl) => Self::Grant(id.0, *ttl),
-            Request::Revoke { id, .. } => Self::Revoke(id.0),
-            Request::Checkpoint(leases) => Self::Checkpoint(leases.len()),
-            Request::Alarm(member, kind, raised) => Self::Alarm {
+            Command::Write(..) => return None,
+            Command::Compact(revision) => Self::Compact(*revision),
+            Command::Grant(id, ttl) => Self::Grant(id.0, *ttl),
+            Command::Revoke { id, .. } => Self::Revoke(id.0),
+            Command::Checkpoint(leases) => Self::Checkpoint(leases.len()),
+            Command::Alarm(member, kind, raised) => Self::Alarm {
                 member: *member,
                 kind: *kind,
                 raised: *raised,
             },
-            Request::Auth(..) | Request::Token { .. } => Self::Auth(request.name()),
+            Command::Auth(..) | Command::Token { .. } => Self::Auth(request.name()),
         })
     }
 }
@@ -428,14 +428,14 @@ mod tests {
     fn changes_of_users_show_no_name_and_no_password() {
         let text = |request| LoggedCommand::of(&request).unwrap().to_string();
         let user = AuthRequest::AddUser("someone".to_owned(), Some(b"hash".as_slice().into()));
-        assert_eq!(text(Request::Auth(user, 0)), "auth_user_add:<>");
+        assert_eq!(text(Command::Auth(user, 0)), "auth_user_add:<>");
         let lease = etcd_types::types::LeaseId(0x123);
         assert_eq!(
-            text(Request::Grant(lease, 100)),
+            text(Command::Grant(lease, 100)),
             "lease_grant:<ttl:100-second id:0000000000000123>"
         );
         let alarm = "alarm:<action:ACTIVATE memberID:7 alarm:NOSPACE > ";
-        assert_eq!(text(Request::Alarm(7, store::alarm::NOSPACE, true)), alarm);
+        assert_eq!(text(Command::Alarm(7, store::alarm::NOSPACE, true)), alarm);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use engine::cas_register::CasRegister;
 use engine::log::Log;
 use engine::rows::Rows;
-use store::sequencer::Space;
+use store::sequencer::SpaceQuota;
 
 /// A storage engine: the types that a member's store consists of.
 pub trait Engine: Send + Sync + 'static {
@@ -14,5 +14,5 @@ pub trait Engine: Send + Sync + 'static {
     /// The register that holds the leader lock.
     type Register: CasRegister;
     /// The bound on the space that the store may occupy.
-    type Space: Space + Clone;
+    type Space: SpaceQuota + Clone;
 }

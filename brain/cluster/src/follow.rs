@@ -25,7 +25,7 @@ use etcd_types::pb::peerpb::peer_client::PeerClient;
 use etcd_types::pb::peerpb::{Batch, FollowRequest, FollowResponse};
 use mvcc::record::Record;
 use runtime::tasks::Owned;
-use store::replica::{OpenError, RefreshedRows, RowsRefresher};
+use store::replica::{RefreshedRows, RowsRefresher, StoreOpenError};
 use telemetry::metrics::PeerMetrics;
 
 /// The interval at which a member without a leader reads the log.
@@ -245,9 +245,9 @@ impl<E: Engine> Node<E> {
     /// no more.
     async fn step(&mut self, committed: Option<Slot>) -> anyhow::Result<bool> {
         self.trim_memory().await?;
-        let mut tail = store::replica::Tail::new(self.log.clone(), &self.replica);
+        let mut tail = store::replica::LogTail::new(self.log.clone(), &self.replica);
         let is_all = match tail.catch_up(&mut self.replica, committed, CHUNKS_PER_CATCH_UP).await {
-            Err(OpenError::Destroyed) => {
+            Err(StoreOpenError::Destroyed) => {
                 self.reset_from_snapshot().await?;
                 false
             }
@@ -290,7 +290,7 @@ impl<E: Engine> Node<E> {
     /// Switches to newer rows, if they could be read. Fails only if log or rows are damaged.
     async fn refresh(
         &mut self,
-        read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, OpenError>,
+        read: Result<RefreshedRows<<E::Rows as Rows>::Snapshot>, StoreOpenError>,
     ) -> anyhow::Result<()> {
         let refreshed = match read {
             // They contain what was skipped: nothing else frees memory.
@@ -336,14 +336,14 @@ pub(super) fn is_damage(error: &anyhow::Error) -> bool {
     use engine::log::writer::WriterOpenError;
     use engine::rows::RowsError;
     matches!(
-        error.downcast_ref::<OpenError>(),
+        error.downcast_ref::<StoreOpenError>(),
         Some(
-            OpenError::Newer { .. }
-                | OpenError::Older { .. }
-                | OpenError::RowsBehind { .. }
-                | OpenError::Record { .. }
-                | OpenError::Rows(RowsError::Corrupt(_))
-                | OpenError::Log(WriterOpenError::Log(LogError::Corrupt(_)))
+            StoreOpenError::Newer { .. }
+                | StoreOpenError::Older { .. }
+                | StoreOpenError::RowsBehind { .. }
+                | StoreOpenError::Record { .. }
+                | StoreOpenError::Rows(RowsError::Corrupt(_))
+                | StoreOpenError::Log(WriterOpenError::Log(LogError::Corrupt(_)))
         )
     )
 }

@@ -26,7 +26,7 @@ use engine::rows::Rows;
 use etcd_types::errors::Error;
 use runtime::backoff::Backoff;
 use runtime::log_once::LogOnce;
-use store::state::State;
+use store::state::StoreState;
 
 mod lease_guard;
 mod storage;
@@ -357,7 +357,7 @@ impl LeadershipLoop {
 
     /// Gives up the lock because of this member's path to storage, and leaves it to other members for a while. The outcome of
     /// requests in flight is unknown: the next leader's barrier decides it.
-    async fn step_down<R: Rows>(&self, reason: String, state: &State<R>) {
+    async fn step_down<R: Rows>(&self, reason: String, state: &StoreState<R>) {
         warn!(reason, "cannot lead: giving up the lock for another member to take");
         state.set_cannot_lead(Some(format!("etcdserver: cannot lead: {reason}")));
         match tokio::time::timeout(self.transfer_timeout(), self.election.step_down()).await {
@@ -431,7 +431,11 @@ async fn over_limit(drain: &CancellationToken, limit: Duration) {
 }
 
 /// Completes when a member has rested until `until` and its storage answers: it can lead again.
-async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R), Arc<State<R>>), lease: Duration) {
+async fn rested<L: Log, R: Rows>(
+    until: Option<Instant>,
+    (engine, state): ((L, R), Arc<StoreState<R>>),
+    lease: Duration,
+) {
     if let Some(until) = until {
         storage::recovered(engine, state.committed(), until, storage::limit(lease)).await;
         state.set_cannot_lead(None);
@@ -439,7 +443,7 @@ async fn rested<L: Log, R: Rows>(until: Option<Instant>, (engine, state): ((L, R
 }
 
 /// Returns a check that reads the log for a leader later than the one known here.
-pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<State<R>>, unanswered: Unanswered) -> LaterLeader {
+pub fn later_leader<L: Log, R: Rows>(log: L, state: Arc<StoreState<R>>, unanswered: Unanswered) -> LaterLeader {
     Box::new(move || {
         let (log, state, unanswered) = (log.clone(), state.clone(), unanswered.clone());
         Box::pin(async move { Ok(lease_guard::has_later_barrier(&log, &state, &unanswered).await?) })
@@ -462,7 +466,7 @@ async fn arrival(cluster: Option<&OtherMembers>, awaited: Option<&(TransferLeade
 /// Completes when the Lease of the election is found in the store, once everything that was stored before is known.
 async fn circular<R: Rows>(
     self_hosted_lease: Option<&SelfHostedLease>,
-    state: &State<R>,
+    state: &StoreState<R>,
     placed: oneshot::Receiver<()>,
 ) -> SelfHosted {
     if let Some(self_hosted_lease) = self_hosted_lease

@@ -11,7 +11,7 @@ use engine::log::{LogError, Unanswered};
 use store::commit_feed::CommitFeed;
 use store::history::LogHistory;
 use store::replica::Replica;
-use store::sequencer::Options;
+use store::sequencer::SequencerOptions;
 use store::sequencer::command::QueueOwner;
 use telemetry::metrics::Metrics;
 
@@ -41,7 +41,7 @@ pub struct Node<E: Engine> {
     /// The space quota of the store.
     pub space: E::Space,
     /// Bounds of the write path.
-    pub options: Options,
+    pub options: SequencerOptions,
     /// Announces the epoch once the barrier is placed, before earlier leases are waited out.
     pub announce_epoch: Option<EpochAnnouncer>,
     /// The length of the read lease after a renewal of the lock; zero if no other member can lead.

@@ -23,7 +23,7 @@ use net::serve::PeerId;
 use runtime::clock::since_boot;
 use runtime::log_once::LogOnce;
 use store::commit_feed::{CommitEvent, CommitFeed, CommittedBatch};
-use store::state::State;
+use store::state::StoreState;
 use telemetry::metrics::PeerMetrics;
 
 /// The largest message to followers, in bytes. Followers read a longer batch from the log.
@@ -37,7 +37,7 @@ pub struct PeerService<R: Rows> {
     /// The cluster that followers must belong to.
     pub cluster_id: u64,
     /// The published state.
-    pub state: Arc<State<R>>,
+    pub state: Arc<StoreState<R>>,
     /// The feed of committed batches.
     pub feed: CommitFeed,
     /// The router to the leader.
@@ -160,7 +160,7 @@ impl<R: Rows> PeerService<R> {
     }
 }
 
-fn committed<R: Rows>(state: &State<R>) -> pb::FollowResponse {
+fn committed<R: Rows>(state: &StoreState<R>) -> pb::FollowResponse {
     pb::FollowResponse {
         committed: state.committed().0,
         ..Default::default()

@@ -14,7 +14,7 @@ use etcd_types::types::KeyValue;
 use mvcc::op::Span;
 use mvcc::view::{View, successor};
 use runtime::backoff::Backoff;
-use store::state::State;
+use store::state::StoreState;
 
 /// The pause before a request to an API server that does not answer is repeated.
 const API_SERVER_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
@@ -52,7 +52,7 @@ impl SelfHostedLease {
 
     /// Checks before the member competes. A stored Lease of that name is another one only if the API server confirms it: the
     /// request is repeated until it answers. Fails with [`SelfHosted`], or if the rows fail.
-    pub async fn check_before<R: Rows>(&self, state: &State<R>) -> anyhow::Result<()> {
+    pub async fn check_before<R: Rows>(&self, state: &StoreState<R>) -> anyhow::Result<()> {
         let (namespace, name) = self.0.place();
         let found = leases(&state.view(), namespace, name).await?;
         let Some(first) = found.first() else { return Ok(()) };
@@ -77,7 +77,7 @@ impl SelfHostedLease {
 
     /// Checks again while this member leads: by then the Lease that it won, and everything written before, is known. Fails with
     /// [`SelfHosted`].
-    pub async fn check_leading<R: Rows>(&self, state: &State<R>) -> Result<(), SelfHosted> {
+    pub async fn check_leading<R: Rows>(&self, state: &StoreState<R>) -> Result<(), SelfHosted> {
         let (namespace, name) = self.0.place();
         // The Lease was won by an answer that contained its UID.
         let Some(uid) = self.0.uid() else { return Ok(()) };

@@ -21,9 +21,9 @@ use runtime::clock::since_boot;
 use runtime::tasks::Owned;
 use store::commit_feed::CommitEvent;
 use store::flush::Flusher;
-use store::replica::{Leadership, OpenError};
+use store::replica::{Leadership, StoreOpenError};
 use store::retry::is_transient;
-use store::sequencer::{Channels, FlushEnded, Sequencer};
+use store::sequencer::{FlushEnded, Sequencer, SequencerChannels};
 
 /// The number of memtables on their way to the flush and back. Small, because their bytes are bounded, not their number.
 const MEMTABLE_QUEUE_CAPACITY: usize = 4;
@@ -98,7 +98,7 @@ impl<E: Engine> Term<E> {
         };
         let (immutable, to_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let (flushed, from_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
-        let channels = Channels {
+        let channels = SequencerChannels {
             commands: self.node.queue.take(),
             immutable,
             flushed: from_flush,
@@ -216,8 +216,8 @@ impl<E: Engine> Term<E> {
                 .await
             {
                 // The rows contain the missing slots by now. An older leader may continue to destroy slots while the rows are loaded.
-                Err(OpenError::Destroyed) => match self.node.replica.reset_from_snapshot(log, rows).await {
-                    Ok(()) | Err(OpenError::Destroyed) => {}
+                Err(StoreOpenError::Destroyed) => match self.node.replica.reset_from_snapshot(log, rows).await {
+                    Ok(()) | Err(StoreOpenError::Destroyed) => {}
                     Err(error) => return Err(error.into()),
                 },
                 outcome => break outcome?,
@@ -252,7 +252,7 @@ fn is_deposed(error: &anyhow::Error) -> bool {
             || matches!(cause.downcast_ref(), Some(RowsError::Fenced(_)))
             || matches!(
                 cause.downcast_ref(),
-                Some(OpenError::Log(WriterOpenError::Write(WriteError::Deposed(_))))
+                Some(StoreOpenError::Log(WriterOpenError::Write(WriteError::Deposed(_))))
             )
     })
 }

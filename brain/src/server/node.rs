@@ -12,10 +12,10 @@ use mvcc::fetch::FetchBudgets;
 use mvcc::keys;
 use store::commit_feed::CommitFeed;
 use store::history::LogHistory;
-use store::replica::{OpenError, Replica, Tail};
-use store::sequencer::Options as SequencerOptions;
-use store::sequencer::command::Handle;
-use store::state::State;
+use store::replica::{LogTail, Replica, StoreOpenError};
+use store::sequencer::SequencerOptions;
+use store::sequencer::command::SequencerHandle;
+use store::state::StoreState;
 use telemetry::metrics::Metrics;
 
 /// The options of a node.
@@ -34,9 +34,9 @@ pub struct NodeOptions {
 /// The handles on a running store that its services need.
 pub struct NodeHandles<E: Engine> {
     /// The published state.
-    pub state: Arc<State<E::Rows>>,
+    pub state: Arc<StoreState<E::Rows>>,
     /// The queue of the writer.
-    pub sequencer: Handle,
+    pub sequencer: SequencerHandle,
     /// The source of new commits for watchers.
     pub hub: Hub,
     /// The source of new commits for followers.
@@ -56,7 +56,7 @@ pub async fn open<E: Engine>(
     let replica = load(&log, &rows).await?;
     let state = replica.state().clone();
     state.set_fetches(options.fetches);
-    let (sequencer, queue) = Handle::new(options.lease);
+    let (sequencer, queue) = SequencerHandle::new(options.lease);
     let watch = watch::WatchLimits {
         key_bytes: keys::longest(rows.max_key_len()),
         ..options.watch
@@ -96,17 +96,17 @@ pub async fn open<E: Engine>(
 const TAIL: usize = 64;
 
 /// Loads the rows, and the log's tail as far as it is certainly committed; not all of it if others write faster than this reads.
-async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, OpenError> {
+async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, StoreOpenError> {
     loop {
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;
-            Tail::new(log.clone(), &replica)
+            LogTail::new(log.clone(), &replica)
                 .catch_up(&mut replica, None, TAIL)
                 .await?;
             Ok(replica)
         };
         match attempt.await {
-            Err(OpenError::Destroyed) => {} // rows are newer now
+            Err(StoreOpenError::Destroyed) => {} // rows are newer now
             outcome => return outcome,
         }
     }

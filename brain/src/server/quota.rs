@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use engine::rows::Rows;
-use store::sequencer::Space;
+use store::sequencer::SpaceQuota;
 
 /// The space available to a directory.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ impl DiskSpace {
     }
 }
 
-impl Space for DiskSpace {
+impl SpaceQuota for DiskSpace {
     fn exceeded(&mut self, size: impl FnOnce() -> u64, rows: &impl Rows) -> bool {
         // Asked before the size: a merge that ends in between has made that smaller.
         let is_reclaiming = rows.is_reclaiming();
@@ -59,7 +59,7 @@ impl Space for DiskSpace {
 #[derive(Debug, Clone)]
 pub(crate) struct QuotaSpace(pub(crate) Option<u64>);
 
-impl Space for QuotaSpace {
+impl SpaceQuota for QuotaSpace {
     fn exceeded(&mut self, size: impl FnOnce() -> u64, _: &impl engine::rows::Rows) -> bool {
         self.0.is_some_and(|quota| size() > quota)
     }

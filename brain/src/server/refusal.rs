@@ -10,7 +10,7 @@ use engine::rows::RowsError;
 use engine_local::files::FileLogOpenError;
 use engine_tikv::ConnectError;
 use net::refusal::{Code, Refusal};
-use store::replica::OpenError;
+use store::replica::StoreOpenError;
 use store::retry;
 
 /// Returns the reason for an error.
@@ -50,13 +50,13 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            OpenError::Newer { .. } => Some(Code::FormatTooNew),
-            OpenError::Older { .. } => Some(Code::FormatTooOld),
-            OpenError::RowsBehind { .. }
-            | OpenError::LogBehind { .. }
-            | OpenError::OtherLog
-            | OpenError::Record { .. } => Some(Code::Corrupt),
-            OpenError::Destroyed | OpenError::Log(_) | OpenError::Rows(_) => None,
+            StoreOpenError::Newer { .. } => Some(Code::FormatTooNew),
+            StoreOpenError::Older { .. } => Some(Code::FormatTooOld),
+            StoreOpenError::RowsBehind { .. }
+            | StoreOpenError::LogBehind { .. }
+            | StoreOpenError::OtherLog
+            | StoreOpenError::Record { .. } => Some(Code::Corrupt),
+            StoreOpenError::Destroyed | StoreOpenError::Log(_) | StoreOpenError::Rows(_) => None,
         };
     }
     if let Some(error) = cause.downcast_ref() {
@@ -110,9 +110,9 @@ mod tests {
         let members = "b0".to_owned();
         let other = EnterError::Refused(membership::JoinError::OtherCluster { members });
         assert_eq!(code(other.into()), Code::PrefixTaken);
-        assert_eq!(code(OpenError::Newer { found: 99 }.into()), Code::FormatTooNew);
+        assert_eq!(code(StoreOpenError::Newer { found: 99 }.into()), Code::FormatTooNew);
         assert_eq!(
-            code(OpenError::Rows(RowsError::Corrupt(String::new())).into()),
+            code(StoreOpenError::Rows(RowsError::Corrupt(String::new())).into()),
             Code::Corrupt
         );
         let away = || anyhow::anyhow!("no answer");

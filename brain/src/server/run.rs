@@ -41,12 +41,12 @@ use runtime::memory;
 use runtime::own_thread::OwnThread;
 use runtime::tasks::Tasks;
 use store::commit_feed::CommitFeed;
-use store::defragment::{self, Defragmentations};
+use store::defragment::{self, DefragmentQueue};
 use store::flush::CompactionPace;
-use store::sequencer::Options as SequencerOptions;
+use store::sequencer::SequencerOptions;
 use store::sequencer::auto_compact;
 use store::sequencer::auto_compact::Retention;
-use store::state::State;
+use store::state::StoreState;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
 use telemetry::slow_requests::ApplyLog;
@@ -307,19 +307,19 @@ fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
 }
 
 /// Returns the size of the store in bytes.
-fn total_size<R: Rows>(rows: R, state: Arc<State<R>>) -> Size {
+fn total_size<R: Rows>(rows: R, state: Arc<StoreState<R>>) -> Size {
     Arc::new(move || state.total_size(&rows))
 }
 
 /// Starts the task that reclaims space that rows and log do not need, once now if the flags ask for it.
 fn defragmentations<L: Log, R: Rows>(
     config: &Config,
-    (log, rows, state): (&L, &R, &Arc<State<R>>),
+    (log, rows, state): (&L, &R, &Arc<StoreState<R>>),
     life: &mut Lifecycle,
 ) -> Defragment {
     let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
     let store = (rows.clone(), state.clone());
-    let (asked, work) = Defragmentations::new(move || {
+    let (asked, work) = DefragmentQueue::new(move || {
         let (log, rows, state) = (log.clone(), rows.clone(), state.clone());
         async move { defragment::defragment(&log, &rows, &state).await }
     });

@@ -48,7 +48,7 @@ use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::alarm::{CORRUPT, NOSPACE};
 use store::commit_feed::CommitFeed;
-use store::state::State;
+use store::state::StoreState;
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::RpcLog;
 
@@ -294,7 +294,7 @@ fn observe<R: Rows>(
     (members, data_dir): (Members, Option<PathBuf>),
 ) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {
-        let state: &State<R> = &store.state;
+        let state: &StoreState<R> = &store.state;
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         metrics.server.has_leader.set(i64::from(store.leader() != 0));
         metrics

@@ -1,4 +1,4 @@
-//! Alarms, by etcd's numbers. [`crate::sequencer`] raises them, records keep them, and [`crate::state::State`] holds those that are
+//! Alarms, by etcd's numbers. [`crate::sequencer`] raises them, records keep them, and [`crate::state::StoreState`] holds those that are
 //! active.
 
 /// The alarm that refuses puts and grants while there is no space.

@@ -14,11 +14,11 @@ use engine::log::Slot;
 use etcd_types::types::{Committed, Event};
 
 /// Events kept for a follower that lags.
-const KEPT: usize = 64;
+const MAX_KEPT_EVENTS: usize = 64;
 
 /// Bytes of records and previous versions that are kept for it. Of more the oldest are given up: it reads them from the log, and those who
 /// do not lag have received them.
-const KEPT_BYTES: usize = 32 << 20;
+const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// Something that followers apply.
 #[derive(Debug, Clone)]
@@ -44,21 +44,21 @@ pub struct CommittedBatch {
 
 /// An event as it is kept.
 #[derive(Debug, Clone)]
-enum Message {
-    Batch(Arc<Kept>),
+enum FeedMessage {
+    Batch(Arc<KeptBatch>),
     Rows,
 }
 
 /// A batch as it is kept.
 #[derive(Debug)]
-struct Kept {
+struct KeptBatch {
     first: Slot,
     next: Slot,
-    content: Mutex<Option<Content>>,
+    content: Mutex<Option<KeptContent>>,
 }
 
-impl Kept {
-    fn content(&self) -> MutexGuard<'_, Option<Content>> {
+impl KeptBatch {
+    fn content(&self) -> MutexGuard<'_, Option<KeptContent>> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +75,7 @@ impl Kept {
 
 /// The record and the events of a batch: the feed drops them when it keeps too many bytes.
 #[derive(Debug)]
-struct Content {
+struct KeptContent {
     payload: Bytes,
     events: Vec<Arc<Committed>>,
     _bytes: KeptBytes,
@@ -104,23 +104,23 @@ impl Drop for KeptBytes {
 /// The sending side. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CommitFeed {
-    sender: broadcast::Sender<Message>,
+    sender: broadcast::Sender<FeedMessage>,
     /// The batches that some follower has not received, the oldest first.
-    kept: Arc<Mutex<VecDeque<Weak<Kept>>>>,
+    kept: Arc<Mutex<VecDeque<Weak<KeptBatch>>>>,
     /// Bytes that are kept.
     bytes: Arc<AtomicUsize>,
 }
 
 /// The receiving side.
 #[derive(Debug)]
-pub struct Commits(broadcast::Receiver<Message>);
+pub struct CommitReceiver(broadcast::Receiver<FeedMessage>);
 
-impl Commits {
+impl CommitReceiver {
     /// Returns the next event. A receiver that lags must read the log.
     pub async fn recv(&mut self) -> Result<CommitEvent, RecvError> {
         self.0.recv().await.map(|message| match message {
-            Message::Batch(kept) => CommitEvent::Batch(kept.batch()),
-            Message::Rows => CommitEvent::Rows,
+            FeedMessage::Batch(kept) => CommitEvent::Batch(kept.batch()),
+            FeedMessage::Rows => CommitEvent::Rows,
         })
     }
 }
@@ -136,7 +136,7 @@ impl CommitFeed {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            sender: broadcast::Sender::new(KEPT),
+            sender: broadcast::Sender::new(MAX_KEPT_EVENTS),
             kept: Arc::default(),
             bytes: Arc::default(),
         }
@@ -148,27 +148,27 @@ impl CommitFeed {
             return;
         }
         let message = match event {
-            CommitEvent::Batch(batch) => Message::Batch(self.keep(batch)),
-            CommitEvent::Rows => Message::Rows,
+            CommitEvent::Batch(batch) => FeedMessage::Batch(self.keep(batch)),
+            CommitEvent::Rows => FeedMessage::Rows,
         };
         // The last one may have gone.
         drop(self.sender.send(message));
     }
 
     /// Counts the bytes of a batch, and gives up what is too much with it.
-    fn keep(&self, batch: CommittedBatch) -> Arc<Kept> {
+    fn keep(&self, batch: CommittedBatch) -> Arc<KeptBatch> {
         let bytes = batch
             .payload
             .as_ref()
             .map_or(0, |payload| payload.len() + previous(&batch.events));
         // A batch that exceeds the limit by itself would be dropped only after all others.
-        let payload = batch.payload.filter(|_| bytes <= KEPT_BYTES);
-        let content = payload.map(|payload| Content {
+        let payload = batch.payload.filter(|_| bytes <= MAX_KEPT_BYTES);
+        let content = payload.map(|payload| KeptContent {
             payload,
             events: batch.events,
             _bytes: KeptBytes::new(bytes, self.bytes.clone()),
         });
-        let new = Arc::new(Kept {
+        let new = Arc::new(KeptBatch {
             first: batch.first,
             next: batch.next,
             content: Mutex::new(content),
@@ -176,7 +176,7 @@ impl CommitFeed {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|kept| kept.strong_count() > 0);
         kept.push_back(Arc::downgrade(&new));
-        while self.bytes.load(Ordering::Relaxed) > KEPT_BYTES
+        while self.bytes.load(Ordering::Relaxed) > MAX_KEPT_BYTES
             && let Some(oldest) = kept.pop_front()
         {
             drop(oldest.upgrade().and_then(|oldest| oldest.content().take()));
@@ -186,8 +186,8 @@ impl CommitFeed {
 
     /// All events from now on.
     #[must_use]
-    pub fn subscribe(&self) -> Commits {
-        Commits(self.sender.subscribe())
+    pub fn subscribe(&self) -> CommitReceiver {
+        CommitReceiver(self.sender.subscribe())
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
         feed.send(batch(0, 10 << 20));
         assert_eq!(feed.bytes.load(Ordering::Relaxed), 0, "nobody is there");
         let (mut commits, mut lagging) = (feed.subscribe(), feed.subscribe());
-        let next = async |commits: &mut Commits| match commits.recv().await.unwrap() {
+        let next = async |commits: &mut CommitReceiver| match commits.recv().await.unwrap() {
             CommitEvent::Batch(batch) => (batch.first.0, batch.payload.is_some()),
             CommitEvent::Rows => panic!("rows"),
         };
@@ -224,9 +224,9 @@ mod tests {
             for slot in 0..5 {
                 feed.send(batch(slot, 10 << 20));
                 assert_eq!(next(&mut commits).await, (slot, true), "round {round}");
-                assert!(feed.bytes.load(Ordering::Relaxed) <= KEPT_BYTES);
+                assert!(feed.bytes.load(Ordering::Relaxed) <= MAX_KEPT_BYTES);
             }
-            feed.send(batch(5, KEPT_BYTES + 1));
+            feed.send(batch(5, MAX_KEPT_BYTES + 1));
             assert_eq!(next(&mut commits).await, (5, false), "alone too much");
             for slot in 0..6 {
                 let is_kept = (2..5).contains(&slot);

@@ -7,33 +7,33 @@ use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::state::State;
+use crate::state::StoreState;
 use engine::log::Log;
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::row::Manifest;
 
 /// Maximum time to wait for a compaction that is under way, and for reads: the space of rows that it has not deleted yet, or that reads
 /// still see, cannot be freed.
-const COMPACTION: Duration = Duration::from_secs(30);
+const COMPACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval at which the rows that reads see are checked during that time.
-const LOOK: Duration = Duration::from_millis(20);
+const READS_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Queue capacity; further clients block on send.
-const WAITING: usize = 1000;
+const QUEUE_CAPACITY: usize = 1000;
 
 /// A queue of clients that wait for a defragmentation. One is under way at a time, and completes even if its clients disconnect;
 /// clients that come during one share the next. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Defragmentations(mpsc::Sender<oneshot::Sender<Result<(), String>>>);
+pub struct DefragmentQueue(mpsc::Sender<oneshot::Sender<Result<(), String>>>);
 
-impl Defragmentations {
+impl DefragmentQueue {
     /// Returns a queue, and the task that defragments for its clients; it ends when all handles on the queue are dropped.
     pub fn new<W>(defragment: impl Fn() -> W + Send) -> (Self, impl Future<Output = ()> + Send)
     where
         W: Future<Output = anyhow::Result<()>> + Send,
     {
-        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), String>>>(WAITING);
+        let (queue, mut waiting) = mpsc::channel::<oneshot::Sender<Result<(), String>>>(QUEUE_CAPACITY);
         let task = async move {
             while let Some(first) = waiting.recv().await {
                 let mut asked = vec![first];
@@ -64,21 +64,21 @@ impl Defragmentations {
 
 /// Frees the space that compaction made obsolete, that of the log first, because that needs no room. Fails if log or rows fail, or have
 /// no room for it.
-pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &State<R>) -> anyhow::Result<()> {
+pub async fn defragment<L: Log, R: Rows>(log: &L, rows: &R, state: &StoreState<R>) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !is_deleted(state).await? {
-        if begun.elapsed() >= COMPACTION {
-            tracing::warn!(limit = ?COMPACTION, "the running compaction takes long; its space is freed later");
+        if begun.elapsed() >= COMPACTION_TIMEOUT {
+            tracing::warn!(limit = ?COMPACTION_TIMEOUT, "the running compaction takes long; its space is freed later");
             break;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(READS_CHECK_INTERVAL).await;
     }
     log.shrink().await?;
     Ok(rows.compact().await?)
 }
 
 /// Defragments if that is likely to free `threshold` bytes, because that many are not in use.
-pub async fn at_start<R: Rows>(queue: &Defragmentations, rows: &R, state: &State<R>, threshold: u64) {
+pub async fn at_start<R: Rows>(queue: &DefragmentQueue, rows: &R, state: &StoreState<R>, threshold: u64) {
     let (before, in_use) = (state.total_size(rows), state.sizes().in_use());
     if !is_worthwhile(before, in_use, threshold) {
         tracing::info!(
@@ -107,7 +107,7 @@ fn is_worthwhile(size: u64, in_use: u64, threshold: u64) -> bool {
 }
 
 /// Returns true if the rows that are read now hold nothing that compaction made obsolete.
-async fn is_deleted<R: Rows>(state: &State<R>) -> anyhow::Result<bool> {
+async fn is_deleted<R: Rows>(state: &StoreState<R>) -> anyhow::Result<bool> {
     let view = state.view();
     let Some(manifest) = view.rows.fence().await? else {
         return Ok(true);
@@ -133,7 +133,7 @@ mod tests {
     async fn clients_that_wait_share_a_defragmentation_and_those_that_left_cause_none() {
         let (begun, ends) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (count, permits) = (begun.clone(), ends.clone());
-        let (defragmentations, task) = Defragmentations::new(move || {
+        let (defragmentations, task) = DefragmentQueue::new(move || {
             count.fetch_add(1, Ordering::SeqCst);
             let permits = permits.clone();
             async move {
@@ -188,7 +188,7 @@ mod tests {
         let state = replica.state().clone();
         let begun = Instant::now();
         defragment(&log, &rows, &state).await.unwrap();
-        assert_eq!(begun.elapsed(), COMPACTION);
+        assert_eq!(begun.elapsed(), COMPACTION_TIMEOUT);
         let done = Manifest {
             deleted_up_to: 9,
             ..manifest
@@ -198,7 +198,7 @@ mod tests {
             .unwrap();
         let begun = Instant::now();
         let shown = async {
-            tokio::time::sleep(5 * LOOK).await;
+            tokio::time::sleep(5 * READS_CHECK_INTERVAL).await;
             let snapshot = rows.snapshot().await.unwrap();
             replica.swap_rows(crate::replica::FlushResult {
                 through: None,
@@ -208,7 +208,7 @@ mod tests {
         let (outcome, ()) = tokio::join!(defragment(&log, &rows, &state), shown);
         outcome.unwrap();
         assert!(
-            (5 * LOOK..COMPACTION).contains(&begun.elapsed()),
+            (5 * READS_CHECK_INTERVAL..COMPACTION_TIMEOUT).contains(&begun.elapsed()),
             "{:?}",
             begun.elapsed()
         );

@@ -20,9 +20,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::retry::{Interrupted, Pauses, Transient, retry};
+use super::retry::{MaybeTransient, RetryInterrupted, RetryPauses, retry};
 use crate::replica::{FlushResult, ImmutableMemtable};
-use crate::state::State;
+use crate::state::StoreState;
 use engine::log::{Log, Slot};
 use engine::rows::{RowChange, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
@@ -48,19 +48,22 @@ pub struct CompactionPace {
 }
 
 /// Delay before a change that the rows have refused for a while is tried again.
-const REFUSED: Duration = Duration::from_secs(30);
+const REFUSED_CHANGE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Time within which a refusal may end by itself, for example one for lack of memory, and the delay between attempts in that time.
-const PASSES: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(2));
+/// The time within which a refusal may end by itself, for example one for lack of memory.
+const BRIEF_REFUSAL_TIME: Duration = Duration::from_secs(20);
+
+/// Delay before a refused change is tried again in that time.
+const BRIEF_REFUSAL_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Delay before a failed snapshot is requested again.
-const RENEW_AGAIN: Duration = Duration::from_secs(1);
+const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The task that writes the rows.
 pub struct Flusher<L, R: Rows> {
     log: L,
     rows: R,
-    state: Arc<State<R>>,
+    state: Arc<StoreState<R>>,
     manifest: Manifest,
     /// The fence of the rows: the manifest, or the one before this epoch.
     stored: Bytes,
@@ -87,14 +90,14 @@ pub struct Flusher<L, R: Rows> {
 
 /// The rows that a flush writes before its last batch.
 #[derive(Default)]
-struct Ahead {
+struct EarlyBatches {
     /// The rows tell how far the flush reaches.
     is_told: bool,
     batches: Vec<Vec<RowChange>>,
 }
 
 /// Something to write.
-enum Work {
+enum FlushWork {
     Flush(Arc<ImmutableMemtable>),
     Delete,
 }
@@ -104,7 +107,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     /// longer waits for storage.
     pub fn new<'a>(
         (log, rows): (L, R),
-        state: Arc<State<R>>,
+        state: Arc<StoreState<R>>,
         manifest: Manifest,
         immutables: impl Iterator<Item = &'a Arc<ImmutableMemtable>>,
         immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
@@ -155,7 +158,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     /// continues after the next start. Fails if another writer took the rows over, or rows or log fail.
     pub async fn run(mut self) -> anyhow::Result<()> {
         match self.flush_and_delete().await {
-            Err(error) if error.is::<Interrupted>() => {
+            Err(error) if error.is::<RetryInterrupted>() => {
                 tracing::warn!("rows are incomplete: the next start reads the rest from the log");
                 // The sequencer can only end if its memtables are received.
                 while self.immutable.recv().await.is_some() {}
@@ -167,7 +170,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     async fn flush_and_delete(&mut self) -> anyhow::Result<()> {
-        let mut more = self.insist(Work::Delete).await?;
+        let mut more = self.insist(FlushWork::Delete).await?;
         self.next_step = Instant::now() + self.pace.pause;
         loop {
             // Between two batches of a compaction a flush goes first.
@@ -192,13 +195,13 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             };
             match immutable {
                 Some(immutable) => {
-                    self.insist(Work::Flush(immutable)).await?;
+                    self.insist(FlushWork::Flush(immutable)).await?;
                 }
                 None if goes_on => {}
                 None => return Ok(()),
             }
             if !more || self.is_step_due() {
-                more = self.insist(Work::Delete).await?;
+                more = self.insist(FlushWork::Delete).await?;
                 self.next_step = Instant::now() + self.pace.pause;
             }
         }
@@ -210,11 +213,11 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     }
 
     /// Works until rows take it; answers as [`Flusher::delete_step`].
-    async fn insist(&mut self, work: Work) -> anyhow::Result<bool> {
+    async fn insist(&mut self, work: FlushWork) -> anyhow::Result<bool> {
         loop {
             let outcome = match &work {
-                Work::Flush(immutable) => self.flush(immutable.clone()).await.map(|()| true),
-                Work::Delete => self.delete_step().await,
+                FlushWork::Flush(immutable) => self.flush(immutable.clone()).await.map(|()| true),
+                FlushWork::Delete => self.delete_step().await,
             };
             match outcome {
                 Err(error) if is_refused(&error) => self.wait_refused(&error).await?,
@@ -233,7 +236,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     /// Waits before a change that the rows refused is tried again; stops writes if they have refused it for a while.
     async fn wait_refused(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
         let now = Instant::now();
-        let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= PASSES.0;
+        let lasts = now.duration_since(*self.refused.get_or_insert(now)) >= BRIEF_REFUSAL_TIME;
         if !lasts {
             tracing::warn!(error = format!("{error:#}"), "the rows refused a change; will retry");
         } else if !self.state.set_flush_refused(true) {
@@ -247,17 +250,21 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         self.manifest = stored.taken_by(&self.manifest);
         self.destroyed = self.destroyed.min(self.manifest.sizes.dropped);
         self.scan = None;
-        let again = tokio::time::sleep(if lasts { REFUSED } else { PASSES.1 });
+        let again = tokio::time::sleep(if lasts {
+            REFUSED_CHANGE_RETRY_DELAY
+        } else {
+            BRIEF_REFUSAL_RETRY_DELAY
+        });
         tokio::pin!(again);
         loop {
             let (aged, epoch) = (self.aged(), self.manifest.epoch);
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Err(Interrupted.into()),
+                () = self.stop.cancelled() => return Err(RetryInterrupted.into()),
                 () = &mut again => return Ok(()),
                 snapshot = young(&self.rows, Some(epoch), aged) => self.renewed(snapshot)?,
                 // The sequencer must not wait for room.
-                immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(Interrupted)?),
+                immutable = self.immutable.recv() => self.backlog.push_back(immutable.ok_or(RetryInterrupted)?),
             }
         }
     }
@@ -293,7 +300,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 drop(self.flushed.try_send(FlushResult { through, snapshot }));
             }
             Err(error) if error.is_transient() => {
-                let again = Instant::now() + RENEW_AGAIN;
+                let again = Instant::now() + SNAPSHOT_RETRY_DELAY;
                 let age = self.rows.renew_after().unwrap_or_default();
                 self.shown = again.checked_sub(age).unwrap_or(again);
             }
@@ -311,7 +318,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     {
         let (rows, stop, epoch) = (self.rows.clone(), self.stop.clone(), self.manifest.epoch);
         let _writing = self.state.write_rows();
-        let mut pauses = Pauses::new(&stop);
+        let mut pauses = RetryPauses::new(&stop);
         loop {
             let attempt = attempt();
             tokio::pin!(attempt);
@@ -352,7 +359,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         // The memtable's iterator must not be held over an await: each batch continues after the last version.
         let mut last = None;
         let deleted = self.manifest.deleted_up_to;
-        let mut ahead = Ahead::default();
+        let mut ahead = EarlyBatches::default();
         while !fill_batch(&immutable.memtable, immutable.compacted, deleted, &mut last, &mut batch) {
             let full = std::mem::replace(&mut batch, self.batch());
             self.write_ahead(full, &mut ahead).await?;
@@ -395,7 +402,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
 
     /// Writes a batch of a flush that is not its last one. The first says how far the flush reaches, before anything of it is
     /// there; the last one will say that all of it is.
-    async fn write_ahead(&mut self, full: WriteBatch, ahead: &mut Ahead) -> anyhow::Result<()> {
+    async fn write_ahead(&mut self, full: WriteBatch, ahead: &mut EarlyBatches) -> anyhow::Result<()> {
         if !ahead.is_told {
             ahead.is_told = true;
             return self.apply(full).await;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::state::State;
+use crate::state::StoreState;
 use ::watch::{History, HistoryError, PrevKv};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, LogError, Slot};
@@ -26,24 +26,24 @@ use mvcc::view::View;
 struct GivenUp;
 
 /// Maximum number of attempts of a read during which slots are destroyed. Compaction is never that fast.
-const ATTEMPTS: usize = 8;
+const READ_ATTEMPTS: usize = 8;
 
 /// Maximum number of superseded versions that one request fetches.
-const LAST_GETS: usize = 4096;
+const MAX_VERSIONS_PER_GET: usize = 4096;
 
 /// Bytes of a record above which it is read back while no other one of that kind is: twice a batch of short changes.
-const LARGE_RECORD: usize = 8 << 20;
+const LARGE_RECORD_BYTES: usize = 8 << 20;
 
 /// Maximum number of noted places where reads stopped.
-const STOPS: usize = 64;
+const MAX_READ_STOPS: usize = 64;
 
 /// Bytes that a change takes in memory beside its key and value.
-const EVENT: usize = 400;
+const EVENT_OVERHEAD_BYTES: usize = 400;
 
 /// Reads committed revisions back.
 pub struct LogHistory<L, R: Rows> {
     log: L,
-    state: Arc<State<R>>,
+    state: Arc<StoreState<R>>,
     /// Revisions of very many changes, or that superseded much, are read back one at a time.
     large: Arc<Semaphore>,
     /// Where reads stopped: the next revision, and the slot of its batch. The oldest first.
@@ -52,7 +52,7 @@ pub struct LogHistory<L, R: Rows> {
 
 impl<L: Log, R: Rows> LogHistory<L, R> {
     /// The history of a store.
-    pub fn new(log: L, state: Arc<State<R>>) -> Self {
+    pub fn new(log: L, state: Arc<StoreState<R>>) -> Self {
         Self {
             log,
             state,
@@ -92,7 +92,8 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 PrevKv::Included => {
                     let most = self.state.fetches().largest(FetchKind::Reads);
                     let revisions = fitting(revisions, max_bytes.min(most));
-                    let is_large = |keys: &Keys| keys.changes.len() > LAST_GETS || superseded_bytes(keys) > max_bytes;
+                    let is_large =
+                        |keys: &Keys| keys.changes.len() > MAX_VERSIONS_PER_GET || superseded_bytes(keys) > max_bytes;
                     if revisions.first().is_some_and(is_large) {
                         self.take_turn(&mut turn).await?;
                     }
@@ -146,7 +147,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                 self.note_stop(head.base + 1, first);
                 break;
             }
-            if payload.len() > LARGE_RECORD {
+            if payload.len() > LARGE_RECORD_BYTES {
                 self.take_turn(turn).await?; // decoded, it is a multiple of that
             }
             let record: Record = decode(first, payload)?;
@@ -158,12 +159,12 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
                     continue;
                 }
                 // A very large revision is read alone, so that all watchers that lag share it.
-                let is_enough = bytes >= max_bytes || keys.changes.len() > LAST_GETS;
+                let is_enough = bytes >= max_bytes || keys.changes.len() > MAX_VERSIONS_PER_GET;
                 if keys.revision > newest || (is_enough && !found.is_empty()) {
                     self.note_stop(keys.revision, first);
                     return Ok(found);
                 }
-                bytes += keys.encoded_len() + EVENT * keys.changes.len();
+                bytes += keys.encoded_len() + EVENT_OVERHEAD_BYTES * keys.changes.len();
                 found.push(keys);
             }
         }
@@ -174,7 +175,7 @@ impl<L: Log, R: Rows> LogHistory<L, R> {
     fn note_stop(&self, revision: Revision, slot: Slot) {
         let mut stops = self.stops();
         stops.retain(|(noted, _)| *noted != revision);
-        if stops.len() >= STOPS {
+        if stops.len() >= MAX_READ_STOPS {
             stops.pop_front();
         }
         stops.push_back((revision, slot));
@@ -232,7 +233,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
         max_bytes: usize,
         prev_kv: PrevKv,
     ) -> Result<Vec<Arc<Committed>>, HistoryError> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ATTEMPTS {
             let compacted = self.compacted();
             if from < compacted {
                 return Err(HistoryError::Compacted(compacted));
@@ -261,7 +262,7 @@ impl<L: Log, R: Rows> History for LogHistory<L, R> {
                 }
             }
         }
-        let error = anyhow::anyhow!("slots were destroyed under {ATTEMPTS} reads from revision {from} on");
+        let error = anyhow::anyhow!("slots were destroyed under {READ_ATTEMPTS} reads from revision {from} on");
         Err(HistoryError::Unavailable(error))
     }
 
@@ -360,7 +361,10 @@ async fn superseded<S: Snapshot>(revisions: &[Keys], view: &View<S>) -> Result<V
             }
         }
     }
-    for (rows, wanted) in rows.chunks(LAST_GETS).zip(wanted.chunks(LAST_GETS)) {
+    for (rows, wanted) in rows
+        .chunks(MAX_VERSIONS_PER_GET)
+        .zip(wanted.chunks(MAX_VERSIONS_PER_GET))
+    {
         for ((at, key), row) in rows.iter().zip(view.rows.multi_get(wanted).await?) {
             let object = row.map(|row| decode_object(key, &row)).transpose()?.flatten();
             versions[*at] = object.map(|(meta, value)| mvcc::view::from_meta((*key).clone(), meta, value));

@@ -6,27 +6,27 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::state::State;
+use crate::state::StoreState;
 use engine::rows::{Rows, RowsError, Snapshot};
 use mvcc::key_index::{IndexPhase, KeyIndex};
 use mvcc::op::Span;
 use mvcc::view::View;
 
 /// Keys that are added at once.
-const PIECE: usize = 2_048;
+const KEYS_PER_PIECE: usize = 2_048;
 
 /// Pauses of a build, as a multiple of the time that its last piece took: clients come first.
-const REST: u32 = 3;
+const PAUSE_FACTOR: u32 = 3;
 
 /// Delay before a build continues that waits for a view, or whose rows cannot be read.
-const WAIT: Duration = Duration::from_millis(5);
-const RETRY: Duration = Duration::from_secs(5);
+const VIEW_WAIT_DELAY: Duration = Duration::from_millis(5);
+const READ_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Delay before an index is built again that took too much memory: keys may have been deleted.
-const RETRY_EXCEEDED: Duration = Duration::from_secs(600);
+const REBUILD_DELAY: Duration = Duration::from_secs(600);
 
 /// Keeps the index of a member's keys in `max_bytes` of memory, until `stop`.
-pub async fn run<R: Rows>(state: Arc<State<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run<R: Rows>(state: Arc<StoreState<R>>, max_bytes: usize, stop: CancellationToken) -> anyhow::Result<()> {
     tokio::select! {
         () = stop.cancelled() => {}
         () = keep(&state, max_bytes) => {}
@@ -34,16 +34,16 @@ pub async fn run<R: Rows>(state: Arc<State<R>>, max_bytes: usize, stop: Cancella
     Ok(())
 }
 
-async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
+async fn keep<R: Rows>(state: &StoreState<R>, max_bytes: usize) {
     loop {
         let index = state.view().key_index.clone();
         match index.size().phase {
             IndexPhase::Idle | IndexPhase::Building => match build(state, &index, max_bytes).await {
                 Ok(()) if index.size().phase != IndexPhase::Idle => {}
-                Ok(()) => tokio::time::sleep(RETRY).await,
+                Ok(()) => tokio::time::sleep(READ_RETRY_DELAY).await,
                 Err(error) => {
                     tracing::info!(%error, "cannot read rows; the index of keys is built later");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(READ_RETRY_DELAY).await;
                 }
             },
             IndexPhase::Serving => {
@@ -53,21 +53,21 @@ async fn keep<R: Rows>(state: &State<R>, max_bytes: usize) {
                 index.woken().await;
                 if index.size().phase == IndexPhase::Idle {
                     // Changes come too fast: it would not be built to its end.
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(READ_RETRY_DELAY).await;
                 }
             }
             IndexPhase::Exceeded => tokio::select! {
                 () = index.woken() => {}
-                () = tokio::time::sleep(RETRY_EXCEEDED) => index.try_again(),
+                () = tokio::time::sleep(REBUILD_DELAY) => index.try_again(),
             },
             // The view that has another one is published in this moment.
-            IndexPhase::Closed => tokio::time::sleep(WAIT).await,
+            IndexPhase::Closed => tokio::time::sleep(VIEW_WAIT_DELAY).await,
         }
     }
 }
 
 /// Builds an index piece by piece. Returns early if it is not wanted any more.
-async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) -> Result<(), RowsError> {
+async fn build<R: Rows>(state: &StoreState<R>, index: &KeyIndex, max_bytes: usize) -> Result<(), RowsError> {
     let since = Instant::now();
     let Some(begun) = index.begin(max_bytes) else {
         return Ok(());
@@ -79,7 +79,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
     while index.size().phase == IndexPhase::Building {
         let view = state.view();
         if view.revision < begun {
-            tokio::time::sleep(WAIT).await;
+            tokio::time::sleep(VIEW_WAIT_DELAY).await;
             continue;
         }
         while index.build_up_to(view.revision) {
@@ -93,7 +93,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
             Err(error) => {
                 // The part that is built stays, and changes of it are still recorded.
                 tracing::info!(%error, "cannot read rows; building the index of keys resumes later");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(READ_RETRY_DELAY).await;
                 continue;
             }
         };
@@ -101,7 +101,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
             Some(next) => rest = next,
             None => break,
         }
-        tokio::time::sleep(piece.elapsed() * REST).await;
+        tokio::time::sleep(piece.elapsed() * PAUSE_FACTOR).await;
     }
     let size = index.size();
     if size.phase == IndexPhase::Serving {
@@ -115,7 +115,7 @@ async fn build<R: Rows>(state: &State<R>, index: &KeyIndex, max_bytes: usize) ->
 async fn add_piece<S: Snapshot>(view: &View<S>, index: &KeyIndex, span: &Span) -> Result<Option<Span>, RowsError> {
     let mut cursor = view.cursor(span, view.revision, false);
     let mut keys = Vec::new();
-    while keys.len() < PIECE {
+    while keys.len() < KEYS_PER_PIECE {
         let Some(page) = cursor.next(usize::MAX).await? else {
             break;
         };

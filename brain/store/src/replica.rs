@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::state::State;
+use crate::state::StoreState;
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
 use etcd_types::types::{Committed, Prev, Revision};
@@ -23,10 +23,10 @@ use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 use runtime::clock::since_boot;
 
-pub use lead::{Leadership, OpenError};
+pub use lead::{Leadership, StoreOpenError};
 pub use load::{check_reach, load_auth, origin};
 pub use refresh::{RefreshedRows, RowsRefresher};
-pub use tail::Tail;
+pub use tail::LogTail;
 
 mod lead;
 mod load;
@@ -68,7 +68,7 @@ pub struct FlushResult<S> {
 
 /// See the module.
 pub struct Replica<R: Rows> {
-    state: Arc<State<R>>,
+    state: Arc<StoreState<R>>,
     applier: Applier,
     memtables: MemtableSet,
     /// Immutable memtables that are not known to be rows, oldest first.
@@ -85,7 +85,7 @@ pub struct Replica<R: Rows> {
 impl<R: Rows> Replica<R> {
     /// The published state.
     #[must_use]
-    pub fn state(&self) -> &Arc<State<R>> {
+    pub fn state(&self) -> &Arc<StoreState<R>> {
         &self.state
     }
 
@@ -236,7 +236,7 @@ impl<R: Rows> Replica<R> {
     ///
     /// # Errors
     /// As [`Replica::load`].
-    pub async fn reset_from_snapshot<L: Log>(&mut self, log: &L, rows: &R) -> Result<(), OpenError> {
+    pub async fn reset_from_snapshot<L: Log>(&mut self, log: &L, rows: &R) -> Result<(), StoreOpenError> {
         let state = self.state.clone();
         let mut fresh = Self::load(log, rows).await?;
         state.replace(&fresh.state);

@@ -9,19 +9,19 @@ use engine::rows::RowsError;
 use runtime::backoff::Backoff;
 
 /// The pause before an attempt is repeated.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+const STORAGE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The process stops while storage is out of reach.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped while waiting for storage")]
-pub(super) struct Interrupted;
+pub(super) struct RetryInterrupted;
 
 /// Errors that may be transient.
-pub(super) trait Transient: std::error::Error + Send + Sync + 'static {
+pub(super) trait MaybeTransient: std::error::Error + Send + Sync + 'static {
     fn is_transient(&self) -> bool;
 }
 
-impl Transient for RowsError {
+impl MaybeTransient for RowsError {
     fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -30,7 +30,7 @@ impl Transient for RowsError {
     }
 }
 
-impl Transient for LogError {
+impl MaybeTransient for LogError {
     fn is_transient(&self) -> bool {
         matches!(self, LogError::Unavailable(_))
     }
@@ -46,18 +46,21 @@ pub fn is_transient(error: &anyhow::Error) -> bool {
 }
 
 /// Pauses between attempts, which end at a stop.
-pub(super) struct Pauses<'a> {
+pub(super) struct RetryPauses<'a> {
     stop: &'a CancellationToken,
     backoff: Backoff,
 }
 
-impl<'a> Pauses<'a> {
+impl<'a> RetryPauses<'a> {
     pub(super) fn new(stop: &'a CancellationToken) -> Self {
-        Self { stop, backoff: RETRY }
+        Self {
+            stop,
+            backoff: STORAGE_BACKOFF,
+        }
     }
 
-    /// Waits until the attempt may be repeated after a transient error. Returns any other error, and [`Interrupted`] on a stop.
-    pub(super) async fn after<E: Transient>(&mut self, error: E) -> anyhow::Result<()> {
+    /// Waits until the attempt may be repeated after a transient error. Returns any other error, and [`RetryInterrupted`] on a stop.
+    pub(super) async fn after<E: MaybeTransient>(&mut self, error: E) -> anyhow::Result<()> {
         if !error.is_transient() {
             return Err(error.into());
         }
@@ -66,7 +69,7 @@ impl<'a> Pauses<'a> {
             "storage is unreachable or full; background work will retry"
         );
         tokio::select! {
-            () = self.stop.cancelled() => return Err(Interrupted.into()),
+            () = self.stop.cancelled() => return Err(RetryInterrupted.into()),
             () = tokio::time::sleep(self.backoff.next_delay()) => {}
         }
         Ok(())
@@ -77,7 +80,7 @@ impl<'a> Pauses<'a> {
 // A macro, for a function over `AsyncFnMut` cannot say that its future is `Send`.
 macro_rules! retry {
     ($stop:expr, $attempt:expr) => {{
-        let mut pauses = $crate::retry::Pauses::new($stop);
+        let mut pauses = $crate::retry::RetryPauses::new($stop);
         loop {
             match $attempt.await {
                 Ok(value) => break anyhow::Ok(value),

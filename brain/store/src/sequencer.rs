@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use crate::alarm::{CORRUPT, NOSPACE};
 use crate::commit_feed::{CommitEvent, CommittedBatch};
 use crate::replica::{FlushResult, ImmutableMemtable, Replica};
-use crate::state::State;
-use batch::{Batch, BatchReply, Builder, Room};
-use command::{Answer, Command, Outcome, Reply, Request};
+use crate::state::StoreState;
+use batch::{BatchBuilder, BatchReply, BatchRoom, EvaluatedBatch};
+use command::{ChangeAnswer, Command, Outcome, QueuedCommand, Reply};
 use engine::log::frame::PART_HEADER_BYTES;
 use engine::log::writer::{WriteError, Writer};
 use engine::log::{Log, Slot};
@@ -40,9 +40,9 @@ use mvcc::record::{Change, Record};
 use runtime::kill_points;
 use telemetry::metrics::Metrics;
 
-use options::MIN_BATCH;
-pub use options::Options;
-pub use quota::Space;
+use options::MIN_BATCH_REQUESTS;
+pub use options::SequencerOptions;
+pub use quota::SpaceQuota;
 
 pub mod command;
 
@@ -57,13 +57,13 @@ mod rotate;
 mod tick;
 
 /// The interval at which leases are checked, as in etcd.
-const TICK: Duration = Duration::from_millis(500);
+const TICK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The timeout of the last record of a term, which checkpoints leases. They are not worth a longer wait.
 const FINAL_CHECKPOINT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The bytes of requests after which space is checked again; a tick checks it, too.
-const CHECK_SPACE_EVERY: usize = 1 << 20;
+const BYTES_PER_SPACE_CHECK: usize = 1 << 20;
 
 /// Rows are no longer written. The flush has the reason.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ const CHECK_SPACE_EVERY: usize = 1 << 20;
 pub struct FlushEnded;
 
 struct UnderWay {
-    batch: Batch,
+    batch: EvaluatedBatch,
     first: Slot,
     next: Slot,
     /// The record, if it is in one slot.
@@ -82,14 +82,14 @@ struct UnderWay {
 pub struct Sequencer<L: Log, R: Rows, E, Q> {
     log: L,
     rows: R,
-    state: Arc<State<R>>,
+    state: Arc<StoreState<R>>,
     replica: Replica<R>,
     writer: Writer,
-    commands: mpsc::Receiver<Command>,
-    pending: VecDeque<Command>,
+    commands: mpsc::Receiver<QueuedCommand>,
+    pending: VecDeque<QueuedCommand>,
     /// Alarms to raise. They go before the requests that are refused because of them: as on etcd, a client that was refused finds the
     /// alarm raised.
-    alarms: Vec<Command>,
+    alarms: Vec<QueuedCommand>,
     lease_ends: LeaseEnds,
     immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     flushed: mpsc::Receiver<FlushResult<R::Snapshot>>,
@@ -98,7 +98,7 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
     publish: E,
     space: Q,
     metrics: Arc<Metrics>,
-    options: Options,
+    options: SequencerOptions,
     under_way: FuturesOrdered<BoxFuture<'static, Result<UnderWay, WriteError>>>,
     deltas: VecDeque<Arc<Delta>>,
     head: Head,
@@ -117,9 +117,9 @@ pub struct Sequencer<L: Log, R: Rows, E, Q> {
 }
 
 /// The channels of a sequencer.
-pub struct Channels<S> {
+pub struct SequencerChannels<S> {
     /// Requests.
-    pub commands: mpsc::Receiver<Command>,
+    pub commands: mpsc::Receiver<QueuedCommand>,
     /// Sends memtables to flush.
     pub immutable: mpsc::Sender<Arc<ImmutableMemtable>>,
     /// Receives flushed ones.
@@ -131,16 +131,16 @@ where
     L: Log,
     R: Rows,
     E: FnMut(CommitEvent) + Send + 'static,
-    Q: Space,
+    Q: SpaceQuota,
 {
     /// Creates the writer of an epoch. `publish` is called with every committed batch once, in order.
     pub fn new(
         (log, rows): (L, R),
         (replica, writer): (Replica<R>, Writer),
-        channels: Channels<R::Snapshot>,
+        channels: SequencerChannels<R::Snapshot>,
         publish: E,
         space: Q,
-        (options, metrics): (Options, Arc<Metrics>),
+        (options, metrics): (SequencerOptions, Arc<Metrics>),
     ) -> Self {
         let head = Head {
             revision: replica.revision(),
@@ -170,7 +170,7 @@ where
             permitted: PermittedLeases::default(),
             unchecked: 0,
             lease_room: LeaseRoom::Ample,
-            expire_limit: tick::EXPIRE_LIMIT,
+            expire_limit: tick::EXPIRES_PER_TICK,
             is_raising: false,
             is_raising_corrupt: false,
         }
@@ -191,7 +191,7 @@ where
     }
 
     async fn work(&mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut stopping, mut collected) = (false, false);
         let immutable = self.immutable.clone();
@@ -241,13 +241,15 @@ where
 
     /// Returns true if more requests may be collected for another batch: there are few of them yet.
     fn may_collect(&self) -> bool {
-        self.pending.len() < MIN_BATCH && self.options.is_room(self.under_way.len(), MIN_BATCH) && self.may_remember()
+        self.pending.len() < MIN_BATCH_REQUESTS
+            && self.options.is_room(self.under_way.len(), MIN_BATCH_REQUESTS)
+            && self.may_remember()
     }
 
     /// Takes a request and those queued with it, for a batch as soon as there is room for it.
-    fn collect(&mut self, command: Command) {
+    fn collect(&mut self, command: QueuedCommand) {
         self.pending.push_back(command);
-        while self.pending.len() < MIN_BATCH
+        while self.pending.len() < MIN_BATCH_REQUESTS
             && let Ok(command) = self.commands.try_recv()
         {
             self.pending.push_back(command);
@@ -278,7 +280,7 @@ where
             commands.push_back(command);
         }
         self.unchecked += bytes;
-        let full = self.unchecked >= CHECK_SPACE_EVERY && self.check_space();
+        let full = self.unchecked >= BYTES_PER_SPACE_CHECK && self.check_space();
         let is_raised = self.state.has_alarm(NOSPACE);
         self.is_raising &= !is_raised;
         self.is_raising_corrupt &= !self.state.has_alarm(CORRUPT);
@@ -289,12 +291,12 @@ where
         let under_way = self.deltas.iter().cloned().collect();
         let permitted = std::mem::take(&mut self.permitted);
         let head = (self.head, self.auth.clone(), permitted);
-        let room = Room {
+        let room = BatchRoom {
             record_bytes: self.options.batch_bytes,
             is_space: !no_space,
             leases: self.lease_room,
         };
-        let builder = Builder::new(self.state.clone(), under_way, head, room);
+        let builder = BatchBuilder::new(self.state.clone(), under_way, head, room);
         let mut evaluating = pin!(builder.evaluate(commands));
         // A long evaluation yields the thread, and batches in flight make progress. A batch published in the meantime is then
         // overlaid on itself, which changes nothing.
@@ -314,7 +316,7 @@ where
             bytes -= command.size;
             self.unchecked -= command.size.min(self.unchecked);
             match command.request {
-                Request::Revoke { expired: true, .. } => self.lease_ends.put_back(command),
+                Command::Revoke { expired: true, .. } => self.lease_ends.put_back(command),
                 _ => self.pending.push_front(command),
             }
         }
@@ -322,7 +324,7 @@ where
         Ok(())
     }
 
-    fn send(&mut self, batch: Batch, size: usize) {
+    fn send(&mut self, batch: EvaluatedBatch, size: usize) {
         self.head = batch.head;
         self.auth = batch.auth.clone();
         self.deltas.push_back(batch.delta.clone());
@@ -381,7 +383,7 @@ where
         }
         kill_points::reach("batch-published");
         for (reply, outcome) in batch.replies {
-            if let BatchReply::Outcome(Ok(Answer {
+            if let BatchReply::Outcome(Ok(ChangeAnswer {
                 result: Some(result), ..
             })) = &outcome
             {

@@ -21,10 +21,10 @@ use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 
 /// Slots between two entries of the index from revisions to slots.
-const INDEX_STEP: u64 = 32;
+const SLOTS_PER_INDEX_ENTRY: u64 = 32;
 
 /// Keys of a lease that are copied while the leases are locked.
-const LEASE_PAGE: usize = 1_000;
+const KEYS_PER_LEASE_LOCK: usize = 1_000;
 
 /// The progress of compaction in the rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct CompactionProgress {
 }
 
 /// The published state of the store.
-pub struct State<R: Rows> {
+pub struct StoreState<R: Rows> {
     view: ArcSwap<View<R::Snapshot>>,
     leases: Mutex<Leases>,
     alarms: Mutex<BTreeSet<(i32, u64)>>,
@@ -66,8 +66,8 @@ pub struct State<R: Rows> {
     writing_rows: Mutex<Option<Instant>>,
 }
 
-/// A write of rows that is under way: see [`State::write_rows`].
-pub struct WritingRows<R: Rows>(Arc<State<R>>);
+/// A write of rows that is under way: see [`StoreState::write_rows`].
+pub struct WritingRows<R: Rows>(Arc<StoreState<R>>);
 
 impl<R: Rows> Drop for WritingRows<R> {
     fn drop(&mut self) {
@@ -75,7 +75,7 @@ impl<R: Rows> Drop for WritingRows<R> {
     }
 }
 
-impl<R: Rows> State<R> {
+impl<R: Rows> StoreState<R> {
     /// The state that was found when the store was opened.
     pub fn new(view: View<R::Snapshot>, leases: Leases, alarms: BTreeSet<(i32, u64)>, auth: Auth) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl<R: Rows> State<R> {
         self.view.store(Arc::new(view));
     }
 
-    /// Sets the fetch budgets of [`State::fetches`]. Does nothing after the first use.
+    /// Sets the fetch budgets of [`StoreState::fetches`]. Does nothing after the first use.
     pub fn set_fetches(&self, fetches: FetchBudgets) {
         self.fetches.get_or_init(|| fetches);
     }
@@ -152,7 +152,7 @@ impl<R: Rows> State<R> {
     pub fn lease_keys(&self, id: LeaseId) -> impl Iterator<Item = Bytes> {
         let mut last: Option<Bytes> = None;
         let pages = std::iter::from_fn(move || {
-            let page = self.leases().attached_behind(id, last.as_ref(), LEASE_PAGE);
+            let page = self.leases().attached_behind(id, last.as_ref(), KEYS_PER_LEASE_LOCK);
             last = Some(page.last()?.clone());
             Some(page)
         });
@@ -188,7 +188,10 @@ impl<R: Rows> State<R> {
     /// Records that all slots before `next` are committed; the batch with base revision `base` began at `first`.
     pub fn commit(&self, base: Revision, first: Slot, next: Slot) {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        if index.last().is_none_or(|(_, last)| first.0 >= last.0 + INDEX_STEP) {
+        if index
+            .last()
+            .is_none_or(|(_, last)| first.0 >= last.0 + SLOTS_PER_INDEX_ENTRY)
+        {
             index.push((base, first));
         }
         self.committed.store(next.0, Ordering::Release);
@@ -199,7 +202,7 @@ impl<R: Rows> State<R> {
         self.known_committed.fetch_max(next.0, Ordering::AcqRel);
     }
 
-    /// The highest slot that [`State::observe_commit`] was given.
+    /// The highest slot that [`StoreState::observe_commit`] was given.
     pub fn known_committed(&self) -> Slot {
         Slot(self.known_committed.load(Ordering::Acquire))
     }

@@ -11,7 +11,7 @@ use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use pb::maintenance_server::Maintenance as _;
 use store::alarm::CORRUPT;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 use tonic::{Code, Request as Ask};
 
 use crate::engine::Engine;

@@ -20,7 +20,7 @@ use pb::kv_server::Kv as _;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
 use store::alarm::CORRUPT;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 use tonic::{Request, Status};
 
 use crate::engine::Engine;

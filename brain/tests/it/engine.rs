@@ -26,7 +26,7 @@ use pb::kv_server::Kv;
 use pb::lease_server::Lease;
 use runtime::tasks::Tasks;
 use store::flush::CompactionPace;
-use store::sequencer::{Options as SequencerOptions, Space};
+use store::sequencer::{SequencerOptions, SpaceQuota};
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::ApplyLog;
 use tokio::sync::oneshot;
@@ -48,7 +48,7 @@ pub(crate) struct Engine<L: Log, R: Rows> {
 #[derive(Clone)]
 pub(crate) struct Endless;
 
-impl Space for Endless {
+impl SpaceQuota for Endless {
     fn exceeded(&mut self, _: impl FnOnce() -> u64, _: &impl Rows) -> bool {
         false
     }

@@ -10,7 +10,7 @@ use mvcc::key_index::IndexPhase;
 use mvcc::op::Span;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use store::state::State;
+use store::state::StoreState;
 
 use crate::counted::{Counted, Reads};
 use crate::engine::Engine;
@@ -19,7 +19,7 @@ use crate::store::{requests, seed};
 use crate::wire::{Request, Response, Target as _, pb};
 
 /// Waits until the index is built.
-pub(crate) async fn served<R: Rows>(state: &State<R>) {
+pub(crate) async fn served<R: Rows>(state: &StoreState<R>) {
     while state.view().key_index.size().phase != IndexPhase::Serving {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -27,7 +27,7 @@ pub(crate) async fn served<R: Rows>(state: &State<R>) {
 
 /// Compares counts of the index with those of rows and memtables: at the newest revision, and at one that is not compacted. Returns the
 /// number of counts that the index knew.
-pub(crate) async fn compare<R: Rows>(state: &State<R>, rng: &mut StdRng) -> usize {
+pub(crate) async fn compare<R: Rows>(state: &StoreState<R>, rng: &mut StdRng) -> usize {
     const BOUNDS: &[&[u8]] = &[
         b"\0",
         b"\0\0",

@@ -11,7 +11,7 @@ use mvcc::lease::ENDING_CHECKPOINT;
 use pb::lease_server::Lease as _;
 use prost::Message as _;
 use runtime::clock::since_boot;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 use tokio::time::Instant;
 use tonic::Streaming;
 use tonic::codec::Codec as _;

@@ -14,7 +14,7 @@ use etcd_types::errors::Error;
 use etcd_types::types::Caller;
 use mvcc::auth::{AuthRequest, Permission};
 use store::alarm::CORRUPT;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 use tokio::time::timeout;
 
 use crate::engine::Engine;

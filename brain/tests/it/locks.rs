@@ -32,7 +32,7 @@ use pb::kv_server::Kv as _;
 use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::flush::CompactionPace;
-use store::sequencer::Options as SequencerOptions;
+use store::sequencer::SequencerOptions;
 use telemetry::metrics::Metrics;
 use telemetry::slow_requests::ApplyLog;
 use tokio::sync::{mpsc, watch};

@@ -13,7 +13,7 @@ use etcd_types::errors::Error;
 use etcd_types::types::{Caller, Committed, LeaseId, Revision};
 use mvcc::op::{Op, PutOp};
 use runtime::budget::Meter;
-use store::sequencer::command::{Answer, Request as Command};
+use store::sequencer::command::{ChangeAnswer, Command};
 use tokio::task::JoinSet;
 
 use crate::engine::Engine;
@@ -38,7 +38,7 @@ struct World {
 }
 
 /// A put under way.
-struct Asked(JoinSet<Result<Answer, Error>>);
+struct Asked(JoinSet<Result<ChangeAnswer, Error>>);
 
 impl Asked {
     async fn outcome(mut self) -> Result<Revision, Error> {

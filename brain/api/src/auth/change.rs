@@ -13,7 +13,7 @@ use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
 use mvcc::auth::{AuthRequest, Permission};
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 
 /// Executes a change, which is made of the request when its caller has been permitted. Returns the header for the answer.
 async fn change<Q: Message, R: Rows>(

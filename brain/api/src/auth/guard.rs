@@ -21,7 +21,7 @@ use etcd_types::types::{Caller, Identity};
 use mvcc::auth::{Access, Auth};
 use mvcc::op::Span;
 use store::auth::SharedAuth;
-use store::state::State;
+use store::state::StoreState;
 
 /// The kind of tokens.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl fmt::Debug for Guard {
 impl Guard {
     /// Guards the store of a member.
     #[must_use]
-    pub fn new<R: Rows>(state: &Arc<State<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
+    pub fn new<R: Rows>(state: &Arc<StoreState<R>>, router: &LeaderRouter, authenticator: Arc<Authenticator>) -> Self {
         let (applied, router) = (state.clone(), router.clone());
         let timeout = router.request_timeout();
         let wait_applied = move |slot| -> BoxFuture<'static, bool> {

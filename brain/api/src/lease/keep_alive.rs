@@ -26,7 +26,7 @@ use etcd_types::pb::etcdserverpb as pb;
 use etcd_types::types::{Caller, LeaseId};
 use pb::lease_client::LeaseClient;
 use runtime::clock::since_boot;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 
 /// The number of leases whose keep-alives a stream reads ahead.
 const MAX_READ_AHEAD_LEASES: usize = 1024;

@@ -11,7 +11,7 @@ use crate::forward::LeaderLease;
 use engine::log::frame::{Frame, WINDOW_SLOTS};
 use engine::log::{Log, LogError, Slot, Unanswered};
 use engine::rows::Rows;
-use store::state::State;
+use store::state::StoreState;
 
 /// The interval at which a leader checks whether its lock was renewed.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
     term: &Term,
     (leader_lease, renew_deadline): (&LeaderLease, Duration),
     announced_epoch: &(dyn Fn() -> Option<u64> + Send + Sync),
-    (log, state, unanswered): (&L, &State<R>, &Unanswered),
+    (log, state, unanswered): (&L, &StoreState<R>, &Unanswered),
 ) {
     let mut last = None;
     let mut look = tokio::time::interval(RENEWAL_CHECK_INTERVAL);
@@ -72,7 +72,7 @@ pub(super) async fn guard<L: Log, R: Rows>(
 /// those that this leader has tried. The published slots may be far behind them, if large batches wait to be published.
 pub(super) async fn has_later_barrier<L: Log, R: Rows>(
     log: &L,
-    state: &State<R>,
+    state: &StoreState<R>,
     unanswered: &Unanswered,
 ) -> Result<bool, LogError> {
     let mut next = state.committed();

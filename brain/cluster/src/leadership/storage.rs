@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::followers::Followers;
 use engine::log::{Log, Slot, Unanswered};
 use engine::rows::{Rows, Snapshot as _};
-use store::state::State;
+use store::state::StoreState;
 
 /// The least time limit of storage, however short a lease is. A stuck connection costs one attempt of the TiKV client, 2.5 s, and
 /// is replaced.
@@ -36,7 +36,7 @@ pub(super) fn limit(lease: Duration) -> Duration {
 /// Completes when an append or a read of the log, or a read or a write of the rows, exceeds its limit for a lock with this lease;
 /// returns which one. `leads` is set once the member leads and has a view of its own.
 pub(super) async fn failed<R: Rows>(
-    state: &State<R>,
+    state: &StoreState<R>,
     rows: &R,
     leads: &AtomicBool,
     unanswered: &Unanswered,
@@ -63,7 +63,7 @@ pub(super) async fn failed<R: Rows>(
 
 /// Reads the manifest repeatedly, as views read: at their timestamp, so that no flush interferes. A member that begins to lead still has
 /// a follower's view, which may be too old to be read: until it leads, it is enough that the rows can be read at all.
-async fn unreadable<R: Rows>(state: &State<R>, rows: &R, leads: &AtomicBool, limit: Duration) -> String {
+async fn unreadable<R: Rows>(state: &StoreState<R>, rows: &R, leads: &AtomicBool, limit: Duration) -> String {
     loop {
         let begun = Instant::now();
         let mut why = String::from("no answer");
@@ -85,7 +85,7 @@ async fn unreadable<R: Rows>(state: &State<R>, rows: &R, leads: &AtomicBool, lim
 
 /// Completes with the reason when a write of rows has been tried for longer than `limit` while a follower could lead. Acknowledged
 /// data is in the log: only memory fills up in the meantime, and the write may still succeed.
-async fn unwritten<R: Rows>(state: &State<R>, followers: Option<&Followers>, limit: Duration) -> String {
+async fn unwritten<R: Rows>(state: &StoreState<R>, followers: Option<&Followers>, limit: Duration) -> String {
     let Some(followers) = followers else {
         return std::future::pending().await;
     };

@@ -20,14 +20,14 @@ use mvcc::sizes::{superseded_by, unversioned_in};
 use runtime::kill_points;
 
 /// Bytes of the log that compaction reads at once.
-const READ_AHEAD: usize = 4 << 20;
+const LOG_READ_BYTES: usize = 4 << 20;
 
 /// Bytes of log that are given up before a compaction that is under way has them destroyed. A slow one would keep all of them otherwise.
-const DESTROY_EVERY: i64 = 16 << 20;
+const BYTES_PER_DESTROY: i64 = 16 << 20;
 
 /// Records of the log that are not needed any more.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Unneeded {
+pub(super) struct UnneededRecords {
     bytes: usize,
     /// Those that no revision made.
     unversioned: i64,
@@ -37,9 +37,9 @@ pub(super) struct Unneeded {
 pub(super) struct CompactionScan<L> {
     reader: Reader<L>,
     /// Bytes of the records that were read from the manifest's `deleted_slot` on.
-    unneeded: Unneeded,
+    unneeded: UnneededRecords,
     /// The record that was read last, if it is not done.
-    pub(super) current: Option<Superseding>,
+    pub(super) current: Option<SupersededVersions>,
     began: Instant,
 }
 
@@ -64,8 +64,8 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                 let from = Slot(self.manifest.deleted_slot);
                 let reader = retry!(&self.stop, Reader::seek(self.log.clone(), from))?;
                 CompactionScan {
-                    reader: reader.in_chunks(READ_AHEAD),
-                    unneeded: Unneeded::default(),
+                    reader: reader.in_chunks(LOG_READ_BYTES),
+                    unneeded: UnneededRecords::default(),
                     current: None,
                     began: Instant::now(),
                 }
@@ -85,7 +85,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
                         if first.0 >= self.manifest.applied_slot || record.base >= target {
                             break;
                         }
-                        Superseding::new(first, bytes, record)
+                        SupersededVersions::new(first, bytes, record)
                     }
                     Some(_) => continue,
                     None => break,
@@ -100,7 +100,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
             scan.unneeded.unversioned += superseding.unversioned;
             bytes += superseding.bytes;
             // Records that superseded nothing take time, too, and memtables wait during it.
-            let is_enough = batch.changes.len() >= (batch.most.rows / 2).max(1) || bytes >= READ_AHEAD;
+            let is_enough = batch.changes.len() >= (batch.most.rows / 2).max(1) || bytes >= LOG_READ_BYTES;
             // The last revision must not leave another batch: that one would find nothing to do, and not finish.
             if is_enough && self.manifest.deleted_up_to < target {
                 more = true;
@@ -112,7 +112,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         }
         self.apply(batch).await?;
         kill_points::reach("versions-deleted");
-        if !more || self.manifest.sizes.dropped - self.destroyed >= DESTROY_EVERY {
+        if !more || self.manifest.sizes.dropped - self.destroyed >= BYTES_PER_DESTROY {
             self.destroy(self.manifest.deleted_up_to).await?;
         }
         if !more {
@@ -145,12 +145,12 @@ impl<L: Log, R: Rows> Flusher<L, R> {
     /// revision counts as done when all of it is in batches.
     fn delete_superseded(
         &mut self,
-        superseding: &mut Superseding,
+        superseding: &mut SupersededVersions,
         target: Revision,
-        unneeded: &mut Unneeded,
+        unneeded: &mut UnneededRecords,
         batch: &mut WriteBatch,
     ) -> bool {
-        let Superseding {
+        let SupersededVersions {
             slot, entries, done, ..
         } = superseding;
         while let Some((keys, put_again)) = entries.front() {
@@ -189,7 +189,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
 }
 
 /// Versions that the record of one slot superseded. One revision may be far more than a write batch.
-pub(super) struct Superseding {
+pub(super) struct SupersededVersions {
     slot: Slot,
     /// Of the record.
     bytes: usize,
@@ -201,7 +201,7 @@ pub(super) struct Superseding {
     done: usize,
 }
 
-impl Superseding {
+impl SupersededVersions {
     fn new(slot: Slot, bytes: usize, record: Record) -> Self {
         let unversioned = unversioned_in(&record);
         let keys = record.entries.into_iter().filter_map(|entry| match entry.change {
@@ -247,7 +247,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::flush::destroy_slots::UNNEEDED_LOG;
+    use crate::flush::destroy_slots::MAX_UNNEEDED_LOG_BYTES;
     use crate::replica::{ImmutableMemtable, Replica};
     use engine::log::MemLog;
     use engine::rows::mem::MemRows;
@@ -259,7 +259,7 @@ mod tests {
     /// Leases alone make no revision that could be compacted.
     #[tokio::test]
     async fn the_log_of_leases_behind_the_compacted_revision_is_given_up() {
-        for (logged, watermark) in [(100, Slot::FIRST), (100 + UNNEEDED_LOG, Slot(1_999))] {
+        for (logged, watermark) in [(100, Slot::FIRST), (100 + MAX_UNNEEDED_LOG_BYTES, Slot(1_999))] {
             let (log, rows) = (MemLog::new(), MemRows::new());
             let manifest = Manifest {
                 revision: 4,
@@ -306,7 +306,7 @@ mod tests {
             ended.unwrap();
             assert_eq!(log.watermark().await.unwrap(), watermark, "{logged} bytes of log");
             let kept = state.sizes();
-            assert!(kept.logged - kept.dropped <= UNNEEDED_LOG, "{kept:?}");
+            assert!(kept.logged - kept.dropped <= MAX_UNNEEDED_LOG_BYTES, "{kept:?}");
             // It is counted as long as the log keeps it.
             let stored = Manifest::decode(rows.fence().await.unwrap().unwrap()).unwrap();
             let counted = if watermark == Slot::FIRST { 100 } else { 0 };

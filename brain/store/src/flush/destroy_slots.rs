@@ -1,13 +1,13 @@
 //! Destroys slots of the log that neither rows nor history need any more.
 
-use super::{Flusher, Transient as _, retry};
+use super::{Flusher, MaybeTransient as _, retry};
 use engine::log::{Log, Slot};
 use engine::rows::Rows;
 use etcd_types::types::Revision;
 use runtime::kill_points;
 
 /// The log after the compacted revision is given up once it has more bytes than this, none of them of keys.
-pub(super) const UNNEEDED_LOG: i64 = 256 << 10;
+pub(super) const MAX_UNNEEDED_LOG_BYTES: i64 = 256 << 10;
 
 impl<L: Log, R: Rows> Flusher<L, R> {
     /// Gives up the log up to its last record in rows, once everything is compacted: without key writes there is no later revision to
@@ -19,7 +19,7 @@ impl<L: Log, R: Rows> Flusher<L, R> {
         let last = manifest.log_last.min(manifest.applied_slot);
         if !is_compacted
             || last <= manifest.deleted_slot
-            || manifest.sizes.logged - manifest.sizes.dropped <= UNNEEDED_LOG
+            || manifest.sizes.logged - manifest.sizes.dropped <= MAX_UNNEEDED_LOG_BYTES
         {
             return Ok(());
         }

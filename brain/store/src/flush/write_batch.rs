@@ -44,7 +44,7 @@ impl WriteBatch {
 }
 
 /// Bytes of the rows of a version beside its key, twice, and its value: at most, but for keys with many zeros.
-const BESIDE: usize = 96;
+const VERSION_ROWS_OVERHEAD_BYTES: usize = 96;
 
 /// Adds rows of a memtable to a batch, after the version `last`; returns true if nothing is left. `last` also records whether the older
 /// versions of its key are compacted: they need no rows. Nor do tombstones up to `deleted`, where compaction is done already: the memtable
@@ -62,7 +62,7 @@ pub(super) fn fill_batch(
     };
     for Found { key, revision, version } in versions {
         let value = version.value.as_ref().map_or(0, Bytes::len);
-        if !batch.has_room(2, 2 * key.len() + value + BESIDE) {
+        if !batch.has_room(2, 2 * key.len() + value + VERSION_ROWS_OVERHEAD_BYTES) {
             return false;
         }
         let covered = match last {

@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::load::read_manifest;
 use super::prior_leases::to_millis;
-use super::tail::Read;
+use super::tail::DecodedItem;
 use super::{FlushResult, Replica};
 use engine::log::frame::Candidate;
 use engine::log::reader::Reader;
@@ -18,7 +18,7 @@ use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
 /// leases and users again.
-const FAR: u64 = 256;
+const MAX_REPLAYED_SLOTS: u64 = 256;
 
 /// The right to write, within one epoch.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Leadership {
 
 /// Errors of opening a store.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// Stored by a newer brain.
     #[error(
         "the data is of format {found}, this version reads formats up to {STORED_FORMAT_WITH_AUTH}: start a newer version"
@@ -105,18 +105,18 @@ pub enum OpenError {
     Rows(#[from] RowsError),
 }
 
-impl From<writer::WriterOpenError> for OpenError {
+impl From<writer::WriterOpenError> for StoreOpenError {
     fn from(error: writer::WriterOpenError) -> Self {
         match error {
-            writer::WriterOpenError::Destroyed(_) => OpenError::Destroyed,
-            error => OpenError::Log(error),
+            writer::WriterOpenError::Destroyed(_) => StoreOpenError::Destroyed,
+            error => StoreOpenError::Log(error),
         }
     }
 }
 
-impl From<LogError> for OpenError {
+impl From<LogError> for StoreOpenError {
     fn from(error: LogError) -> Self {
-        OpenError::Log(error.into())
+        StoreOpenError::Log(error.into())
     }
 }
 
@@ -128,13 +128,13 @@ impl<R: Rows> Replica<R> {
     /// the last holder of its lock has ended.
     ///
     /// # Errors
-    /// [`OpenError`]. After [`OpenError::Destroyed`] the replica must be reset from the rows.
+    /// [`StoreOpenError`]. After [`StoreOpenError::Destroyed`] the replica must be reset from the rows.
     pub async fn lead<L: Log>(
         &mut self,
         log: &L,
         rows: &R,
         (candidate, seen): (Candidate, bool),
-    ) -> Result<Leadership, OpenError> {
+    ) -> Result<Leadership, StoreOpenError> {
         // An unfinished write of an older leader may lock the manifest, and every read of it would wait.
         rows.take_over().await?;
         let manifest = read_manifest(rows.fence().await?)?;
@@ -142,7 +142,7 @@ impl<R: Rows> Replica<R> {
         let floor = manifest.epoch.max(self.state.epoch());
         // Rows that are far ahead are loaded first, because everything that is read from the log is held in memory until the barrier is
         // placed. This is done once: an older leader may continue to flush.
-        if manifest.applied_slot > self.next().0.saturating_add(FAR) {
+        if manifest.applied_slot > self.next().0.saturating_add(MAX_REPLAYED_SLOTS) {
             self.reset_from_snapshot(log, rows).await?;
         }
         let began = self.next();
@@ -150,13 +150,13 @@ impl<R: Rows> Replica<R> {
         let mut reader = Reader::new(log.clone(), began);
         // A record that cannot be decoded is refused before anything is written.
         let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
-            read.push(Read::of(item)?);
-            Ok::<(), OpenError>(())
+            read.push(DecodedItem::of(item)?);
+            Ok::<(), StoreOpenError>(())
         })
         .await?;
         let mut wait = Duration::ZERO;
         for read in read {
-            if matches!(&read, Read::Barrier(_, barrier) if *barrier == own) {
+            if matches!(&read, DecodedItem::Barrier(_, barrier) if *barrier == own) {
                 wait = self.prior_leases.wait(candidate.lock, seen);
             }
             self.replay(read)?;
@@ -187,7 +187,7 @@ async fn take_over_manifest<R: Rows>(
     rows: &R,
     (epoch, log): (u64, Option<LogId>),
     (candidate, wait): (Candidate, Duration),
-) -> Result<(Manifest, Bytes), OpenError> {
+) -> Result<(Manifest, Bytes), StoreOpenError> {
     loop {
         let stored: Option<Bytes> = rows.fence().await?;
         let mut manifest = read_manifest(stored.clone())?;
@@ -341,7 +341,7 @@ mod tests {
         // A read of it fails.
         log.append(Slot::FIRST, "no record".into()).await.unwrap();
         let manifest = Manifest {
-            applied_slot: replica.next().0 + FAR + 1,
+            applied_slot: replica.next().0 + MAX_REPLAYED_SLOTS + 1,
             revision: 4,
             ..Manifest::fresh()
         };

@@ -8,8 +8,8 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::prior_leases::PriorLeases;
-use super::{OpenError, Replica};
-use crate::state::State;
+use super::{Replica, StoreOpenError};
+use crate::state::StoreState;
 use engine::log::{Log, LogId, LogOrigin, Slot};
 use engine::rows::{Order, Rows, RowsError, Scan, Snapshot};
 use etcd_types::types::LeaseId;
@@ -26,22 +26,22 @@ impl<R: Rows> Replica<R> {
     /// Loads the state of the rows as they are now, without the tail of the log.
     ///
     /// # Errors
-    /// [`OpenError`]; nothing was changed.
-    pub async fn load<L: Log>(log: &L, rows: &R) -> Result<Self, OpenError> {
+    /// [`StoreOpenError`]; nothing was changed.
+    pub async fn load<L: Log>(log: &L, rows: &R) -> Result<Self, StoreOpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
         // Read after the snapshot: a watermark beyond its applied slot may be newer than it.
         let (mut applied_slot, watermark) = (Slot(manifest.applied_slot), log.watermark().await?);
         if watermark > applied_slot {
             applied_slot = Slot(read_manifest(rows.fence().await?)?.applied_slot);
-            let error = OpenError::RowsBehind {
+            let error = StoreOpenError::RowsBehind {
                 applied_slot,
                 watermark,
             };
             return Err(if watermark > applied_slot {
                 error
             } else {
-                OpenError::Destroyed
+                StoreOpenError::Destroyed
             });
         }
         check_origin(log, rows, &manifest).await?;
@@ -65,7 +65,7 @@ impl<R: Rows> Replica<R> {
             key_index: applier.key_index.clone(),
             hot: Arc::default(),
         };
-        let state = State::new(view, leases, alarms, auth);
+        let state = StoreState::new(view, leases, alarms, auth);
         state.commit(manifest.revision, applied_slot, applied_slot);
         state.set_applied(applied_slot);
         state.set_deleted_up_to(manifest.deleted_up_to);
@@ -87,22 +87,22 @@ impl<R: Rows> Replica<R> {
 }
 
 /// Returns the log that the rows come from, if they name one. Fails if the rows are newer than this version.
-pub async fn origin<R: Rows>(rows: &R) -> Result<Option<LogOrigin>, OpenError> {
+pub async fn origin<R: Rows>(rows: &R) -> Result<Option<LogOrigin>, StoreOpenError> {
     Ok(read_manifest(rows.fence().await?)?.origin())
 }
 
 /// Refuses a manifest that names another log than the stored one, or lacks records that this log has destroyed.
-pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), OpenError> {
+pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<(), StoreOpenError> {
     let manifest = read_manifest(stored)?;
     let Some((id, watermark)) = log else {
         return Ok(()); // opening the log reports that it is missing
     };
     if manifest.origin().is_some_and(|origin| origin.id != id) {
-        return Err(OpenError::OtherLog);
+        return Err(StoreOpenError::OtherLog);
     }
     let applied_slot = Slot(manifest.applied_slot);
     if watermark > applied_slot {
-        return Err(OpenError::RowsBehind {
+        return Err(StoreOpenError::RowsBehind {
             applied_slot,
             watermark,
         });
@@ -111,11 +111,11 @@ pub fn check_reach(stored: Option<Bytes>, log: Option<(LogId, Slot)>) -> Result<
 }
 
 /// Refuses a log that lacks records of the rows, or is another one than they come from.
-async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -> Result<(), OpenError> {
+async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -> Result<(), StoreOpenError> {
     if let (Some(id), Some(origin)) = (log.id(), manifest.origin())
         && origin.id != id
     {
-        return Err(OpenError::OtherLog);
+        return Err(StoreOpenError::OtherLog);
     }
     let last = Slot(manifest.log_last);
     // The slot of the last record that is in rows is never destroyed before a later one is in them, too.
@@ -124,25 +124,25 @@ async fn check_origin<L: Log, R: Rows>(log: &L, rows: &R, manifest: &Manifest) -
     }
     let newer = read_manifest(rows.fence().await?)?;
     Err(if newer.log_last > manifest.log_last {
-        OpenError::Destroyed
+        StoreOpenError::Destroyed
     } else {
-        OpenError::LogBehind { last }
+        StoreOpenError::LogBehind { last }
     })
 }
 
-/// Decodes the stored manifest; `None` is that of an empty store. Returns [`OpenError::Newer`] or [`OpenError::Older`] for another
+/// Decodes the stored manifest; `None` is that of an empty store. Returns [`StoreOpenError::Newer`] or [`StoreOpenError::Older`] for another
 /// format.
-pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, OpenError> {
+pub(super) fn read_manifest(stored: Option<Bytes>) -> Result<Manifest, StoreOpenError> {
     let manifest = match stored {
         Some(bytes) => Manifest::decode(bytes)
             .map_err(|error| RowsError::Corrupt(format!("the fence does not decode: {error}")))?,
         None => Manifest::fresh(),
     };
     if manifest.format > STORED_FORMAT_WITH_AUTH {
-        return Err(OpenError::Newer { found: manifest.format });
+        return Err(StoreOpenError::Newer { found: manifest.format });
     }
     if manifest.format < STORED_FORMAT {
-        return Err(OpenError::Older { found: manifest.format });
+        return Err(StoreOpenError::Older { found: manifest.format });
     }
     Ok(manifest)
 }

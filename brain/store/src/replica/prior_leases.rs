@@ -9,7 +9,7 @@ use std::time::Duration;
 use mvcc::row::Manifest;
 
 /// A lock that is none: some other one.
-const OTHER: u64 = u64::MAX;
+const UNKNOWN_LOCK: u64 = u64::MAX;
 
 /// Leaders since the last one that wrote, itself included: it had waited for those before it.
 #[derive(Debug, Clone, Default)]
@@ -25,7 +25,7 @@ impl PriorLeases {
     /// The leases that the manifest records.
     pub(super) fn of(manifest: &Manifest) -> Self {
         let mut prior_leases = Self::default();
-        prior_leases.begin(OTHER, millis(manifest.prior_lease_ms));
+        prior_leases.begin(UNKNOWN_LOCK, millis(manifest.prior_lease_ms));
         prior_leases.begin(manifest.lock, millis(manifest.lease));
         prior_leases.is_read = false;
         prior_leases

@@ -7,13 +7,13 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::load::read_manifest;
-use super::{OpenError, Replica};
+use super::{Replica, StoreOpenError};
 use engine::log::Slot;
 use engine::rows::{Rows, Snapshot};
 use mvcc::row::Manifest;
 
 /// Pause before a failed read of rows is repeated.
-const RETRY: Duration = Duration::from_secs(2);
+const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// A new snapshot of the rows with its manifest. Not compared with the replica yet.
 pub struct RefreshedRows<S> {
@@ -23,7 +23,7 @@ pub struct RefreshedRows<S> {
 
 impl<S: Snapshot> RefreshedRows<S> {
     /// Reads the rows now.
-    pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, OpenError> {
+    pub async fn read<R: Rows<Snapshot = S>>(rows: R) -> Result<Self, StoreOpenError> {
         let snapshot = rows.snapshot().await?;
         let manifest = read_manifest(snapshot.fence().await?)?;
         Ok(RefreshedRows { snapshot, manifest })
@@ -38,7 +38,7 @@ impl<S: Snapshot> RefreshedRows<S> {
 /// Reads rows when they are wanted. Dropping it cancels a read that is under way.
 pub struct RowsRefresher<R: Rows> {
     rows: R,
-    reading: Option<BoxFuture<'static, Result<RefreshedRows<R::Snapshot>, OpenError>>>,
+    reading: Option<BoxFuture<'static, Result<RefreshedRows<R::Snapshot>, StoreOpenError>>>,
     is_wanted: bool,
     not_before: Instant,
     last: Instant,
@@ -71,7 +71,7 @@ impl<R: Rows> RowsRefresher<R> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub async fn next(&mut self) -> Result<RefreshedRows<R::Snapshot>, OpenError> {
+    pub async fn next(&mut self) -> Result<RefreshedRows<R::Snapshot>, StoreOpenError> {
         if self.reading.is_none() {
             if !self.is_wanted {
                 return std::future::pending().await;
@@ -86,7 +86,7 @@ impl<R: Rows> RowsRefresher<R> {
         self.reading = None;
         if outcome.is_err() {
             self.is_wanted = true;
-            self.not_before = Instant::now() + RETRY;
+            self.not_before = Instant::now() + READ_RETRY_DELAY;
         }
         outcome
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use prost::Message;
 
-use super::{OpenError, Replica};
+use super::{Replica, StoreOpenError};
 use engine::log::frame::{Barrier, WINDOW_SLOTS};
 use engine::log::reader::{LogEntry, Reader};
 use engine::log::{Log, Slot};
@@ -15,11 +15,11 @@ use engine::rows::Rows;
 use mvcc::record::Record;
 
 /// Bytes that are read at once: enough to be faster than the writer.
-const CHUNK: usize = 4 << 20;
+const READ_CHUNK_BYTES: usize = 4 << 20;
 
 /// The position at which a replica continues to read the log.
 #[derive(Debug)]
-pub struct Tail<L> {
+pub struct LogTail<L> {
     log: L,
     reader: Reader<L>,
     began: Slot,
@@ -29,11 +29,11 @@ pub struct Tail<L> {
     proven_below: Slot,
 }
 
-impl<L: Log> Tail<L> {
+impl<L: Log> LogTail<L> {
     /// Begins where the replica is.
     pub fn new<R: Rows>(log: L, replica: &Replica<R>) -> Self {
         Self {
-            reader: Reader::new(log.clone(), replica.next()).in_chunks(CHUNK),
+            reader: Reader::new(log.clone(), replica.next()).in_chunks(READ_CHUNK_BYTES),
             log,
             began: replica.next(),
             unproven: VecDeque::new(),
@@ -43,13 +43,13 @@ impl<L: Log> Tail<L> {
 
     /// Applies committed records: up to `committed`, if that is given, or else what the log proves, up to its end. After `limit` chunks of
     /// the log, if it made progress, it returns `false`: there may be more, and the writer may be faster than this reads. Watchers are not
-    /// notified: they read history. Returns [`OpenError::Destroyed`] if the replica must be reset from the rows.
+    /// notified: they read history. Returns [`StoreOpenError::Destroyed`] if the replica must be reset from the rows.
     pub async fn catch_up<R: Rows>(
         &mut self,
         replica: &mut Replica<R>,
         committed: Option<Slot>,
         limit: usize,
-    ) -> Result<bool, OpenError> {
+    ) -> Result<bool, StoreOpenError> {
         let (start, mut chunks) = (replica.next(), 0);
         loop {
             let item = match self.reader.next().await {
@@ -78,7 +78,7 @@ impl<L: Log> Tail<L> {
             // A record in a destroyed slot came late, and a destroyed slot looks like a free one.
             self.check_watermark().await?;
             for item in self.unproven.drain(..proven) {
-                replica.replay(Read::of(item)?)?;
+                replica.replay(DecodedItem::of(item)?)?;
             }
             self.began = replica.next();
             if is_end || committed.is_some_and(|committed| replica.next() >= committed) {
@@ -92,9 +92,9 @@ impl<L: Log> Tail<L> {
         }
     }
 
-    async fn check_watermark(&self) -> Result<(), OpenError> {
+    async fn check_watermark(&self) -> Result<(), StoreOpenError> {
         if self.log.watermark().await? > self.began {
-            return Err(OpenError::Destroyed);
+            return Err(StoreOpenError::Destroyed);
         }
         Ok(())
     }
@@ -102,21 +102,21 @@ impl<L: Log> Tail<L> {
 
 /// An item of the log with its decoded record.
 #[derive(Debug)]
-pub(super) enum Read {
+pub(super) enum DecodedItem {
     Barrier(Slot, Barrier),
     Batch { record: Record, first: Slot, next: Slot },
 }
 
-impl Read {
-    /// Decodes the record of an item. Returns [`OpenError::Record`] if it does not decode.
-    pub(super) fn of(item: LogEntry) -> Result<Read, OpenError> {
+impl DecodedItem {
+    /// Decodes the record of an item. Returns [`StoreOpenError::Record`] if it does not decode.
+    pub(super) fn of(item: LogEntry) -> Result<DecodedItem, StoreOpenError> {
         match item {
-            LogEntry::Barrier(slot, barrier) => Ok(Read::Barrier(slot, barrier)),
+            LogEntry::Barrier(slot, barrier) => Ok(DecodedItem::Barrier(slot, barrier)),
             LogEntry::Batch {
                 first, next, payload, ..
             } => match Record::decode(payload) {
-                Ok(record) => Ok(Read::Batch { record, first, next }),
-                Err(error) => Err(OpenError::Record {
+                Ok(record) => Ok(DecodedItem::Batch { record, first, next }),
+                Err(error) => Err(StoreOpenError::Record {
                     slot: first,
                     reason: error.to_string(),
                 }),
@@ -135,21 +135,21 @@ fn end_of(item: &LogEntry) -> Slot {
 
 impl<R: Rows> Replica<R> {
     /// Applies an item of the log that is known to be committed. Fails if it contradicts the items before it.
-    pub(super) fn replay(&mut self, read: Read) -> Result<(), OpenError> {
+    pub(super) fn replay(&mut self, read: DecodedItem) -> Result<(), StoreOpenError> {
         let (record, first, next) = match read {
-            Read::Barrier(slot, barrier) => {
+            DecodedItem::Barrier(slot, barrier) => {
                 self.prior_leases.begin(barrier.lock, barrier.lease);
                 self.state.set_epoch(barrier.epoch);
                 self.last = slot;
                 self.pass(Slot(slot.0 + WINDOW_SLOTS));
                 return Ok(());
             }
-            Read::Batch { record, first, next } => (record, first, next),
+            DecodedItem::Batch { record, first, next } => (record, first, next),
         };
         if record.base != self.revision() {
             let (base, newest) = (record.base, self.revision());
             let reason = format!("a batch after revision {base}, but the newest is {newest}");
-            return Err(OpenError::Record { slot: first, reason });
+            return Err(StoreOpenError::Record { slot: first, reason });
         }
         self.apply(record, Vec::new(), (first, next));
         Ok(())
@@ -167,12 +167,12 @@ mod tests {
     async fn destroyed_slots_are_not_taken_for_free_ones() {
         let log = MemLog::keeping(is_barrier);
         let mut replica = Replica::load(&log, &MemRows::new()).await.unwrap();
-        let mut tail = Tail::new(log.clone(), &replica);
+        let mut tail = LogTail::new(log.clone(), &replica);
         tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await.unwrap();
         log.raise_watermark(Slot(5)).await.unwrap();
         log.destroy_below_watermark().await.unwrap();
         let ended = tail.catch_up(&mut replica, Some(Slot(7)), usize::MAX).await;
-        assert!(matches!(ended, Err(OpenError::Destroyed)), "{ended:?}");
+        assert!(matches!(ended, Err(StoreOpenError::Destroyed)), "{ended:?}");
     }
 
     #[tokio::test]
@@ -188,9 +188,9 @@ mod tests {
                 if !is_garbage {
                     log.fail_reads(1);
                 }
-                let mut tail = Tail::new(log.clone(), &replica);
+                let mut tail = LogTail::new(log.clone(), &replica);
                 let ended = tail.catch_up(&mut replica, None, usize::MAX).await;
-                let is_destroyed = matches!(ended, Err(OpenError::Destroyed));
+                let is_destroyed = matches!(ended, Err(StoreOpenError::Destroyed));
                 assert_eq!(is_destroyed, watermark > Slot::FIRST, "{ended:?}");
                 assert!(ended.is_err(), "garbage: {is_garbage}");
             }

@@ -1,8 +1,8 @@
 //! Raises alarms: NOSPACE when the quota is used up, CORRUPT while rows refuse a flush.
 
-use super::command::{Command, Request};
+use super::command::{Command, QueuedCommand};
 use super::quota::occupied;
-use super::{Sequencer, Space};
+use super::{Sequencer, SpaceQuota};
 use crate::alarm::{CORRUPT, NOSPACE};
 use crate::commit_feed::CommitEvent;
 use engine::log::Log;
@@ -14,7 +14,7 @@ where
     L: Log,
     R: Rows,
     E: FnMut(CommitEvent) + Send + 'static,
-    Q: Space,
+    Q: SpaceQuota,
 {
     /// Returns true if space ran out; raises the alarm if it did.
     pub(super) fn check_space(&mut self) -> bool {
@@ -45,8 +45,8 @@ where
     }
 
     fn raise(&mut self, alarm: i32) {
-        let request = Request::Alarm(self.options.member, alarm, true);
-        self.alarms.push(Command::internal(request, 64));
+        let request = Command::Alarm(self.options.member, alarm, true);
+        self.alarms.push(QueuedCommand::internal(request, 64));
     }
 
     /// An alarm that is published is not being raised any more, even if another record clears it at once.

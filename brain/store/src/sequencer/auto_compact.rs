@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::sequencer::command::Handle;
+use crate::sequencer::command::SequencerHandle;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
 
@@ -20,18 +20,18 @@ pub enum Retention {
 }
 
 /// Interval at which a number of revisions is enforced, as in etcd.
-const INTERVAL: Duration = Duration::from_secs(5 * 60);
+const REVISION_CHECK_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 /// The longest interval at which an age is enforced, as in etcd: so one to two ages of history are kept, or one age and an hour.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+const MAX_AGE_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Looks at the newest revision in one interval, as in etcd.
-const SAMPLES: u32 = 10;
+const SAMPLES_PER_INTERVAL: u32 = 10;
 
 /// The newest revision at past times, as far back as needed, and when history was compacted. The rules are those of etcd's
 /// `periodic.go`.
 #[derive(Debug)]
-struct Periodic {
+struct PeriodicRetention {
     /// One for each step, the oldest first.
     samples: VecDeque<Revision>,
     /// The most that are kept.
@@ -44,10 +44,10 @@ struct Periodic {
     interval: Duration,
 }
 
-impl Periodic {
+impl PeriodicRetention {
     fn new(age: Duration, now: Instant) -> Self {
-        let interval = age.min(LONGEST_INTERVAL);
-        let steps = age.as_nanos() * u128::from(SAMPLES) / interval.as_nanos().max(1);
+        let interval = age.min(MAX_AGE_INTERVAL);
+        let steps = age.as_nanos() * u128::from(SAMPLES_PER_INTERVAL) / interval.as_nanos().max(1);
         Self {
             samples: VecDeque::new(),
             most: usize::try_from(steps).unwrap_or(usize::MAX).saturating_add(1),
@@ -59,7 +59,7 @@ impl Periodic {
 
     /// The time between two samples.
     fn step(&self) -> Duration {
-        (self.interval / SAMPLES).max(Duration::from_millis(100))
+        (self.interval / SAMPLES_PER_INTERVAL).max(Duration::from_millis(100))
     }
 
     /// Records the newest revision.
@@ -86,15 +86,17 @@ impl Periodic {
 /// Compacts until `stop`. `revision` returns the newest one. Never fails: a failed compaction is repeated with the next one.
 pub async fn run(
     retention: Retention,
-    sequencer: Handle,
+    sequencer: SequencerHandle,
     revision: impl Fn() -> Revision + Send,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut periodic = match retention {
-        Retention::Age(age) => Some(Periodic::new(age, Instant::now())),
+        Retention::Age(age) => Some(PeriodicRetention::new(age, Instant::now())),
         Retention::Revisions(_) => None,
     };
-    let step = periodic.as_ref().map_or(INTERVAL, Periodic::step);
+    let step = periodic
+        .as_ref()
+        .map_or(REVISION_CHECK_INTERVAL, PeriodicRetention::step);
     loop {
         if let Some(periodic) = &mut periodic {
             periodic.sample(revision());
@@ -131,7 +133,7 @@ mod tests {
     /// Plays `minutes` minutes in which each minute has a revision, from 1 on; returns when history was compacted, and at which revision.
     async fn play(age: Duration, minutes: u64) -> Vec<(u64, Revision)> {
         let begin = Instant::now();
-        let (mut periodic, mut compacted) = (Periodic::new(age, begin), Vec::new());
+        let (mut periodic, mut compacted) = (PeriodicRetention::new(age, begin), Vec::new());
         let step = periodic.step().as_secs() / 60;
         for minute in (0..minutes).step_by(usize::try_from(step).unwrap()) {
             periodic.sample(Revision::try_from(minute).unwrap() + 1);
@@ -155,7 +157,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unchanged_revision_and_failure_leave_a_compaction_due() {
         let begin = Instant::now();
-        let mut periodic = Periodic::new(Duration::from_secs(10), begin);
+        let mut periodic = PeriodicRetention::new(Duration::from_secs(10), begin);
         let at = |seconds| begin + Duration::from_secs(seconds);
         (0..10).for_each(|_| periodic.sample(5));
         assert_eq!(periodic.due(at(9)), None);

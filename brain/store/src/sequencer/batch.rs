@@ -7,12 +7,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use tokio::sync::oneshot;
 
-use super::command::{Answer, Begun, Command, Reply, Request, Reread};
-use super::lease::expire::PART;
+use super::command::{BegunCommand, ChangeAnswer, Command, QueuedCommand, Reply, Reread};
+use super::lease::expire::MAX_LEASE_PART;
 use super::lease::limit::LeaseRoom;
 use super::lease::permission::PermittedLeases;
 use crate::alarm::{CORRUPT, NOSPACE};
-use crate::state::State;
+use crate::state::StoreState;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::{Caller, LeaseId, Prev, Revision};
@@ -27,19 +27,19 @@ use mvcc::view::View;
 use runtime::budget::Meter;
 
 /// The channel of a waiting client, and its reply.
-pub(super) type Waiting = (oneshot::Sender<Reply>, BatchReply);
+pub(super) type WaitingReply = (oneshot::Sender<Reply>, BatchReply);
 
 /// The reply to a request of a batch.
 #[derive(Debug)]
 pub(super) enum BatchReply {
-    Outcome(Result<Answer, Error>),
+    Outcome(Result<ChangeAnswer, Error>),
     /// The request changed nothing: its rows must be read again.
-    Again(Request, Reread),
+    Again(Command, Reread),
 }
 
 /// Requests that were evaluated and will be committed together.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct EvaluatedBatch {
     /// The record to be written.
     pub record: Record,
     /// The versions that the record's key changes superseded, in their order.
@@ -47,7 +47,7 @@ pub(super) struct Batch {
     /// Keys that each end of a lease deletes.
     pub lease_deletes: Vec<u64>,
     /// Outcomes, sent when the record is committed.
-    pub replies: Vec<Waiting>,
+    pub replies: Vec<WaitingReply>,
     /// Expired leases whose keys must be read once more.
     pub again: Vec<LeaseId>,
     /// The same changes, for requests that are evaluated before it is published.
@@ -59,16 +59,16 @@ pub(super) struct Batch {
     /// For the next batch.
     pub permitted: PermittedLeases,
     /// Requests that were not begun, in their order: those before them took long enough, or their changes are long.
-    pub rest: VecDeque<Command>,
+    pub rest: VecDeque<QueuedCommand>,
 }
 
 /// The approximate number of rows that the requests of a batch look at together, which takes some ten milliseconds. The first request alone
 /// may look at more.
-pub(super) const WORK: usize = 25_000;
+pub(super) const MAX_BATCH_ROWS: usize = 25_000;
 
 /// The room that is left for puts and leases, and for the record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct BatchRoom {
     /// The bytes of the record beyond which no further request is begun. A request may be short and its change long.
     pub(super) record_bytes: usize,
     /// Puts and grants are refused if not.
@@ -78,8 +78,8 @@ pub(super) struct Room {
 }
 
 /// Evaluates requests one after the other.
-pub(super) struct Builder<R: Rows> {
-    state: Arc<State<R>>,
+pub(super) struct BatchBuilder<R: Rows> {
+    state: Arc<StoreState<R>>,
     view: Arc<View<R::Snapshot>>,
     overlay: Overlay,
     head: Head,
@@ -89,26 +89,26 @@ pub(super) struct Builder<R: Rows> {
     record: Record,
     superseded: Vec<Prev>,
     lease_deletes: Vec<u64>,
-    replies: Vec<Waiting>,
+    replies: Vec<WaitingReply>,
     again: Vec<LeaseId>,
     /// Rows that were looked at.
     work: usize,
     /// Bytes of the record.
     bytes: usize,
-    room: Room,
+    room: BatchRoom,
     /// The CORRUPT alarm is raised: changes of keys and leases are refused.
     corrupt: bool,
     /// Rows cannot be flushed: everything but alarms, checkpoints and tokens is refused.
     flush_refused: bool,
 }
 
-impl<R: Rows> Builder<R> {
+impl<R: Rows> BatchBuilder<R> {
     /// Creates an empty batch after `head`, over batches that are under way.
     pub(super) fn new(
-        state: Arc<State<R>>,
+        state: Arc<StoreState<R>>,
         under_way: Vec<Arc<Delta>>,
         (head, auth, permitted): (Head, Arc<Auth>, PermittedLeases),
-        room: Room,
+        room: BatchRoom,
     ) -> Self {
         Self {
             view: state.view(),
@@ -135,8 +135,8 @@ impl<R: Rows> Builder<R> {
 
     /// Evaluates commands in order, until they have taken long enough or the record is full. Commands are not begun if their rows were read
     /// too early, or if their clients do not wait any more.
-    pub(super) async fn evaluate(mut self, mut commands: VecDeque<Command>) -> Batch {
-        while self.work < WORK
+    pub(super) async fn evaluate(mut self, mut commands: VecDeque<QueuedCommand>) -> EvaluatedBatch {
+        while self.work < MAX_BATCH_ROWS
             && self.bytes < self.room.record_bytes
             && let Some(command) = commands.pop_front()
         {
@@ -147,15 +147,15 @@ impl<R: Rows> Builder<R> {
         self.finish(commands)
     }
 
-    async fn add(&mut self, command: Command) {
-        let Begun {
+    async fn add(&mut self, command: QueuedCommand) {
+        let BegunCommand {
             request,
             caller,
             fetched,
             reply,
         } = command.begin();
         let expired = match request {
-            Request::Revoke { id, expired: true } => Some(id),
+            Command::Revoke { id, expired: true } => Some(id),
             _ => None,
         };
         let is_current = |fetched: &Fetched| fetched.is_current(self.view.rows_revision, self.head.revision);
@@ -165,7 +165,7 @@ impl<R: Rows> Builder<R> {
             .is_some_and(|fetched| fetched.extent() == Extent::Expected);
         // Its rows may need to be read once more.
         let same = match &request {
-            Request::Write(op, meter) if is_expected => Some((op.clone(), meter.clone())),
+            Command::Write(op, meter) if is_expected => Some((op.clone(), meter.clone())),
             _ => None,
         };
         let outcome = if is_current {
@@ -175,7 +175,7 @@ impl<R: Rows> Builder<R> {
                 (Err(EvaluateError::NotFetched(_)), Some((op, meter))) => {
                     // Releases what was charged for the answer so far.
                     meter.release();
-                    BatchReply::Again(Request::Write(op, meter), Reread::Unexpected)
+                    BatchReply::Again(Command::Write(op, meter), Reread::Unexpected)
                 }
                 (Err(error @ EvaluateError::NotFetched(_)), None) => {
                     match expired {
@@ -198,8 +198,8 @@ impl<R: Rows> Builder<R> {
     }
 
     /// The batch.
-    fn finish(self, rest: VecDeque<Command>) -> Batch {
-        Batch {
+    fn finish(self, rest: VecDeque<QueuedCommand>) -> EvaluatedBatch {
+        EvaluatedBatch {
             record: self.record,
             superseded: self.superseded,
             lease_deletes: self.lease_deletes,
@@ -216,25 +216,25 @@ impl<R: Rows> Builder<R> {
     async fn answer(
         &mut self,
         caller: &Caller,
-        request: Request,
+        request: Command,
         fetched: Option<&Fetched>,
-    ) -> Result<Answer, EvaluateError> {
+    ) -> Result<ChangeAnswer, EvaluateError> {
         // Before permissions, as etcd does.
         if self.is_stopped(&request) {
-            if let Request::Revoke { id, expired: true } = request {
+            if let Command::Revoke { id, expired: true } = request {
                 self.state.leases().retry_expired(id);
             }
             return Err(Error::Corrupt.into());
         }
         self.check(caller, &request)?;
         let result = match request {
-            Request::Auth(request, longest) => self.change_auth(request, longest),
-            Request::Token { user, digest, revision } => self.add_token(user, &digest, revision),
-            Request::Write(op, meter) => return self.write(&op, fetched, meter).await,
-            Request::Compact(revision) => self.compact(revision),
-            Request::Grant(id, ttl) => self.grant(id, ttl),
-            Request::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
-            Request::Checkpoint(leases) => {
+            Command::Auth(request, longest) => self.change_auth(request, longest),
+            Command::Token { user, digest, revision } => self.add_token(user, &digest, revision),
+            Command::Write(op, meter) => return self.write(&op, fetched, meter).await,
+            Command::Compact(revision) => self.compact(revision),
+            Command::Grant(id, ttl) => self.grant(id, ttl),
+            Command::Revoke { id, expired } => return self.revoke(id, expired, fetched).await,
+            Command::Checkpoint(leases) => {
                 for (id, remaining) in leases {
                     // It may be another lease by now, which was granted the id again: the time left is that of the one before.
                     let is_same = !self.overlay.changes_lease(id) && self.state.leases().is_checkpointing(id);
@@ -247,7 +247,7 @@ impl<R: Rows> Builder<R> {
                 }
                 Ok(())
             }
-            Request::Alarm(member, kind, raised) => {
+            Command::Alarm(member, kind, raised) => {
                 self.push(Change::Alarm(Alarm { member, kind, raised }));
                 match kind {
                     NOSPACE => self.room.is_space = !raised,
@@ -258,13 +258,13 @@ impl<R: Rows> Builder<R> {
             }
         };
         result?;
-        Ok(Answer {
+        Ok(ChangeAnswer {
             revision: self.head.revision,
             result: None,
         })
     }
 
-    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>, meter: Meter) -> Result<Answer, EvaluateError> {
+    async fn write(&mut self, op: &Op, fetched: Option<&Fetched>, meter: Meter) -> Result<ChangeAnswer, EvaluateError> {
         if !self.room.is_space && op.puts() {
             return Err(Error::NoSpace.into());
         }
@@ -279,7 +279,7 @@ impl<R: Rows> Builder<R> {
         self.work += work;
         let result = result?;
         self.commit(changes);
-        Ok(Answer {
+        Ok(ChangeAnswer {
             revision,
             result: Some(result),
         })
@@ -287,25 +287,25 @@ impl<R: Rows> Builder<R> {
 
     /// Returns true if the CORRUPT alarm, or rows that cannot be flushed, stop a request. etcd's alarm leaves changes of users and roles
     /// alone.
-    fn is_stopped(&self, request: &Request) -> bool {
+    fn is_stopped(&self, request: &Command) -> bool {
         match request {
-            Request::Write(..) | Request::Compact(_) | Request::Grant(..) | Request::Revoke { .. } => {
+            Command::Write(..) | Command::Compact(_) | Command::Grant(..) | Command::Revoke { .. } => {
                 self.corrupt || self.flush_refused
             }
-            Request::Auth(..) => self.flush_refused,
-            Request::Alarm(..) | Request::Checkpoint(_) | Request::Token { .. } => false,
+            Command::Auth(..) => self.flush_refused,
+            Command::Alarm(..) | Command::Checkpoint(_) | Command::Token { .. } => false,
         }
     }
 
     /// Checks that users and roles permit a request.
-    fn check(&mut self, caller: &Caller, request: &Request) -> Result<(), Error> {
+    fn check(&mut self, caller: &Caller, request: &Command) -> Result<(), Error> {
         if !self.auth.is_enabled() {
             // Keys that are attached from now on are not checked.
             self.permitted.clear();
             return Ok(());
         }
         let revision = self.auth.revision();
-        if let Request::Write(op, _) = request {
+        if let Command::Write(op, _) = request {
             self.permitted.forget_of_others(op, caller);
         }
         // The keys of a lease are looked at once for a request, however many puts name it, and not again for the next one of the user.
@@ -320,15 +320,15 @@ impl<R: Rows> Builder<R> {
             keys
         };
         let checked = match request {
-            Request::Write(op, _) => self.auth.check_op(caller, op, &mut attached),
-            Request::Revoke { id, .. } => {
+            Command::Write(op, _) => self.auth.check_op(caller, op, &mut attached),
+            Command::Revoke { id, .. } => {
                 self.auth.check_known(caller)?;
                 self.auth.check_lease(caller, Access::Write, || attached(*id))
             }
-            Request::Grant(..) => self.auth.check_known(caller),
-            Request::Compact(_) | Request::Alarm(..) | Request::Auth(..) => self.auth.check_admin(caller),
+            Command::Grant(..) => self.auth.check_known(caller),
+            Command::Compact(_) | Command::Alarm(..) | Command::Auth(..) => self.auth.check_admin(caller),
             // The first is the server's own, the second makes a client known.
-            Request::Checkpoint(_) | Request::Token { .. } => Ok(()),
+            Command::Checkpoint(_) | Command::Token { .. } => Ok(()),
         };
         self.work += looked;
         checked?;
@@ -402,7 +402,12 @@ impl<R: Rows> Builder<R> {
         Ok(())
     }
 
-    async fn revoke(&mut self, id: LeaseId, expired: bool, fetched: Option<&Fetched>) -> Result<Answer, EvaluateError> {
+    async fn revoke(
+        &mut self,
+        id: LeaseId,
+        expired: bool,
+        fetched: Option<&Fetched>,
+    ) -> Result<ChangeAnswer, EvaluateError> {
         if !self.overlay.has_lease(id, &self.state.leases()) {
             return Err(Error::LeaseNotFound.into());
         }
@@ -411,7 +416,7 @@ impl<R: Rows> Builder<R> {
             return Err(Error::LeaseNotFound.into());
         }
         let mut evaluator = self.evaluator(fetched);
-        let part = if expired { PART } else { LeasePart::ALL };
+        let part = if expired { MAX_LEASE_PART } else { LeasePart::ALL };
         let deleted = evaluator.delete_attached(id, part).await;
         let (changes, work) = ((evaluator.changes, evaluator.superseded), evaluator.work);
         self.work += work;
@@ -427,7 +432,7 @@ impl<R: Rows> Builder<R> {
                 remaining: ENDING_CHECKPOINT,
             }));
             self.again.push(id);
-            return Ok(Answer {
+            return Ok(ChangeAnswer {
                 revision: self.head.revision,
                 result: None,
             });
@@ -437,7 +442,7 @@ impl<R: Rows> Builder<R> {
         if expired {
             tracing::debug!(lease = id.0, keys, "lease expired");
         }
-        Ok(Answer {
+        Ok(ChangeAnswer {
             revision: self.head.revision,
             result: None,
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::fetch;
-use crate::state::State;
+use crate::state::StoreState;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::request_timeout;
@@ -17,23 +17,23 @@ use mvcc::op::{Op, OpResult};
 use runtime::budget::Meter;
 
 /// Requests that may wait for the sequencer. More are refused with `too many requests`.
-pub const QUEUE: usize = 10_000;
+pub const QUEUE_CAPACITY: usize = 10_000;
 
 /// Bytes of requests that may wait for the sequencer. More are refused likewise.
-pub const QUEUE_BYTES: u32 = 128 << 20;
+pub const MAX_QUEUED_BYTES: u32 = 128 << 20;
 
-/// Requests of more bytes leave the last quarter of [`QUEUE_BYTES`] to the others.
-const SMALL: usize = 64 << 10;
+/// Requests of more bytes leave the last quarter of [`MAX_QUEUED_BYTES`] to the others.
+const SMALL_REQUEST_BYTES: usize = 64 << 10;
 
 /// Reads of what a request is expected to need: others change what that is. Then all that it may need is read.
-const EXPECTED_READS: usize = 2;
+const MAX_EXPECTED_READS: usize = 2;
 
-/// Size of a compaction request within [`QUEUE_BYTES`].
-const COMPACT_BYTES: usize = 16;
+/// Size of a compaction request within [`MAX_QUEUED_BYTES`].
+const COMPACT_REQUEST_BYTES: usize = 16;
 
 /// A request to the sequencer.
 #[derive(Debug)]
-pub enum Request {
+pub enum Command {
     /// Put, delete or txn, and the meter that its answer is charged to.
     Write(Op, Meter),
     /// Give up history below a revision.
@@ -64,11 +64,11 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl Command {
     /// Returns the bytes of memory that it takes beside those of the wire: a txn of many small operations takes much more.
     fn memory(&self) -> usize {
         match self {
-            Request::Write(op, _) => op.memory(),
+            Command::Write(op, _) => op.memory(),
             _ => 0,
         }
     }
@@ -77,24 +77,24 @@ impl Request {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Request::Write(Op::Put(_), _) => "put",
-            Request::Write(Op::Delete(_), _) => "delete_range",
-            Request::Write(Op::Txn(_), _) => "txn",
-            Request::Write(Op::Range(_), _) => "range",
-            Request::Compact(_) => "compaction",
-            Request::Grant(..) => "lease_grant",
-            Request::Revoke { .. } => "lease_revoke",
-            Request::Checkpoint(_) => "lease_checkpoint",
-            Request::Alarm(..) => "alarm",
-            Request::Auth(request, _) => request.name(),
-            Request::Token { .. } => "authenticate",
+            Command::Write(Op::Put(_), _) => "put",
+            Command::Write(Op::Delete(_), _) => "delete_range",
+            Command::Write(Op::Txn(_), _) => "txn",
+            Command::Write(Op::Range(_), _) => "range",
+            Command::Compact(_) => "compaction",
+            Command::Grant(..) => "lease_grant",
+            Command::Revoke { .. } => "lease_revoke",
+            Command::Checkpoint(_) => "lease_checkpoint",
+            Command::Alarm(..) => "alarm",
+            Command::Auth(request, _) => request.name(),
+            Command::Token { .. } => "authenticate",
         }
     }
 }
 
 /// A change that was made, or a txn that made none.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ChangeAnswer {
     /// The revision for the header.
     pub revision: Revision,
     /// The effect of a write; `None` for everything else.
@@ -105,7 +105,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Outcome {
     /// The answer for the client. A request that ends with [`Error::Timeout`] was carried out completely or not at all.
-    pub result: Result<Answer, Error>,
+    pub result: Result<ChangeAnswer, Error>,
     /// Nothing was appended with it. A committed record proves that no other leader wrote before it; without one, the outcome is valid only
     /// as long as no other member leads.
     pub needs_lease_check: bool,
@@ -127,7 +127,7 @@ pub enum Reply {
     /// It is done, or refused.
     Outcome(Outcome),
     /// It changed nothing. Read its rows again and repeat it.
-    Again(Request, Reread),
+    Again(Command, Reread),
 }
 
 /// The reason why rows are read again.
@@ -141,30 +141,30 @@ pub enum Reread {
 
 /// A queued request with the channel for its outcome.
 #[derive(Debug)]
-pub struct Command {
+pub struct QueuedCommand {
     /// The operation.
-    pub request: Request,
+    pub request: Command,
     /// On whose behalf.
     pub caller: Caller,
     /// Its size on the wire in bytes, roughly.
     pub size: usize,
     /// The channel for the outcome.
-    waiting: Waiting,
+    waiting: PendingReply,
     /// The rows that were read for it; `None` if it needs none.
     pub fetched: Option<Fetched>,
     /// Its place among the bytes that wait.
-    place: Option<Place>,
+    place: Option<QueuePlace>,
 }
 
-impl Command {
+impl QueuedCommand {
     /// Creates a request of the sequencer itself: no client waits for its outcome.
     #[must_use]
-    pub fn internal(request: Request, size: usize) -> Self {
+    pub fn internal(request: Command, size: usize) -> Self {
         Self {
             request,
             caller: Caller::Server,
             size,
-            waiting: Waiting(None),
+            waiting: PendingReply(None),
             fetched: None,
             place: None,
         }
@@ -183,9 +183,9 @@ impl Command {
     }
 
     /// Returns the command's parts without its place in the queue, which is given back.
-    pub(super) fn begin(mut self) -> Begun {
+    pub(super) fn begin(mut self) -> BegunCommand {
         drop(self.place);
-        Begun {
+        BegunCommand {
             request: self.request,
             caller: self.caller,
             fetched: self.fetched,
@@ -195,8 +195,8 @@ impl Command {
 }
 
 /// A command that left the queue.
-pub(super) struct Begun {
-    pub(super) request: Request,
+pub(super) struct BegunCommand {
+    pub(super) request: Command,
     pub(super) caller: Caller,
     pub(super) fetched: Option<Fetched>,
     pub(super) reply: Option<oneshot::Sender<Reply>>,
@@ -205,9 +205,9 @@ pub(super) struct Begun {
 /// The channel for the outcome of a request that has not begun; none for requests of the sequencer itself. A request that never
 /// begins, because its epoch ends, is answered `not leader`.
 #[derive(Debug)]
-struct Waiting(Option<oneshot::Sender<Reply>>);
+struct PendingReply(Option<oneshot::Sender<Reply>>);
 
-impl Drop for Waiting {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if let Some(reply) = self.0.take() {
             // A client that has gone away needs no answer.
@@ -218,44 +218,44 @@ impl Drop for Waiting {
 
 /// The receiver of requests.
 #[derive(Debug, Clone)]
-enum Writer {
+enum CurrentSequencer {
     /// No sequencer yet, or none any more.
     Nobody,
     /// The sequencer of an epoch, and room for bytes that wait for it.
-    Sequencer(mpsc::Sender<Command>, Room),
+    Sequencer(mpsc::Sender<QueuedCommand>, QueueRoom),
 }
 
 /// Room for bytes that wait.
 #[derive(Debug, Clone)]
-struct Room {
+struct QueueRoom {
     all: Arc<Semaphore>,
-    /// Those of requests that are not [`SMALL`].
+    /// Those of requests that are not [`SMALL_REQUEST_BYTES`].
     large: Arc<Semaphore>,
 }
 
 /// The room of one request.
 #[derive(Debug)]
-struct Place {
+struct QueuePlace {
     _all: OwnedSemaphorePermit,
     _large: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
-    const LARGE: u32 = QUEUE_BYTES / 4 * 3;
+impl QueueRoom {
+    const LARGE: u32 = MAX_QUEUED_BYTES / 4 * 3;
 
     fn new() -> Self {
         Self {
-            all: Arc::new(Semaphore::new(QUEUE_BYTES as usize)),
+            all: Arc::new(Semaphore::new(MAX_QUEUED_BYTES as usize)),
             large: Arc::new(Semaphore::new(Self::LARGE as usize)),
         }
     }
 
     /// Takes a place for `size` bytes. Returns [`Error::TooManyRequests`] if there is none.
-    fn take(&self, size: usize) -> Result<Place, Error> {
+    fn take(&self, size: usize) -> Result<QueuePlace, Error> {
         let bytes = u32::try_from(size).unwrap_or(u32::MAX).min(Self::LARGE);
         let take = |of: &Arc<Semaphore>| of.clone().try_acquire_many_owned(bytes);
-        let large = (size > SMALL).then(|| take(&self.large)).transpose();
-        Ok(Place {
+        let large = (size > SMALL_REQUEST_BYTES).then(|| take(&self.large)).transpose();
+        Ok(QueuePlace {
             _large: large.map_err(|_| Error::TooManyRequests)?,
             _all: take(&self.all).map_err(|_| Error::TooManyRequests)?,
         })
@@ -264,20 +264,21 @@ impl Room {
 
 /// The place of the current sequencer: one takes it when its epoch begins. When it is dropped, no requests are accepted.
 #[derive(Debug)]
-pub struct QueueOwner(watch::Sender<Writer>);
+pub struct QueueOwner(watch::Sender<CurrentSequencer>);
 
 impl QueueOwner {
     /// From now on requests arrive at the receiver.
     #[must_use]
-    pub fn take(&self) -> mpsc::Receiver<Command> {
-        let (inbox, commands) = mpsc::channel(QUEUE);
-        self.0.send_replace(Writer::Sequencer(inbox, Room::new()));
+    pub fn take(&self) -> mpsc::Receiver<QueuedCommand> {
+        let (inbox, commands) = mpsc::channel(QUEUE_CAPACITY);
+        self.0
+            .send_replace(CurrentSequencer::Sequencer(inbox, QueueRoom::new()));
         commands
     }
 
     /// Refuses requests from now on: there is no writer.
     pub fn leave(&self) {
-        self.0.send_replace(Writer::Nobody);
+        self.0.send_replace(CurrentSequencer::Nobody);
     }
 }
 
@@ -289,18 +290,18 @@ impl Drop for QueueOwner {
 
 /// Asks the sequencer. While there is none, and when its queue is full, requests are refused at once.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    writer: watch::Receiver<Writer>,
+pub struct SequencerHandle {
+    writer: watch::Receiver<CurrentSequencer>,
     /// The time that a request may wait.
     timeout: Duration,
 }
 
-impl Handle {
+impl SequencerHandle {
     /// Returns a handle, and the owner that decides where its requests go. Requests wait for [`request_timeout`] of the lock's lease
     /// duration.
     #[must_use]
     pub fn new(lease_duration: Duration) -> (Self, QueueOwner) {
-        let (owner, writer) = watch::channel(Writer::Nobody);
+        let (owner, writer) = watch::channel(CurrentSequencer::Nobody);
         let timeout = request_timeout(lease_duration);
         (Self { writer, timeout }, QueueOwner(owner))
     }
@@ -308,13 +309,19 @@ impl Handle {
     /// Executes a request of a client. The rows that it needs are read here, so that no other request waits for that. Once it has begun, it
     /// is completed even if the caller goes away, unless its rows must be read once more; if the caller goes away before that, it is not
     /// executed at all.
-    pub async fn propose<R: Rows>(&self, state: &State<R>, caller: Caller, request: Request, size: usize) -> Outcome {
+    pub async fn propose<R: Rows>(
+        &self,
+        state: &StoreState<R>,
+        caller: Caller,
+        request: Command,
+        size: usize,
+    ) -> Outcome {
         let memory = size + request.memory();
         let asking = async {
             let (mut request, mut unexpected) = (request, 0);
             loop {
                 self.inbox()?;
-                let extent = if unexpected < EXPECTED_READS {
+                let extent = if unexpected < MAX_EXPECTED_READS {
                     Extent::Expected
                 } else {
                     Extent::Full
@@ -337,8 +344,8 @@ impl Handle {
     /// Has history below a revision given up.
     pub async fn compact(&self, revision: Revision) -> Outcome {
         let compact = async {
-            let queue = self.enter(COMPACT_BYTES, COMPACT_BYTES)?;
-            queue.send(Caller::Server, Request::Compact(revision), None).await
+            let queue = self.enter(COMPACT_REQUEST_BYTES, COMPACT_REQUEST_BYTES)?;
+            queue.send(Caller::Server, Command::Compact(revision), None).await
         };
         match tokio::time::timeout(self.timeout, compact).await {
             Ok(Ok(Reply::Outcome(outcome))) => outcome,
@@ -347,37 +354,37 @@ impl Handle {
         }
     }
 
-    fn inbox(&self) -> Result<(mpsc::Sender<Command>, Room), Error> {
+    fn inbox(&self) -> Result<(mpsc::Sender<QueuedCommand>, QueueRoom), Error> {
         match self.writer.borrow().clone() {
-            Writer::Sequencer(inbox, room) => Ok((inbox, room)),
-            Writer::Nobody => Err(Error::NotLeader),
+            CurrentSequencer::Sequencer(inbox, room) => Ok((inbox, room)),
+            CurrentSequencer::Nobody => Err(Error::NotLeader),
         }
     }
 
     /// Takes a place among the bytes that wait, for a request of `size` bytes on the wire and `memory` bytes in memory.
-    fn enter(&self, size: usize, memory: usize) -> Result<Queue, Error> {
+    fn enter(&self, size: usize, memory: usize) -> Result<QueueEntry, Error> {
         let (inbox, room) = self.inbox()?;
         let place = room.take(memory)?;
-        Ok(Queue { inbox, size, place })
+        Ok(QueueEntry { inbox, size, place })
     }
 }
 
 /// The queue of a sequencer, and a place there.
 #[derive(Debug)]
-struct Queue {
-    inbox: mpsc::Sender<Command>,
+struct QueueEntry {
+    inbox: mpsc::Sender<QueuedCommand>,
     size: usize,
-    place: Place,
+    place: QueuePlace,
 }
 
-impl Queue {
-    async fn send(self, caller: Caller, request: Request, fetched: Option<Fetched>) -> Result<Reply, Error> {
+impl QueueEntry {
+    async fn send(self, caller: Caller, request: Command, fetched: Option<Fetched>) -> Result<Reply, Error> {
         let (reply, outcome) = oneshot::channel();
-        let command = Command {
+        let command = QueuedCommand {
             request,
             caller,
             size: self.size,
-            waiting: Waiting(Some(reply)),
+            waiting: PendingReply(Some(reply)),
             fetched,
             place: Some(self.place),
         };
@@ -397,14 +404,21 @@ mod tests {
 
     #[test]
     fn large_requests_leave_room_to_small_ones() {
-        let room = Room::new();
-        let large: Vec<_> = std::iter::from_fn(|| room.take(SMALL + 1).ok()).collect();
-        assert_eq!(large.len(), Room::LARGE as usize / (SMALL + 1));
-        let small: Vec<_> = std::iter::from_fn(|| room.take(SMALL).ok()).collect();
-        assert!(small.len() >= QUEUE_BYTES as usize / 4 / SMALL, "{}", small.len());
+        let room = QueueRoom::new();
+        let large: Vec<_> = std::iter::from_fn(|| room.take(SMALL_REQUEST_BYTES + 1).ok()).collect();
+        assert_eq!(large.len(), QueueRoom::LARGE as usize / (SMALL_REQUEST_BYTES + 1));
+        let small: Vec<_> = std::iter::from_fn(|| room.take(SMALL_REQUEST_BYTES).ok()).collect();
+        assert!(
+            small.len() >= MAX_QUEUED_BYTES as usize / 4 / SMALL_REQUEST_BYTES,
+            "{}",
+            small.len()
+        );
         drop((large, small));
         let _all = room.take(usize::MAX).unwrap();
-        assert!(matches!(room.take(SMALL + 1), Err(Error::TooManyRequests)));
+        assert!(matches!(
+            room.take(SMALL_REQUEST_BYTES + 1),
+            Err(Error::TooManyRequests)
+        ));
     }
 
     #[test]
@@ -413,14 +427,14 @@ mod tests {
             success: vec![Op::Txn(TxnOp::default()); 3],
             ..TxnOp::default()
         };
-        let request = Request::Write(Op::Txn(txn), Meter::unlimited());
+        let request = Command::Write(Op::Txn(txn), Meter::unlimited());
         assert_eq!(request.memory(), 4 * size_of::<Op>());
-        assert_eq!(Request::Compact(1).memory(), 0);
+        assert_eq!(Command::Compact(1).memory(), 0);
     }
 
     #[tokio::test]
     async fn request_that_waits_when_its_epoch_ends_is_for_the_next_leader() {
-        let (handle, owner) = Handle::new(Duration::ZERO);
+        let (handle, owner) = SequencerHandle::new(Duration::ZERO);
         let commands = owner.take();
         let ends = async move { drop(commands) };
         let (outcome, ()) = tokio::join!(handle.compact(1), ends);

@@ -1,7 +1,7 @@
 //! Reads the rows that requests need before they are queued.
 
-use super::command::Request;
-use crate::state::State;
+use super::command::Command;
+use crate::state::StoreState;
 use engine::rows::{Rows, RowsError};
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
@@ -11,16 +11,16 @@ use mvcc::op::{Op, TxnOp};
 use mvcc::view::{View, ViewError};
 
 /// Keys of a lease that are looked at before others have their turn.
-const PAGE: usize = 1_000;
+const KEYS_PER_YIELD: usize = 1_000;
 
 /// Reads what a request needs in addition to memory; `None` if it reads no rows at all.
 pub(super) async fn fetched<R: Rows>(
-    state: &State<R>,
-    request: &Request,
+    state: &StoreState<R>,
+    request: &Command,
     extent: Extent,
 ) -> Result<Option<Fetched>, Error> {
     match request {
-        Request::Write(op, _) => {
+        Command::Write(op, _) => {
             let path = match op {
                 Op::Txn(txn) if extent == Extent::Expected && txn.looks_at_many() => {
                     Some((txn, Box::pin(chosen_now(state, txn)).await?))
@@ -39,7 +39,7 @@ pub(super) async fn fetched<R: Rows>(
             let budget = state.fetches().budget(FetchKind::Writes);
             Box::pin(fetch(state, &view, needs, budget)).await.map(Some)
         }
-        Request::Revoke { id, .. } => {
+        Command::Revoke { id, .. } => {
             let keys = async {
                 let keys = state.leases().attached_count(*id);
                 let budget = state.fetches().budget_for_lease(FetchKind::Writes, keys).await?;
@@ -47,17 +47,17 @@ pub(super) async fn fetched<R: Rows>(
             };
             Box::pin(keys).await.map(Some)
         }
-        Request::Compact(_)
-        | Request::Grant(..)
-        | Request::Checkpoint(_)
-        | Request::Alarm(..)
-        | Request::Auth(..)
-        | Request::Token { .. } => Ok(None),
+        Command::Compact(_)
+        | Command::Grant(..)
+        | Command::Checkpoint(_)
+        | Command::Alarm(..)
+        | Command::Auth(..)
+        | Command::Token { .. } => Ok(None),
     }
 }
 
 /// The branches that a txn takes as far as everything is published.
-async fn chosen_now<R: Rows>(state: &State<R>, txn: &TxnOp) -> Result<Vec<bool>, Error> {
+async fn chosen_now<R: Rows>(state: &StoreState<R>, txn: &TxnOp) -> Result<Vec<bool>, Error> {
     let budget = state.fetches().budget(FetchKind::Writes);
     let path = chosen(&state.view(), state.leases_mutex(), txn, budget).await;
     path.map_err(|error| refused(state, error))
@@ -65,7 +65,7 @@ async fn chosen_now<R: Rows>(state: &State<R>, txn: &TxnOp) -> Result<Vec<bool>,
 
 /// Reads the first keys of a lease, no more than a part.
 pub(super) async fn keys_of_lease<R: Rows>(
-    state: &State<R>,
+    state: &StoreState<R>,
     id: LeaseId,
     part: LeasePart,
     budget: FetchBudget,
@@ -80,7 +80,7 @@ pub(super) async fn keys_of_lease<R: Rows>(
         }
         bytes += key.len();
         needs.add_key(&key, &view);
-        if n % PAGE == PAGE - 1 {
+        if n % KEYS_PER_YIELD == KEYS_PER_YIELD - 1 {
             tokio::task::yield_now().await;
         }
     }
@@ -91,7 +91,7 @@ pub(super) async fn keys_of_lease<R: Rows>(
 }
 
 async fn fetch<R: Rows>(
-    state: &State<R>,
+    state: &StoreState<R>,
     view: &View<R::Snapshot>,
     needs: FetchNeeds,
     budget: FetchBudget,
@@ -101,7 +101,7 @@ async fn fetch<R: Rows>(
 }
 
 /// The client's error for a read that failed.
-fn refused<R: Rows>(state: &State<R>, error: ViewError) -> Error {
+fn refused<R: Rows>(state: &StoreState<R>, error: ViewError) -> Error {
     match error {
         ViewError::Refused(error) => error,
         ViewError::Rows(error) => {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::flush::CompactionPace;
 
 /// Records that may be in flight at once, however small they are.
-const EAGER: usize = 3;
+const EAGER_RECORDS: usize = 3;
 
 /// Requests that a further record must hold.
-pub(super) const MIN_BATCH: usize = 64;
+pub(super) const MIN_BATCH_REQUESTS: usize = 64;
 
 /// Bounds of the write path.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SequencerOptions {
     /// This member's id.
     pub member: u64,
     /// Records under way at once.
@@ -33,12 +33,12 @@ pub struct Options {
     pub compaction: CompactionPace,
 }
 
-impl Options {
+impl SequencerOptions {
     /// Returns true if `queued` requests may form another record while `under_way` records are in flight. The first few records
     /// are sent however small they are, further ones only if they are well filled: all requests in a record share its cost, and
     /// requests that wait for a record to return fill the next one.
     pub(super) fn is_room(&self, under_way: usize, queued: usize) -> bool {
-        under_way < self.in_flight && (under_way < EAGER || queued >= MIN_BATCH)
+        under_way < self.in_flight && (under_way < EAGER_RECORDS || queued >= MIN_BATCH_REQUESTS)
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn only_well_filled_records_take_the_last_places() {
-        let options = Options {
+        let options = SequencerOptions {
             member: 1,
             in_flight: 7,
             batch_requests: 1,
@@ -59,9 +59,9 @@ mod tests {
             lease_bytes: 1,
             compaction: CompactionPace::default(),
         };
-        assert!((0..EAGER).all(|under_way| options.is_room(under_way, 0)));
-        assert!((EAGER..7).all(|under_way| !options.is_room(under_way, MIN_BATCH - 1)));
-        assert!((EAGER..7).all(|under_way| options.is_room(under_way, MIN_BATCH)));
+        assert!((0..EAGER_RECORDS).all(|under_way| options.is_room(under_way, 0)));
+        assert!((EAGER_RECORDS..7).all(|under_way| !options.is_room(under_way, MIN_BATCH_REQUESTS - 1)));
+        assert!((EAGER_RECORDS..7).all(|under_way| options.is_room(under_way, MIN_BATCH_REQUESTS)));
         assert!(!options.is_room(7, usize::MAX));
     }
 }

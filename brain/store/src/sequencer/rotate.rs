@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::{FlushEnded, Sequencer, Space};
+use super::{FlushEnded, Sequencer, SpaceQuota};
 use crate::commit_feed::CommitEvent;
 use crate::replica::ImmutableMemtable;
 use engine::log::Log;
@@ -15,7 +15,7 @@ where
     L: Log,
     R: Rows,
     E: FnMut(CommitEvent) + Send + 'static,
-    Q: Space,
+    Q: SpaceQuota,
 {
     /// Passes the active memtable to the flush and begins a new one, as soon as the flush has room for it.
     pub(super) fn rotate(&mut self) {

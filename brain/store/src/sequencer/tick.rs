@@ -1,8 +1,8 @@
 //! The periodic work of the writer: expires leases, checkpoints them, checks the free space, flushes old memtables.
 
-use super::command::{Command, QUEUE, Request};
+use super::command::{Command, QUEUE_CAPACITY, QueuedCommand};
 use super::lease::limit::LeaseRoom;
-use super::{Sequencer, Space};
+use super::{Sequencer, SpaceQuota};
 use crate::alarm::CORRUPT;
 use crate::commit_feed::CommitEvent;
 use engine::log::Log;
@@ -11,17 +11,17 @@ use etcd_types::types::LeaseId;
 use runtime::clock::since_boot;
 
 /// Leases that expire in one tick at most (etcd: 1,000 a second).
-pub(super) const EXPIRE_LIMIT: usize = 500;
+pub(super) const EXPIRES_PER_TICK: usize = 500;
 
 /// The same while more leases run out than that: others must not wait for them for hours.
-const EXPIRE_MOST: usize = 16_000;
+const MAX_EXPIRES_PER_TICK: usize = 16_000;
 
 /// Lease checkpoints in one tick at most (etcd: 1,000 a second).
-const CHECKPOINT_LIMIT: usize = 500;
+const CHECKPOINTS_PER_TICK: usize = 500;
 
 /// Maximum number of lease checkpoints at the end of a term: some hundred kilobytes, which the next leader must apply before it serves. For
 /// further leases it uses the last checkpoint, as it does without a transfer.
-const FINAL_CHECKPOINT_LIMIT: usize = 20_000;
+const MAX_FINAL_CHECKPOINTS: usize = 20_000;
 
 /// Bytes that a checkpoint takes in a record, roughly.
 const CHECKPOINT_BYTES: usize = 20;
@@ -31,7 +31,7 @@ where
     L: Log,
     R: Rows,
     E: FnMut(CommitEvent) + Send + 'static,
-    Q: Space,
+    Q: SpaceQuota,
 {
     /// While no commands are taken: removes those whose clients do not wait any more, so that others are not refused because of them.
     fn forget_abandoned(&mut self) {
@@ -39,7 +39,7 @@ where
             return;
         }
         self.pending.retain(|command| !command.is_abandoned());
-        while self.pending.len() < QUEUE {
+        while self.pending.len() < QUEUE_CAPACITY {
             let Ok(command) = self.commands.try_recv() else { break };
             if !command.is_abandoned() {
                 self.pending.push_back(command);
@@ -52,7 +52,7 @@ where
         let leases = self
             .state
             .leases()
-            .final_checkpoints(since_boot(), FINAL_CHECKPOINT_LIMIT);
+            .final_checkpoints(since_boot(), MAX_FINAL_CHECKPOINTS);
         self.note(leases);
     }
 
@@ -61,7 +61,7 @@ where
         if !leases.is_empty() {
             let bytes = leases.len() * CHECKPOINT_BYTES;
             self.pending
-                .push_back(Command::internal(Request::Checkpoint(leases), bytes));
+                .push_back(QueuedCommand::internal(Command::Checkpoint(leases), bytes));
         }
     }
 
@@ -94,12 +94,12 @@ where
             let mut leases = self.state.leases();
             (
                 leases.expired(now, limit),
-                leases.due_checkpoints(now, CHECKPOINT_LIMIT),
+                leases.due_checkpoints(now, CHECKPOINTS_PER_TICK),
                 leases.bytes(),
             )
         };
         self.expire_limit = match self.lease_ends.are_retried() {
-            true => EXPIRE_LIMIT,
+            true => EXPIRES_PER_TICK,
             false => next_limit(self.expire_limit, limit, expired.len()),
         };
         self.check_leases(bytes);
@@ -122,9 +122,9 @@ where
 /// The leases that may expire in the next tick, after `expired` of `limit` did in this one, which were `most` less those that still wait.
 fn next_limit(most: usize, limit: usize, expired: usize) -> usize {
     match expired < limit {
-        true => EXPIRE_LIMIT,
+        true => EXPIRES_PER_TICK,
         // Those that were handed out before are read by now.
-        false if limit == most => (2 * most).min(EXPIRE_MOST),
+        false if limit == most => (2 * most).min(MAX_EXPIRES_PER_TICK),
         false => most,
     }
 }
@@ -136,10 +136,16 @@ mod tests {
     #[test]
     fn more_leases_end_at_once_while_too_many_run_out() {
         let next = |most, limit, expired| next_limit(most, limit, expired);
-        assert_eq!(next(EXPIRE_LIMIT, EXPIRE_LIMIT, EXPIRE_LIMIT), 2 * EXPIRE_LIMIT);
-        assert_eq!(next(EXPIRE_MOST, EXPIRE_MOST, EXPIRE_MOST), EXPIRE_MOST);
+        assert_eq!(
+            next(EXPIRES_PER_TICK, EXPIRES_PER_TICK, EXPIRES_PER_TICK),
+            2 * EXPIRES_PER_TICK
+        );
+        assert_eq!(
+            next(MAX_EXPIRES_PER_TICK, MAX_EXPIRES_PER_TICK, MAX_EXPIRES_PER_TICK),
+            MAX_EXPIRES_PER_TICK
+        );
         assert_eq!(next(4_000, 3_000, 3_000), 4_000, "some still wait");
         assert_eq!(next(4_000, 0, 0), 4_000, "all still wait");
-        assert_eq!(next(4_000, 3_000, 2_999), EXPIRE_LIMIT, "no more have run out");
+        assert_eq!(next(4_000, 3_000, 2_999), EXPIRES_PER_TICK, "no more have run out");
     }
 }

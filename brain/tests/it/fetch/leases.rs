@@ -7,7 +7,7 @@ use engine::log::MemLog;
 use etcd_types::types::{Caller, LeaseId};
 use runtime::clock::since_boot;
 use store::alarm::CORRUPT;
-use store::sequencer::command::Request as Command;
+use store::sequencer::command::Command;
 use tokio::time::timeout;
 
 use super::counted::Counted;

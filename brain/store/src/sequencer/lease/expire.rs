@@ -12,9 +12,9 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
-use crate::sequencer::command::{Command, Request};
+use crate::sequencer::command::{Command, QueuedCommand};
 use crate::sequencer::fetch::keys_of_lease;
-use crate::state::State;
+use crate::state::StoreState;
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::types::LeaseId;
@@ -25,33 +25,33 @@ use runtime::log_once::LogOnce;
 
 /// Leases whose keys are read at once: with few keys, with many, and of both those that could not be read before. None takes the places
 /// of others.
-const PLACES: [usize; 3] = [64, 4, 16];
+const READ_PLACES: [usize; 3] = [64, 4, 16];
 
 /// Which places a lease takes.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum PlaceKind {
     Small,
     Large,
     Again,
 }
 
 /// Timeout of reading the keys of a lease: of the first attempt, and of later ones.
-const FIRST_LIMIT: Duration = Duration::from_secs(1);
-const LIMIT: Duration = Duration::from_secs(5);
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The delay before a lease is tried again.
-const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+const EXPIRE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
 /// The most keys of an expired lease that one revision deletes. A lease with more or longer keys ends in several parts.
-pub(in crate::sequencer) const PART: LeasePart = LeasePart {
+pub(in crate::sequencer) const MAX_LEASE_PART: LeasePart = LeasePart {
     keys: 25_000,
     bytes: 4 << 20,
 };
 
 /// The most keys that are read for a part. Some of them may be deleted before the part is evaluated, and the next keys take their places.
-const READ_PART: LeasePart = LeasePart {
-    keys: PART.keys + PART.keys / 4,
-    bytes: PART.bytes + PART.bytes / 4,
+const MAX_READ_LEASE_PART: LeasePart = LeasePart {
+    keys: MAX_LEASE_PART.keys + MAX_LEASE_PART.keys / 4,
+    bytes: MAX_LEASE_PART.bytes + MAX_LEASE_PART.bytes / 4,
 };
 
 /// Bytes that the end of a lease counts for in a batch.
@@ -59,9 +59,9 @@ const REVOKE_BYTES: usize = 64;
 
 /// A lease that ran out, and the result of reading its keys.
 #[derive(Debug)]
-pub(in crate::sequencer) struct Expired {
+pub(in crate::sequencer) struct ExpiredLease {
     id: LeaseId,
-    kind: Kind,
+    kind: PlaceKind,
     /// Earlier failures.
     failures: u32,
     fetched: Result<Fetched, Error>,
@@ -73,12 +73,12 @@ pub(in crate::sequencer) struct LeaseEnds {
     /// Those whose keys will be read.
     small: VecDeque<LeaseId>,
     large: VecDeque<LeaseId>,
-    reading: FuturesUnordered<BoxFuture<'static, Expired>>,
+    reading: FuturesUnordered<BoxFuture<'static, ExpiredLease>>,
     /// The places that are taken, by kind.
     taken: [usize; 3],
-    retries: Retries,
+    retries: ExpireRetries,
     /// Ends that wait for a batch.
-    ready: VecDeque<Command>,
+    ready: VecDeque<QueuedCommand>,
     /// True if the last batch had ends.
     had_turn: bool,
 }
@@ -102,7 +102,7 @@ impl LeaseEnds {
     /// Ends leases as soon as their keys are read; also leases that are tried again.
     pub(in crate::sequencer) fn extend<R: Rows>(
         &mut self,
-        state: &Arc<State<R>>,
+        state: &Arc<StoreState<R>>,
         ids: impl IntoIterator<Item = LeaseId>,
     ) {
         for id in ids {
@@ -115,17 +115,17 @@ impl LeaseEnds {
     }
 
     /// Waits until the keys of a lease are read, or cannot be; `None` if none are being read.
-    pub(in crate::sequencer) async fn next(&mut self) -> Option<Expired> {
+    pub(in crate::sequencer) async fn next(&mut self) -> Option<ExpiredLease> {
         self.reading.next().await
     }
 
     /// Has a lease whose keys are read wait for its batch, or tries it again later.
-    pub(in crate::sequencer) fn end<R: Rows>(&mut self, state: &Arc<State<R>>, expired: Expired) {
+    pub(in crate::sequencer) fn end<R: Rows>(&mut self, state: &Arc<StoreState<R>>, expired: ExpiredLease) {
         self.taken[expired.kind as usize] -= 1;
         let id = expired.id;
         match expired.fetched {
             Ok(fetched) => {
-                let end = Command::internal(Request::Revoke { id, expired: true }, REVOKE_BYTES);
+                let end = QueuedCommand::internal(Command::Revoke { id, expired: true }, REVOKE_BYTES);
                 self.ready.push_back(end.with(Some(fetched)));
             }
             Err(error) => {
@@ -146,7 +146,7 @@ impl LeaseEnds {
     }
 
     /// Takes ends for a batch, at most `most`; none after a batch with ends if others wait.
-    pub(in crate::sequencer) fn take(&mut self, most: usize, others_wait: bool) -> VecDeque<Command> {
+    pub(in crate::sequencer) fn take(&mut self, most: usize, others_wait: bool) -> VecDeque<QueuedCommand> {
         if std::mem::take(&mut self.had_turn) && others_wait {
             return VecDeque::new();
         }
@@ -156,17 +156,17 @@ impl LeaseEnds {
     }
 
     /// Gives an end back that was not evaluated: it is the next.
-    pub(in crate::sequencer) fn put_back(&mut self, end: Command) {
+    pub(in crate::sequencer) fn put_back(&mut self, end: QueuedCommand) {
         self.ready.push_front(end);
     }
 
-    fn read_next<R: Rows>(&mut self, state: &Arc<State<R>>) {
-        for kind in [Kind::Small, Kind::Large, Kind::Again] {
-            while self.taken[kind as usize] < PLACES[kind as usize] {
+    fn read_next<R: Rows>(&mut self, state: &Arc<StoreState<R>>) {
+        for kind in [PlaceKind::Small, PlaceKind::Large, PlaceKind::Again] {
+            while self.taken[kind as usize] < READ_PLACES[kind as usize] {
                 let next = match kind {
-                    Kind::Small => self.small.pop_front().map(|id| (id, 0)),
-                    Kind::Large => self.large.pop_front().map(|id| (id, 0)),
-                    Kind::Again => self.retries.pop_due(),
+                    PlaceKind::Small => self.small.pop_front().map(|id| (id, 0)),
+                    PlaceKind::Large => self.large.pop_front().map(|id| (id, 0)),
+                    PlaceKind::Again => self.retries.pop_due(),
                 };
                 let Some((id, failures)) = next else { break };
                 self.read(state, (id, kind), failures);
@@ -174,16 +174,23 @@ impl LeaseEnds {
         }
     }
 
-    fn read<R: Rows>(&mut self, state: &Arc<State<R>>, (id, kind): (LeaseId, Kind), failures: u32) {
+    fn read<R: Rows>(&mut self, state: &Arc<StoreState<R>>, (id, kind): (LeaseId, PlaceKind), failures: u32) {
         self.taken[kind as usize] += 1;
-        let (state, limit) = (state.clone(), if failures == 0 { FIRST_LIMIT } else { LIMIT });
+        let (state, limit) = (
+            state.clone(),
+            if failures == 0 {
+                FIRST_READ_TIMEOUT
+            } else {
+                READ_TIMEOUT
+            },
+        );
         self.reading.push(Box::pin(async move {
-            let keys = state.leases().attached_count(id).min(READ_PART.keys);
+            let keys = state.leases().attached_count(id).min(MAX_READ_LEASE_PART.keys);
             let fetched = match state.fetches().budget_for_lease(FetchKind::LeaseEnds, keys).await {
-                Ok(budget) => timeout(limit, keys_of_lease(&state, id, READ_PART, budget)).await,
+                Ok(budget) => timeout(limit, keys_of_lease(&state, id, MAX_READ_LEASE_PART, budget)).await,
                 Err(error) => Ok(Err(error)),
             };
-            Expired {
+            ExpiredLease {
                 id,
                 kind,
                 failures,
@@ -195,16 +202,16 @@ impl LeaseEnds {
 
 /// Leases that ran out and whose keys could not be read.
 #[derive(Debug, Default)]
-struct Retries {
+struct ExpireRetries {
     /// When each is due, and how often it failed.
     due: BTreeMap<(Instant, LeaseId), u32>,
     log: LogOnce,
 }
 
-impl Retries {
+impl ExpireRetries {
     /// Has a lease tried again later: each time after twice as long.
     fn push(&mut self, id: LeaseId, failures: u32) {
-        let due = Instant::now() + RETRY.after(failures);
+        let due = Instant::now() + EXPIRE_BACKOFF.after(failures);
         self.due.insert((due, id), failures + 1);
     }
 
@@ -223,11 +230,11 @@ mod tests {
     fn every_second_batch_is_free_of_ends_while_others_wait() {
         let mut ends = LeaseEnds::default();
         for id in (1..=5).rev() {
-            let end = Request::Revoke {
+            let end = Command::Revoke {
                 id: LeaseId(id),
                 expired: true,
             };
-            ends.put_back(Command::internal(end, REVOKE_BYTES));
+            ends.put_back(QueuedCommand::internal(end, REVOKE_BYTES));
         }
         let taken = [true, true, true, false].map(|others_wait| ends.take(2, others_wait).len());
         assert_eq!(taken, [2, 0, 2, 1]);

@@ -2,7 +2,7 @@
 //! clients have attached very many keys to leases of an hour.
 
 /// The longest time to live of a lease that soon ends, in seconds.
-const SOON: i64 = 60;
+const MAX_SHORT_TTL: i64 = 60;
 
 /// The leases that there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl LeaseRoom {
     pub(in crate::sequencer) fn takes(self, ttl: i64) -> bool {
         match self {
             Self::Ample => true,
-            Self::Short => ttl <= SOON,
+            Self::Short => ttl <= MAX_SHORT_TTL,
             Self::Nothing => false,
         }
     }
@@ -59,7 +59,7 @@ mod tests {
         );
         assert_eq!(LeaseRoom::of(usize::MAX - 1, usize::MAX, Ample), Ample);
         let takes = |ttl| [Ample, Short, Nothing].map(|room| room.takes(ttl));
-        assert_eq!(takes(SOON), [true, true, false]);
-        assert_eq!(takes(SOON + 1), [true, false, false]);
+        assert_eq!(takes(MAX_SHORT_TTL), [true, true, false]);
+        assert_eq!(takes(MAX_SHORT_TTL + 1), [true, false, false]);
     }
 }

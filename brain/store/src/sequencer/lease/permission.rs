@@ -9,16 +9,16 @@ use etcd_types::types::{Caller, LeaseId};
 use mvcc::op::Op;
 
 /// Leases that are noted at most.
-const MOST: usize = 16_384;
+const MAX_NOTED_LEASES: usize = 16_384;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::sequencer) struct PermittedLeases {
-    noted: HashMap<LeaseId, Permitted>,
+    noted: HashMap<LeaseId, NotedPermission>,
 }
 
 #[derive(Debug)]
-struct Permitted {
+struct NotedPermission {
     user: String,
     /// Of users and roles.
     revision: u64,
@@ -41,11 +41,11 @@ impl PermittedLeases {
         if self.contains(id, caller, revision) {
             return;
         }
-        if self.noted.len() >= MOST {
+        if self.noted.len() >= MAX_NOTED_LEASES {
             self.noted.clear();
         }
         let user = user.name.clone();
-        self.noted.insert(id, Permitted { user, revision });
+        self.noted.insert(id, NotedPermission { user, revision });
     }
 
     /// Forgets all.
@@ -60,7 +60,8 @@ impl PermittedLeases {
         }
         match op {
             Op::Put(put) => {
-                let is_noted = |noted: &Permitted| matches!(caller, Caller::User(user) if user.name == noted.user);
+                let is_noted =
+                    |noted: &NotedPermission| matches!(caller, Caller::User(user) if user.name == noted.user);
                 if self.noted.get(&put.lease).is_some_and(|noted| !is_noted(noted)) {
                     self.noted.remove(&put.lease);
                 }
@@ -126,9 +127,9 @@ mod tests {
     #[test]
     fn noted_leases_are_bounded() {
         let (mut permitted, a) = (PermittedLeases::default(), user("a", 1));
-        for id in 0..3 * MOST as i64 {
+        for id in 0..3 * MAX_NOTED_LEASES as i64 {
             permitted.note(LeaseId(id), &a, 1);
-            assert!(permitted.noted.len() <= MOST);
+            assert!(permitted.noted.len() <= MAX_NOTED_LEASES);
             assert!(permitted.contains(LeaseId(id), &a, 1));
         }
     }
