@@ -7,7 +7,7 @@ use super::context::ApiContext;
 use engine::rows::{Rows, Snapshot as _};
 use mvcc::keys;
 use mvcc::view::View;
-use net::http::{Alarm, Health};
+use net::http::{AlarmKind, HealthChecks};
 use store::alarm::{CORRUPT, NOSPACE};
 
 /// Reads one row of the storage below: a clients' read would have the same result, and it costs one get.
@@ -23,7 +23,7 @@ impl<R: Rows> StoreHealth<R> {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> Health for StoreHealth<R> {
+impl<R: Rows> HealthChecks for StoreHealth<R> {
     async fn linearizable_read(&self) -> Result<(), String> {
         if let Some(reason) = self.0.state.cannot_lead() {
             return Err(reason.to_string());
@@ -47,11 +47,11 @@ impl<R: Rows> Health for StoreHealth<R> {
         self.0.router.request_timeout()
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmKind> {
         let raised = self.0.state.alarms();
         let known = raised.iter().filter_map(|(kind, _)| match *kind {
-            NOSPACE => Some(Alarm::NoSpace),
-            CORRUPT => Some(Alarm::Corrupt),
+            NOSPACE => Some(AlarmKind::NoSpace),
+            CORRUPT => Some(AlarmKind::Corrupt),
             _ => None,
         });
         known.collect()

@@ -9,8 +9,8 @@ use cluster::members::Members;
 use engine::rows::Rows;
 use etcd_types::version;
 use mvcc::row;
-use net::http::member::{About, Describe, Formats, LeaderRef, Role, StorageInUse, Term};
-use net::http::{Alarm, Health as _};
+use net::http::member::{DescribeMember, LeaderRef, LeaderTerm, MemberPage, MemberRole, StorageInUse, StoredFormats};
+use net::http::{AlarmKind, HealthChecks as _};
 
 /// The timeout of the test reads: storage that answers later counts as not ready.
 const HEALTH_READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ fn hex(id: u64) -> String {
 }
 
 #[tonic::async_trait]
-impl<R: Rows> Describe for AboutStore<R> {
-    async fn describe(&self) -> About {
+impl<R: Rows> DescribeMember for AboutStore<R> {
+    async fn describe(&self) -> MemberPage {
         let health = StoreHealth(self.store.clone());
         let (linearizable, serializable) = tokio::join!(
             tokio::time::timeout(HEALTH_READ_TIMEOUT, health.linearizable_read()),
@@ -43,16 +43,16 @@ impl<R: Rows> Describe for AboutStore<R> {
         // Both are read at the same time, so that role, leader and epoch match as closely as possible.
         let (role, epoch) = (self.store.router.role(), self.store.state.epoch());
         let (role, leader) = match role {
-            forward::Role::Leading(_) => (Role::Leader, Some(self.store.member_id)),
-            forward::Role::Following(leader) => (Role::Follower, Some(leader.member)),
-            forward::Role::Transferring | forward::Role::Nobody | forward::Role::Stopped => (Role::None, None),
+            forward::Role::Leading(_) => (MemberRole::Leader, Some(self.store.member_id)),
+            forward::Role::Following(leader) => (MemberRole::Follower, Some(leader.member)),
+            forward::Role::Transferring | forward::Role::Nobody | forward::Role::Stopped => (MemberRole::None, None),
         };
-        About {
+        MemberPage {
             name: self.name.clone(),
             member_id: hex(self.store.member_id),
             cluster_id: hex(self.store.cluster_id),
             version: version::KUBEBRAIN,
-            formats: Formats {
+            formats: StoredFormats {
                 lowest: row::STORED_FORMAT,
                 highest: row::STORED_FORMAT_WITH_AUTH,
                 written: match self.store.state.auth().load().was_changed() {
@@ -61,7 +61,7 @@ impl<R: Rows> Describe for AboutStore<R> {
                 },
             },
             role,
-            ready: matches!(linearizable, Ok(Ok(()))) && !alarms.contains(&Alarm::Corrupt),
+            ready: matches!(linearizable, Ok(Ok(()))) && !alarms.contains(&AlarmKind::Corrupt),
             epoch,
             revision: self.store.state.view().revision,
             applied_slot: self.store.state.committed().0,
@@ -69,7 +69,7 @@ impl<R: Rows> Describe for AboutStore<R> {
                 name: self.name_of(id),
                 member_id: hex(id),
             }),
-            alarms: alarms.into_iter().map(Alarm::name).collect(),
+            alarms: alarms.into_iter().map(AlarmKind::name).collect(),
             storage: StorageInUse {
                 reachable: matches!(serializable, Ok(Ok(()))),
                 ..self.storage.clone()
@@ -78,19 +78,19 @@ impl<R: Rows> Describe for AboutStore<R> {
         }
     }
 
-    fn term(&self) -> Term {
+    fn term(&self) -> LeaderTerm {
         let leader = match self.store.router.role() {
             forward::Role::Leading(_) => self.store.member_id,
             forward::Role::Following(leader) => leader.member,
             forward::Role::Transferring | forward::Role::Nobody | forward::Role::Stopped => 0,
         };
-        Term {
+        LeaderTerm {
             epoch: self.store.state.epoch(),
             leader,
         }
     }
 
-    async fn changed(&self, seen: Term) {
+    async fn changed(&self, seen: LeaderTerm) {
         let (mut roles, mut epochs) = (self.store.router.watch(), self.store.state.epochs());
         while self.term() == seen {
             let ended = tokio::select! {

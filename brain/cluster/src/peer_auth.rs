@@ -26,7 +26,7 @@ use ring::hmac;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::members::Members;
-use net::serve::{Admission, Admitted, PeerId};
+use net::serve::{Admission, AdmissionFuture, PeerId};
 use tls::Io;
 
 /// The length of the secret in bytes.
@@ -181,7 +181,7 @@ pub struct MembersOnly {
 }
 
 impl Admission for MembersOnly {
-    fn admit<'a>(&'a self, io: &'a mut dyn Io) -> Admitted<'a> {
+    fn admit<'a>(&'a self, io: &'a mut dyn Io) -> AdmissionFuture<'a> {
         Box::pin(self.proof.accept(io, &self.members))
     }
 }

@@ -4,8 +4,8 @@
 //! messages are known by their descriptors.
 
 pub(crate) use body::longest;
-pub(crate) use json_to_grpc::{Exchange, failure};
-pub(crate) use methods::{Found, find};
+pub(crate) use json_to_grpc::{GatewayCall, failure};
+pub(crate) use methods::{MethodLookup, find};
 
 mod body;
 mod error;

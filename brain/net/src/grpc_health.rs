@@ -12,7 +12,7 @@ use etcd_types::pb::healthpb::health_server::Health;
 use etcd_types::pb::healthpb::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse};
 
 /// The name of the server as a whole.
-const SERVER: &str = "";
+const WHOLE_SERVER: &str = "";
 
 /// Serves as long as it is not stopped.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ impl HealthService {
 impl Health for HealthService {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         match request.get_ref().service.as_str() {
-            SERVER => Ok(Response::new(self.status())),
+            WHOLE_SERVER => Ok(Response::new(self.status())),
             _ => Err(Status::not_found("unknown service")),
         }
     }
 
     async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
-        let statuses = [(SERVER.to_owned(), self.status())];
+        let statuses = [(WHOLE_SERVER.to_owned(), self.status())];
         Ok(Response::new(HealthListResponse {
             statuses: statuses.into(),
         }))
@@ -49,7 +49,7 @@ impl Health for HealthService {
     type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let (is_known, stop) = (request.get_ref().service == SERVER, self.stop.clone());
+        let (is_known, stop) = (request.get_ref().service == WHOLE_SERVER, self.stop.clone());
         let now = match is_known {
             true => self.status(),
             false => answer(ServingStatus::ServiceUnknown),

@@ -22,7 +22,7 @@ use etcd_types::{REQUEST_TIMEOUT, version};
 use runtime::log_once::LogOnce;
 use telemetry::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 
-pub use cors::{BrowserPolicy, Cors, Secure};
+pub use cors::{BrowserPolicy, Cors, OverTls};
 
 mod cors;
 mod health;
@@ -32,7 +32,7 @@ mod vars;
 
 /// The checks that health requests run on the store. Errors are etcd's texts.
 #[tonic::async_trait]
-pub trait Health: Send + Sync + 'static {
+pub trait HealthChecks: Send + Sync + 'static {
     /// Reads one key linearizably, or returns the reason why that failed.
     async fn linearizable_read(&self) -> Result<(), String>;
 
@@ -55,7 +55,7 @@ pub trait Health: Send + Sync + 'static {
     }
 
     /// Returns the raised alarms.
-    fn alarms(&self) -> Vec<Alarm>;
+    fn alarms(&self) -> Vec<AlarmKind>;
 
     /// Returns true if this member knows a leader.
     fn has_leader(&self) -> bool;
@@ -63,52 +63,52 @@ pub trait Health: Send + Sync + 'static {
 
 /// Kinds of alarms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alarm {
+pub enum AlarmKind {
     /// The quota is used up.
     NoSpace,
     /// Data is damaged.
     Corrupt,
 }
 
-impl Alarm {
+impl AlarmKind {
     /// Returns etcd's name of the alarm.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Alarm::NoSpace => "NOSPACE",
-            Alarm::Corrupt => "CORRUPT",
+            AlarmKind::NoSpace => "NOSPACE",
+            AlarmKind::Corrupt => "CORRUPT",
         }
     }
 }
 
 /// The state that the routes share.
 #[derive(Clone)]
-struct Site {
-    health: Arc<dyn Health>,
+struct HttpState {
+    health: Arc<dyn HealthChecks>,
     metrics: Arc<Metrics>,
-    log: Log,
-    page: Page,
+    log: CheckLog,
+    page: MetricsPage,
 }
 
 /// Limits log lines about checks that fail repeatedly.
 #[derive(Clone, Default)]
-struct Log {
+struct CheckLog {
     checks: LogOnce,
     health: LogOnce,
 }
 
 /// The metrics page that was rendered last.
-type Page = Arc<Mutex<Option<Rendered>>>;
+type MetricsPage = Arc<Mutex<Option<RenderedPage>>>;
 
 /// A metrics page.
-struct Rendered {
+struct RenderedPage {
     began: Instant,
     text: Bytes,
     /// The same text compressed, once a client has requested that.
     gzip: Option<Bytes>,
 }
 
-impl Rendered {
+impl RenderedPage {
     fn encoded(&mut self, gzip: bool) -> anyhow::Result<Bytes> {
         match (gzip, &self.gzip) {
             (false, _) => Ok(self.text.clone()),
@@ -125,18 +125,18 @@ impl Rendered {
 }
 
 /// The shortest time from one rendering of the metrics page to the next. Requests in between wait for the next one.
-const PAGE_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_RENDER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Returns the routes, without the CORS policy.
 pub fn routes(
-    health: Arc<dyn Health>,
-    member: (member::Described, member::Certificates),
+    health: Arc<dyn HealthChecks>,
+    member: (member::MemberDescription, member::PortCertificates),
     metrics: Arc<Metrics>,
 ) -> Router {
     let (described, certificates) = member;
     let member = Router::new()
         .route("/member", any(member::member))
-        .with_state(member::Site::new(described, certificates));
+        .with_state(member::MemberState::new(described, certificates));
     Router::new()
         .route("/health", any(health::health))
         .route("/livez", any(health::livez))
@@ -147,11 +147,11 @@ pub fn routes(
         .route("/metrics", any(metrics_page))
         .route("/debug/vars", any(vars::vars))
         .fallback(not_found)
-        .with_state(Site {
+        .with_state(HttpState {
             health,
             metrics,
-            log: Log::default(),
-            page: Page::default(),
+            log: CheckLog::default(),
+            page: MetricsPage::default(),
         })
         .merge(member)
 }
@@ -165,7 +165,7 @@ async fn version(request: Request<Body>) -> Response<Body> {
     answer(StatusCode::OK, "application/json", body)
 }
 
-async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Response<Body> {
+async fn metrics_page(State(site): State<HttpState>, request: Request<Body>) -> Response<Body> {
     let gzip = accepts_gzip(request.headers());
     let scrape = site.metrics.scrapes.begin();
     match site.page(gzip).await {
@@ -190,7 +190,7 @@ async fn metrics_page(State(site): State<Site>, request: Request<Body>) -> Respo
     }
 }
 
-impl Site {
+impl HttpState {
     /// Returns a metrics page that counts everything before this call. It is rendered once for concurrent requests, and not more often
     /// than this server has time for.
     async fn page(&self, gzip: bool) -> anyhow::Result<Bytes> {
@@ -200,11 +200,11 @@ impl Site {
             if rendered.began > called {
                 return rendered.encoded(gzip);
             }
-            sleep_until(rendered.began + PAGE_INTERVAL).await;
+            sleep_until(rendered.began + MIN_RENDER_INTERVAL).await;
         }
         let began = Instant::now();
         let text = Bytes::from(self.metrics.render()?);
-        page.insert(Rendered {
+        page.insert(RenderedPage {
             began,
             text,
             gzip: None,
@@ -238,7 +238,7 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-const PLAIN: &str = "text/plain; charset=utf-8";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
@@ -251,7 +251,7 @@ fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Body>)
 
 /// Returns a text response whose type browsers must not sniff.
 fn plain(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
-    let mut response = answer(status, PLAIN, body);
+    let mut response = answer(status, PLAIN_TEXT, body);
     response
         .headers_mut()
         .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

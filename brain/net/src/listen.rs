@@ -21,40 +21,40 @@ pub struct SocketOptions {
 }
 
 /// The backlog of connections that the kernel accepts in advance.
-const BACKLOG: u32 = 4096;
+const ACCEPT_BACKLOG: u32 = 4096;
 
 /// The time without traffic after which the kernel probes whether a peer is still alive.
-const PROBE_AFTER: Duration = Duration::from_secs(30);
+const TCP_KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 
 /// A bound socket. The file of a Unix socket is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: ListenerSocket,
     url: Url,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ListenerSocket {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 /// An accepted connection.
 #[derive(Debug)]
-pub enum Accepted {
+pub enum AcceptedSocket {
     /// From the network.
     Tcp(TcpStream),
     /// From this machine.
     Unix(UnixStream),
 }
 
-impl Accepted {
+impl AcceptedSocket {
     /// Returns the address of the other end, if it has one; an IPv4 address also on a dual-stack socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
-            Accepted::Tcp(stream) => stream.peer_addr().map(|address| address.ip().to_canonical()).ok(),
-            Accepted::Unix(_) => None,
+            AcceptedSocket::Tcp(stream) => stream.peer_addr().map(|address| address.ip().to_canonical()).ok(),
+            AcceptedSocket::Unix(_) => None,
         }
     }
 }
@@ -83,23 +83,23 @@ impl Listener {
     pub fn bound(&self) -> io::Result<String> {
         let url = self.url.to_string();
         Ok(match &self.socket {
-            Socket::Tcp(listener) => {
+            ListenerSocket::Tcp(listener) => {
                 let scheme = url.split("://").next().unwrap_or("http");
                 format!("{scheme}://{}", listener.local_addr()?)
             }
-            Socket::Unix(..) => url,
+            ListenerSocket::Unix(..) => url,
         })
     }
 
     /// Accepts the next connection. Fails with the kernel's error; most are transient.
-    pub async fn accept(&self) -> io::Result<Accepted> {
+    pub async fn accept(&self) -> io::Result<AcceptedSocket> {
         match &self.socket {
-            Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
-            Socket::Tcp(listener) => {
+            ListenerSocket::Unix(listener, _) => Ok(AcceptedSocket::Unix(listener.accept().await?.0)),
+            ListenerSocket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 probe(&stream)?;
-                Ok(Accepted::Tcp(stream))
+                Ok(AcceptedSocket::Tcp(stream))
             }
         }
     }
@@ -107,7 +107,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Socket::Unix(_, path) = &self.socket
+        if let ListenerSocket::Unix(_, path) = &self.socket
             && let Err(error) = std::fs::remove_file(path)
         {
             tracing::debug!(%error, path = %path.display(), "the socket's file did not exist");
@@ -115,12 +115,12 @@ impl Drop for Listener {
     }
 }
 
-fn tcp(host: &str, port: u16, options: SocketOptions) -> anyhow::Result<Socket> {
+fn tcp(host: &str, port: u16, options: SocketOptions) -> anyhow::Result<ListenerSocket> {
     let ip = match host {
         "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
         ip => ip.parse().context("not an IP address")?,
     };
-    Ok(Socket::Tcp(families(ip, |ip| listen(ip, port, options))?))
+    Ok(ListenerSocket::Tcp(families(ip, |ip| listen(ip, port, options))?))
 }
 
 /// Listens on all addresses for the IPv6 wildcard; on a machine without IPv6, on all IPv4 addresses.
@@ -156,10 +156,10 @@ fn listen(ip: IpAddr, port: u16, options: SocketOptions) -> io::Result<TcpListen
         socket.set_reuseport(true)?;
     }
     socket.bind(SocketAddr::new(ip, port))?;
-    socket.listen(BACKLOG)
+    socket.listen(ACCEPT_BACKLOG)
 }
 
-fn unix(address: &str) -> anyhow::Result<Socket> {
+fn unix(address: &str) -> anyhow::Result<ListenerSocket> {
     let path = PathBuf::from(address);
     match std::fs::symlink_metadata(&path) {
         Ok(metadata) if !metadata.file_type().is_socket() => bail!("a file that is not a socket exists there"),
@@ -169,15 +169,15 @@ fn unix(address: &str) -> anyhow::Result<Socket> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(Socket::Unix(UnixListener::bind(&path)?, path))
+    Ok(ListenerSocket::Unix(UnixListener::bind(&path)?, path))
 }
 
 /// Enables keepalive probes, so that the kernel detects vanished peers.
 fn probe(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
-    sockopt::set_tcp_keepintvl(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE_TIME)?;
+    sockopt::set_tcp_keepintvl(stream, TCP_KEEPALIVE_TIME)?;
     Ok(())
 }
 

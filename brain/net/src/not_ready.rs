@@ -8,9 +8,9 @@ use axum::body::Body;
 use http::Response;
 use tonic::service::Routes;
 
-use crate::http::{Alarm, Health};
-use crate::refusal::{Code, Refusal};
-use crate::serve::Services;
+use crate::http::{AlarmKind, HealthChecks};
+use crate::refusal::{Refusal, RefusalCode};
+use crate::serve::PortServices;
 use etcd_types::errors::Error;
 use telemetry::metrics::Metrics;
 use telemetry::otel::Tracing;
@@ -33,8 +33,8 @@ impl NotReady {
 
     /// Returns the services to run in the meantime. Every RPC fails with etcd's `no leader`.
     #[must_use]
-    pub fn services(&self, metrics: Arc<Metrics>) -> Services {
-        Services {
+    pub fn services(&self, metrics: Arc<Metrics>) -> PortServices {
+        PortServices {
             routes: Routes::from(Router::new().fallback(no_leader)),
             health: Arc::new(self.clone()),
             member: Err({
@@ -59,7 +59,7 @@ async fn no_leader() -> Response<Body> {
 }
 
 #[tonic::async_trait]
-impl Health for NotReady {
+impl HealthChecks for NotReady {
     async fn linearizable_read(&self) -> Result<(), String> {
         Err(self.reason())
     }
@@ -69,7 +69,7 @@ impl Health for NotReady {
     }
 
     fn is_starting(&self) -> bool {
-        self.0.load().code == Code::Starting
+        self.0.load().code == RefusalCode::Starting
     }
 
     /// A restart does not help if storage is unreachable.
@@ -77,7 +77,7 @@ impl Health for NotReady {
         Ok(())
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmKind> {
         Vec::new()
     }
 

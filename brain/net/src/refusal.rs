@@ -13,7 +13,7 @@ pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// The reason why a member does not serve, for programs. The codes are part of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Code {
+pub enum RefusalCode {
     /// The member has just started.
     Starting,
     /// There is no leader yet.
@@ -46,7 +46,7 @@ pub enum Code {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// The code for programs.
-    pub code: Code,
+    pub code: RefusalCode,
     /// The message for people.
     pub message: String,
 }
@@ -54,7 +54,7 @@ pub struct Refusal {
 impl Refusal {
     /// Creates a reason with a message that is not that of an error.
     #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { code, message }
     }
@@ -80,7 +80,7 @@ mod tests {
     fn reason_of_the_end_is_left_only_where_it_is_looked_for() {
         let dir = tempfile::TempDir::new().unwrap();
         let file = dir.path().join("termination-log");
-        let refusal = Refusal::new(Code::Corrupt, "slot 7");
+        let refusal = Refusal::new(RefusalCode::Corrupt, "slot 7");
         assert!(refusal.leave_in(&file).context("write").is_err());
         assert!(!file.exists());
         std::fs::write(&file, "what stood there before, which is longer than the reason").unwrap();

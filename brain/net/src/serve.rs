@@ -17,16 +17,16 @@ use tonic::service::Routes;
 use tracing::warn;
 
 use crate::http;
-use crate::http::member::{Certificates, Described};
-use crate::http::{Cors, Health};
+use crate::http::member::{MemberDescription, PortCertificates};
+use crate::http::{Cors, HealthChecks};
 use crate::listen::Listener;
-pub use admission::{Admission, Admitted, PeerId};
-use connection::{Http1, PortConfig, Refused};
+pub use admission::{Admission, AdmissionFuture, PeerId};
+use connection::{Http1Builder, PortConfig, RefusalLog};
 use connections::Connections;
 use etcd_types::url::Url;
 pub use http2::Keepalive;
 pub use options::{PortLimits, PortOptions};
-use route::{Answers, PortRoutes, Refusals};
+use route::{PortRouters, PortRoutes, RefusalCounters};
 use runtime::budget::Budget;
 use runtime::open_files;
 use runtime::tasks::Tasks;
@@ -63,17 +63,17 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const RESERVED_FILES: u64 = 1024;
 
 /// The limit of connections of probes and scrapers, separate from the others, so that clients cannot lock them out.
-const PROBES: usize = 256;
+const MAX_PROBE_CONNECTIONS: usize = 256;
 
 /// The memory of their requests and answers, in bytes.
-const PROBES_BYTES: usize = 16 << 20;
+const MAX_PROBE_BYTES: usize = 16 << 20;
 
 /// The time that the head of a request over HTTP/1.1 has, from the end of the answer before on; as in etcd.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(300);
+const HTTP1_HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The purpose of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum PortPurpose {
     /// gRPC and HTTP.
     Both,
     /// gRPC alone.
@@ -88,7 +88,7 @@ pub enum Purpose {
 
 /// The protocols of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocols {
+enum PortProtocols {
     /// HTTP/1.1 and HTTP/2.
     Both,
     /// HTTP/1.1 alone: one request at a time on a connection.
@@ -97,7 +97,7 @@ enum Protocols {
 
 /// The bound listeners of a server that is not started yet.
 pub struct Server {
-    listeners: Vec<(Listener, Purpose)>,
+    listeners: Vec<(Listener, PortPurpose)>,
     tls: Option<Arc<ServerTls>>,
     /// The TLS of the peer ports, for `/member`.
     peer_tls: Weak<ServerTls>,
@@ -110,21 +110,21 @@ pub struct Server {
 
 /// The ports of a started server. Their services can be replaced, also for open connections.
 #[derive(Clone)]
-pub struct Open {
-    answers: Arc<ArcSwap<Answers>>,
-    certificates: Certificates,
+pub struct OpenPorts {
+    answers: Arc<ArcSwap<PortRouters>>,
+    certificates: PortCertificates,
     /// True if a store serves requests.
     is_open: watch::Sender<bool>,
 }
 
 /// The services of the ports.
-pub struct Services {
+pub struct PortServices {
     /// The gRPC services.
     pub routes: Routes,
     /// Answers health checks.
-    pub health: Arc<dyn Health>,
+    pub health: Arc<dyn HealthChecks>,
     /// Describes this member.
-    pub member: Described,
+    pub member: MemberDescription,
     /// The metrics, served on `/metrics`.
     pub metrics: Arc<Metrics>,
     /// True if there is a leader, for clients that require one; `None` if clients are not refused for lack of one.
@@ -146,7 +146,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-impl std::fmt::Debug for Services {
+impl std::fmt::Debug for PortServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Services")
             .field("routes", &self.routes)
@@ -154,15 +154,15 @@ impl std::fmt::Debug for Services {
     }
 }
 
-impl std::fmt::Debug for Open {
+impl std::fmt::Debug for OpenPorts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Open(..)")
     }
 }
 
-impl Open {
+impl OpenPorts {
     /// Replaces the services that answer requests from now on.
-    pub fn replace(&self, services: Services) {
+    pub fn replace(&self, services: PortServices) {
         let is_open = services.is_open;
         self.answers
             .store(Arc::new(services.answers(self.certificates.clone())));
@@ -170,9 +170,9 @@ impl Open {
     }
 }
 
-impl Services {
-    fn answers(self, certificates: Certificates) -> Answers {
-        Answers {
+impl PortServices {
+    fn answers(self, certificates: PortCertificates) -> PortRouters {
+        PortRouters {
             grpc: self.routes.prepare().into_axum_router(),
             http: http::routes(self.health, (self.member, certificates), self.metrics),
             has_leader: self.has_leader,
@@ -185,7 +185,7 @@ impl Services {
 impl Server {
     /// Loads certificates and binds every URL. Connections wait until [`Server::start`]. Must be called inside a runtime. Fails if a
     /// certificate does not load, or if an address cannot be bound.
-    pub fn bind(urls: &[(Url, Purpose)], tls: &TlsOptions, options: PortOptions) -> anyhow::Result<Server> {
+    pub fn bind(urls: &[(Url, PortPurpose)], tls: &TlsOptions, options: PortOptions) -> anyhow::Result<Server> {
         let tls = match urls.iter().any(|(url, _)| url.scheme().is_tls()) {
             true => Some(Arc::new(ServerTls::load(tls, &options.tls_policy)?)),
             false => None,
@@ -238,14 +238,14 @@ impl Server {
     /// answered. `leave` is a child of `stop`.
     pub fn start(
         self,
-        services: Services,
+        services: PortServices,
         leave: &CancellationToken,
         stop: &CancellationToken,
         grace: Duration,
         tasks: &mut Tasks,
-    ) -> Open {
+    ) -> OpenPorts {
         let metrics = services.metrics.clone();
-        let certificates = Certificates {
+        let certificates = PortCertificates {
             client: self.tls.as_ref().map(Arc::downgrade).unwrap_or_default(),
             peer: self.peer_tls.clone(),
         };
@@ -259,7 +259,7 @@ impl Server {
             ..self.port_routes(answers.clone(), &metrics)
         };
         self.serve(routes, &metrics, (leave, stop, grace), tasks);
-        Open {
+        OpenPorts {
             answers,
             certificates,
             is_open,
@@ -268,7 +268,7 @@ impl Server {
 
     /// Like [`Server::start`], but without gRPC, and without a grace period at the end.
     pub fn start_http(self, http: Router, metrics: &Metrics, stop: &CancellationToken, tasks: &mut Tasks) {
-        let answers = Answers {
+        let answers = PortRouters {
             grpc: Router::new(),
             http,
             has_leader: None,
@@ -280,7 +280,7 @@ impl Server {
     }
 
     /// Returns routes for plain HTTP.
-    fn port_routes(&self, answers: Arc<ArcSwap<Answers>>, metrics: &Metrics) -> PortRoutes {
+    fn port_routes(&self, answers: Arc<ArcSwap<PortRouters>>, metrics: &Metrics) -> PortRoutes {
         let limits = &self.options.limits;
         // Members check requests before they forward them.
         let message = match self.is_for_peers() {
@@ -298,16 +298,16 @@ impl Server {
                 true => metrics.grpc.for_peers(),
                 false => metrics.grpc.clone(),
             },
-            limits: rpc::Limits {
+            limits: rpc::RpcLimits {
                 message,
                 txn_ops: limits.max_txn_ops,
             },
-            refusals: Refusals::new(metrics.network.clone()),
+            refusals: RefusalCounters::new(metrics.network.clone()),
         }
     }
 
     fn is_for_peers(&self) -> bool {
-        self.listeners.iter().any(|(_, purpose)| *purpose == Purpose::Peers)
+        self.listeners.iter().any(|(_, purpose)| *purpose == PortPurpose::Peers)
     }
 
     fn serve(
@@ -329,38 +329,40 @@ impl Server {
         };
         let budget = Budget::new(limits.max_inflight_bytes, held.clone());
         let clients = Connections::new(client_room(), budget, network.clone());
-        let probes = Budget::new(PROBES_BYTES, network.held_for_probes.clone());
-        let probes = Connections::new(PROBES, probes, network.clone());
-        let refused = Refused::default();
-        let http2 = http2::Options::new(limits.max_concurrent_streams, self.options.keepalive);
+        let probes = Budget::new(MAX_PROBE_BYTES, network.held_for_probes.clone());
+        let probes = Connections::new(MAX_PROBE_CONNECTIONS, probes, network.clone());
+        let refused = RefusalLog::default();
+        let http2 = http2::Http2Options::new(limits.max_concurrent_streams, self.options.keepalive);
         let http1 = http1();
         for (listener, purpose) in self.listeners {
             let mut routes = routes.clone();
-            routes.grpc &= matches!(purpose, Purpose::Both | Purpose::Grpc | Purpose::Peers);
+            routes.grpc &= matches!(purpose, PortPurpose::Both | PortPurpose::Grpc | PortPurpose::Peers);
             if !routes.grpc {
                 // Probes are answered from the beginning.
                 routes.opened = watch::channel(true).1;
             }
-            routes.http &= matches!(purpose, Purpose::Both | Purpose::Http | Purpose::Metrics);
-            routes.gateway &= matches!(purpose, Purpose::Both | Purpose::Http);
-            routes.cors.take_if(|_| purpose == Purpose::Metrics);
-            let is_probes = purpose == Purpose::Metrics;
+            routes.http &= matches!(purpose, PortPurpose::Both | PortPurpose::Http | PortPurpose::Metrics);
+            routes.gateway &= matches!(purpose, PortPurpose::Both | PortPurpose::Http);
+            routes.cors.take_if(|_| purpose == PortPurpose::Metrics);
+            let is_probes = purpose == PortPurpose::Metrics;
             let tls = self.tls.as_ref().filter(|_| listener.url().scheme().is_tls());
             let port = PortConfig {
                 tls: tls.cloned(),
                 admission: self.admission.clone(),
                 routes,
                 protocols: match purpose {
-                    Purpose::Metrics => Protocols::Http1,
-                    Purpose::Both | Purpose::Grpc | Purpose::Peers | Purpose::Http => Protocols::Both,
+                    PortPurpose::Metrics => PortProtocols::Http1,
+                    PortPurpose::Both | PortPurpose::Grpc | PortPurpose::Peers | PortPurpose::Http => {
+                        PortProtocols::Both
+                    }
                 },
                 http1: http1.clone(),
                 http2: http2.clone(),
-                ping_min_time: (purpose != Purpose::Peers).then_some(self.options.keepalive.min_time),
+                ping_min_time: (purpose != PortPurpose::Peers).then_some(self.options.keepalive.min_time),
                 connections: if is_probes { probes.clone() } else { clients.clone() },
                 network: network.clone(),
                 refused: refused.clone(),
-                for_peers: purpose == Purpose::Peers,
+                for_peers: purpose == PortPurpose::Peers,
                 clock: self.clock,
             };
             ports.spawn(port.run(listener, leave.clone(), grace));
@@ -386,21 +388,21 @@ fn client_room() -> usize {
 }
 
 /// The longest head of HTTP/1.1, with Go's allowance beyond the longest header list.
-const HTTP1_HEAD: usize = headers::LONGEST_LIST as usize + 4096;
+const MAX_HTTP1_HEAD_BYTES: usize = headers::MAX_HEADER_LIST_BYTES as usize + 4096;
 
 /// The most header fields of HTTP/1.1. hyper reserves room for all of them at each request.
-const HTTP1_FIELDS: usize = 1024;
+const MAX_HTTP1_FIELDS: usize = 1024;
 
 /// Returns the options of HTTP/1.1.
-fn http1() -> Http1 {
+fn http1() -> Http1Builder {
     use hyper_util::rt::{TokioExecutor, TokioTimer};
-    let mut builder = Http1::new(TokioExecutor::new()).http1_only();
+    let mut builder = Http1Builder::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Some(HEAD_TIMEOUT))
-        .max_headers(HTTP1_FIELDS)
-        .max_buf_size(HTTP1_HEAD);
+        .header_read_timeout(Some(HTTP1_HEAD_TIMEOUT))
+        .max_headers(MAX_HTTP1_FIELDS)
+        .max_buf_size(MAX_HTTP1_HEAD_BYTES);
     builder
 }
 

@@ -18,7 +18,7 @@ use engine::cas_register::mem::MemRegister;
 use engine::log::{Log as _, LogId, LogObserver, LogOrigin, Slot};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
-use net::http::member::{Formats, StorageInUse};
+use net::http::member::{StorageInUse, StoredFormats};
 use runtime::memory;
 use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
@@ -81,7 +81,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
             kind: "Embedded",
             cluster_id: None,
             reachable: true,
-            directory: Some(Formats {
+            directory: Some(StoredFormats {
                 lowest: crate::data_dir::OLDEST_FORMAT,
                 highest: crate::data_dir::FORMAT,
                 written: dir.identity().format,

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::flags::{self, Asked, Config};
 use crate::server::refusal;
-use net::refusal::{Code, Refusal, TERMINATION_LOG};
+use net::refusal::{Refusal, RefusalCode, TERMINATION_LOG};
 use runtime::open_files;
 use runtime::tasks::Tasks;
 use telemetry::logs;
@@ -35,7 +35,7 @@ where
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     match flags::parse(std::env::args_os().skip(1), std::env::vars_os()) {
         Err(error) if debugs() => fail(2, &error),
-        Err(error) => end(2, &Refusal::new(Code::Failed, error.to_string())),
+        Err(error) => end(2, &Refusal::new(RefusalCode::Failed, error.to_string())),
         Ok(Asked::Print(text)) => match io::stdout().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(1, &format_args!("cannot print: {error}")),

@@ -9,65 +9,67 @@ use engine::log::LogError;
 use engine::rows::RowsError;
 use engine_local::files::FileLogOpenError;
 use engine_tikv::ConnectError;
-use net::refusal::{Code, Refusal};
+use net::refusal::{Refusal, RefusalCode};
 use store::replica::StoreOpenError;
 use store::retry;
 
 /// Returns the reason for an error.
 pub(crate) fn of(error: &anyhow::Error) -> Refusal {
     let known = error.chain().find_map(code);
-    let passing = retry::is_transient(error).then_some(Code::StorageUnreachable);
-    Refusal::new(known.or(passing).unwrap_or(Code::Failed), format!("{error:#}"))
+    let passing = retry::is_transient(error).then_some(RefusalCode::StorageUnreachable);
+    Refusal::new(known.or(passing).unwrap_or(RefusalCode::Failed), format!("{error:#}"))
 }
 
 /// Returns the code of one error in a chain; `None` if the error alone does not determine it. The outermost error with a code
 /// counts.
-fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
+fn code(cause: &(dyn std::error::Error + 'static)) -> Option<RefusalCode> {
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            ConnectError::OtherCluster { .. } | ConnectError::UnwantedCluster { .. } => Some(Code::ClusterIDMismatch),
-            ConnectError::Corrupt(_) => Some(Code::Corrupt),
-            ConnectError::Unreachable(_) => Some(Code::StorageUnreachable),
+            ConnectError::OtherCluster { .. } | ConnectError::UnwantedCluster { .. } => {
+                Some(RefusalCode::ClusterIDMismatch)
+            }
+            ConnectError::Corrupt(_) => Some(RefusalCode::Corrupt),
+            ConnectError::Unreachable(_) => Some(RefusalCode::StorageUnreachable),
             ConnectError::Options(_) => None,
         };
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            OwnerError::Taken { .. } | OwnerError::Foreign => Some(Code::PrefixTaken),
-            OwnerError::Wiping => Some(Code::PrefixWiping),
-            OwnerError::NoStore => Some(Code::StoreMissing),
+            OwnerError::Taken { .. } | OwnerError::Foreign => Some(RefusalCode::PrefixTaken),
+            OwnerError::Wiping => Some(RefusalCode::PrefixWiping),
+            OwnerError::NoStore => Some(RefusalCode::StoreMissing),
             OwnerError::Restoring | OwnerError::Occupied => None,
-            OwnerError::Unreachable(_) => Some(Code::StorageUnreachable),
+            OwnerError::Unreachable(_) => Some(RefusalCode::StorageUnreachable),
         };
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            EnterError::Refused(membership::JoinError::OtherCluster { .. }) => Some(Code::PrefixTaken),
-            EnterError::Refused(membership::JoinError::Newer { .. }) => Some(Code::FormatTooNew),
-            EnterError::Refused(membership::JoinError::Corrupt(_)) => Some(Code::Corrupt),
-            EnterError::Unreachable(_) => Some(Code::StorageUnreachable),
+            EnterError::Refused(membership::JoinError::OtherCluster { .. }) => Some(RefusalCode::PrefixTaken),
+            EnterError::Refused(membership::JoinError::Newer { .. }) => Some(RefusalCode::FormatTooNew),
+            EnterError::Refused(membership::JoinError::Corrupt(_)) => Some(RefusalCode::Corrupt),
+            EnterError::Unreachable(_) => Some(RefusalCode::StorageUnreachable),
         };
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            StoreOpenError::Newer { .. } => Some(Code::FormatTooNew),
-            StoreOpenError::Older { .. } => Some(Code::FormatTooOld),
+            StoreOpenError::Newer { .. } => Some(RefusalCode::FormatTooNew),
+            StoreOpenError::Older { .. } => Some(RefusalCode::FormatTooOld),
             StoreOpenError::RowsBehind { .. }
             | StoreOpenError::LogBehind { .. }
             | StoreOpenError::OtherLog
-            | StoreOpenError::Record { .. } => Some(Code::Corrupt),
+            | StoreOpenError::Record { .. } => Some(RefusalCode::Corrupt),
             StoreOpenError::Destroyed | StoreOpenError::Log(_) | StoreOpenError::Rows(_) => None,
         };
     }
     if let Some(error) = cause.downcast_ref() {
         return match error {
-            DataDirError::Newer { .. } => Some(Code::FormatTooNew),
-            DataDirError::Older { .. } => Some(Code::FormatTooOld),
+            DataDirError::Newer { .. } => Some(RefusalCode::FormatTooNew),
+            DataDirError::Older { .. } => Some(RefusalCode::FormatTooOld),
             DataDirError::Damaged { .. } | DataDirError::Missing { .. } | DataDirError::OtherLog { .. } => {
-                Some(Code::Corrupt)
+                Some(RefusalCode::Corrupt)
             }
-            DataDirError::NoStore { .. } => Some(Code::StoreMissing),
-            DataDirError::OtherStore { .. } | DataDirError::LostStore { .. } => Some(Code::StoreMismatch),
+            DataDirError::NoStore { .. } => Some(RefusalCode::StoreMissing),
+            DataDirError::OtherStore { .. } | DataDirError::LostStore { .. } => Some(RefusalCode::StoreMismatch),
             DataDirError::InUse { .. }
             | DataDirError::Foreign { .. }
             | DataDirError::Restoring { .. }
@@ -82,16 +84,16 @@ fn code(cause: &(dyn std::error::Error + 'static)) -> Option<Code> {
             | FileLogOpenError::Foreign { .. }
             | FileLogOpenError::Lost { .. }
             | FileLogOpenError::OtherLog { .. }
-            | FileLogOpenError::Behind { .. } => Some(Code::Corrupt),
+            | FileLogOpenError::Behind { .. } => Some(RefusalCode::Corrupt),
             _ => None,
         };
     }
     if cause.is::<SelfHosted>() {
-        return Some(Code::LeaseStoredHere);
+        return Some(RefusalCode::LeaseStoredHere);
     }
     let is_damage = matches!(cause.downcast_ref(), Some(RowsError::Corrupt(_)))
         || matches!(cause.downcast_ref(), Some(LogError::Corrupt(_)));
-    is_damage.then_some(Code::Corrupt)
+    is_damage.then_some(RefusalCode::Corrupt)
 }
 
 #[cfg(test)]
@@ -102,23 +104,32 @@ mod tests {
     fn error_is_told_by_its_code_whatever_surrounds_it() {
         let code = |error: anyhow::Error| of(&error.context("open the store")).code;
         let unwanted = ConnectError::UnwantedCluster { wanted: 1, found: 2 };
-        assert_eq!(code(unwanted.into()), Code::ClusterIDMismatch);
-        assert_eq!(code(OwnerError::Foreign.into()), Code::PrefixTaken);
-        assert_eq!(code(OwnerError::NoStore.into()), Code::StoreMissing);
+        assert_eq!(code(unwanted.into()), RefusalCode::ClusterIDMismatch);
+        assert_eq!(code(OwnerError::Foreign.into()), RefusalCode::PrefixTaken);
+        assert_eq!(code(OwnerError::NoStore.into()), RefusalCode::StoreMissing);
         let path = "/d".into();
-        assert_eq!(code(DataDirError::NoStore { path }.into()), Code::StoreMissing);
+        assert_eq!(code(DataDirError::NoStore { path }.into()), RefusalCode::StoreMissing);
         let members = "b0".to_owned();
         let other = EnterError::Refused(membership::JoinError::OtherCluster { members });
-        assert_eq!(code(other.into()), Code::PrefixTaken);
-        assert_eq!(code(StoreOpenError::Newer { found: 99 }.into()), Code::FormatTooNew);
+        assert_eq!(code(other.into()), RefusalCode::PrefixTaken);
+        assert_eq!(
+            code(StoreOpenError::Newer { found: 99 }.into()),
+            RefusalCode::FormatTooNew
+        );
         assert_eq!(
             code(StoreOpenError::Rows(RowsError::Corrupt(String::new())).into()),
-            Code::Corrupt
+            RefusalCode::Corrupt
         );
         let away = || anyhow::anyhow!("no answer");
-        assert_eq!(code(ConnectError::Unreachable(away()).into()), Code::StorageUnreachable);
-        assert_eq!(code(RowsError::Unavailable(away()).into()), Code::StorageUnreachable);
-        assert_eq!(code(anyhow::anyhow!("no port")), Code::Failed);
+        assert_eq!(
+            code(ConnectError::Unreachable(away()).into()),
+            RefusalCode::StorageUnreachable
+        );
+        assert_eq!(
+            code(RowsError::Unavailable(away()).into()),
+            RefusalCode::StorageUnreachable
+        );
+        assert_eq!(code(anyhow::anyhow!("no port")), RefusalCode::Failed);
         let said = of(&OwnerError::Wiping.into());
         assert_eq!(
             said.message,

@@ -34,8 +34,8 @@ use engine::rows::Rows;
 use mvcc::fetch::FetchBudgets;
 use net::http;
 use net::not_ready::NotReady;
-use net::refusal::{Code, Refusal};
-use net::serve::{Open, Server, Services};
+use net::refusal::{Refusal, RefusalCode};
+use net::serve::{OpenPorts, PortServices, Server};
 use runtime::log_once::LogOnce;
 use runtime::memory;
 use runtime::own_thread::OwnThread;
@@ -83,7 +83,7 @@ impl Lifecycle {
     }
 
     /// Serves on the ports of `server`.
-    pub(crate) fn open(&mut self, server: Server, services: Services) -> Open {
+    pub(crate) fn open(&mut self, server: Server, services: PortServices) -> OpenPorts {
         server.start(services, &self.leave, &self.stop, GRACE, &mut self.tasks)
     }
 
@@ -101,7 +101,7 @@ pub(crate) enum ClientPorts {
     Bound(Box<Server>),
     /// Already served, with a service that reports why there is no store yet.
     Answered {
-        open: Open,
+        open: OpenPorts,
         urls: Vec<String>,
         waiting: NotReady,
     },
@@ -109,7 +109,7 @@ pub(crate) enum ClientPorts {
 
 impl ClientPorts {
     /// Gives clients the services. Returns the URLs of the ports.
-    fn open(self, services: Services, life: &mut Lifecycle) -> anyhow::Result<Vec<String>> {
+    fn open(self, services: PortServices, life: &mut Lifecycle) -> anyhow::Result<Vec<String>> {
         match self {
             ClientPorts::Bound(server) => {
                 let urls = server.bound()?;
@@ -186,7 +186,7 @@ pub(crate) async fn serve<E: Engine>(
         opened = opening => opened?,
     };
     if let ClientPorts::Answered { waiting, .. } = &ports {
-        waiting.because(Refusal::new(Code::NoLeader, "there is no leader yet"));
+        waiting.because(Refusal::new(RefusalCode::NoLeader, "there is no leader yet"));
     }
     let mut role = engine.roles.subscribe();
     let later = leadership::later_leader(log.clone(), running.state.clone(), node.unanswered.clone());
@@ -476,12 +476,12 @@ fn for_peers<R: Rows>(
     api: &ApiContext<R>,
     told: (CommitFeed, Renewals, Followers),
     (metrics, led): (&Arc<Metrics>, &CancellationToken),
-) -> Services {
-    Services {
+) -> PortServices {
+    PortServices {
         routes: member::peer_services(config, api.clone(), told, led.clone()),
         health: Arc::new(StoreHealth(api.clone())),
         member: Err(Arc::new(|| {
-            Refusal::new(Code::Failed, "members can only be queried on their client port")
+            Refusal::new(RefusalCode::Failed, "members can only be queried on their client port")
         })),
         metrics: metrics.clone(),
         has_leader: None,

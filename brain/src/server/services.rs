@@ -43,7 +43,7 @@ use mvcc::evaluate::MAX_ANSWER_BYTES;
 use mvcc::key_index::IndexPhase;
 use net::grpc_health::HealthService;
 use net::http::member::StorageInUse;
-use net::serve::Services;
+use net::serve::PortServices;
 use runtime::log_once::LogOnce;
 use runtime::tasks::Tasks;
 use store::alarm::{CORRUPT, NOSPACE};
@@ -95,7 +95,7 @@ pub fn services<H: History, R: Rows>(
     config: &Config,
     member: Member<H, R>,
     (tasks, stop): (&mut Tasks, &CancellationToken),
-) -> Services {
+) -> PortServices {
     let Member {
         store: api,
         hub,
@@ -169,7 +169,7 @@ pub fn services<H: History, R: Rows>(
         .add_service(LockServer::new(LockService(concurrency.clone())).max_decoding_message_size(max))
         .add_service(ElectionServer::new(ElectionService(concurrency)).max_decoding_message_size(max))
         .add_service(HealthServer::new(HealthService { stop: leave }));
-    Services {
+    PortServices {
         routes: routes.routes(),
         health: Arc::new(StoreHealth(api.clone())),
         member: Ok(Arc::new(AboutStore {

@@ -22,7 +22,7 @@ use engine::log::frame::is_barrier;
 use engine_tikv::{ConnectError, ConnectionSupervisor, GcOwner, Tikv, TikvLog, TikvRegister, TikvRows};
 use net::http::member::StorageInUse;
 use net::not_ready::NotReady;
-use net::refusal::{Code, Refusal};
+use net::refusal::{Refusal, RefusalCode};
 use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
@@ -72,7 +72,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
     .tls_only(config.listen_peer_urls.iter().any(|url| url.scheme().is_tls()))
     .with_lease(config.election.lease_duration)
     .measured(metrics.network.peers.clone());
-    let waiting = NotReady::new(Refusal::new(Code::Starting, "connecting to TiKV"));
+    let waiting = NotReady::new(Refusal::new(RefusalCode::Starting, "connecting to TiKV"));
     let open = life.open(server, waiting.services(metrics.clone()));
     let request = JoinRequest::new(&configured(config));
     let counted = engine_tikv::TikvMetrics::register(metrics.registry()).context("register the metrics of TiKV")?;

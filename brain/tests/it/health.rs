@@ -3,7 +3,7 @@
 use api::health::StoreHealth;
 use engine::log::MemLog;
 use engine::rows::mem::MemRows;
-use net::http::Health as _;
+use net::http::HealthChecks as _;
 
 use crate::counted::{Counted, Reads};
 use crate::engine::Engine;

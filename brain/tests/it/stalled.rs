@@ -12,7 +12,7 @@ use engine::hooked::{HookedLog, LogHooks};
 use engine::log::frame::is_barrier;
 use engine::log::{LogError, MemLog, Slot};
 use engine::rows::mem::MemRows;
-use net::http::Health as _;
+use net::http::HealthChecks as _;
 use tokio::sync::watch;
 use tokio::time::timeout;
 

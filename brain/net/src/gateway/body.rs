@@ -12,15 +12,15 @@ use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::debug;
 
-use super::error::Refused;
-use super::values::Values;
+use super::error::GatewayRefusal;
+use super::values::ValueSplitter;
 use super::{json, translation_limit};
-use crate::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+use crate::serve::framing::{BODY_TIMEOUT, MIN_BODY_RATE, RateDeadline};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, Charge};
 
 /// Bytes of a large request.
-const LARGE: usize = 64 << 10;
+const LARGE_REQUEST_BYTES: usize = 64 << 10;
 
 /// The bytes of JSON that one message may have: base64 takes 4 for 3, and names and blanks some more.
 pub(crate) fn longest(message: usize) -> usize {
@@ -32,15 +32,15 @@ pub(super) async fn one<B>(
     body: B,
     kind: &MessageDescriptor,
     (message, account): (usize, &Account),
-) -> Result<(Bytes, Charge), Refused>
+) -> Result<(Bytes, Charge), GatewayRefusal>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let mut body = Box::pin(body);
     let mut charge = account.charge(0)?;
-    let mut values = Values::default();
-    let mut due = Due::new(BODY_TIMEOUT, BODY_RATE);
+    let mut values = ValueSplitter::default();
+    let mut due = RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE);
     let mut moved = 0;
     let value = loop {
         let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
@@ -64,7 +64,7 @@ where
         return Ok((json::empty_frame(), charge));
     };
     too_long(value.len(), message)?;
-    let (is_large, kind) = (value.len() > LARGE, kind.clone());
+    let (is_large, kind) = (value.len() > LARGE_REQUEST_BYTES, kind.clone());
     let translate = move || {
         let frame = json::to_frame(&value, &kind, &mut charge)?;
         drop(value);
@@ -98,28 +98,28 @@ fn too_long(held: usize, message: usize) -> Result<(), Status> {
 }
 
 /// A stream of messages, each from the next value of a body. It ends at the first value that is no such message.
-pub(super) struct Requests<B> {
+pub(super) struct RequestMessages<B> {
     /// `None` once the stream is over: it is dropped so that the sender of the rest need not wait for a reader.
     body: Option<Pin<Box<B>>>,
     kind: MessageDescriptor,
-    values: Values,
+    values: ValueSplitter,
     /// Longest message in bytes.
     message: usize,
     charge: Charge,
     /// A large value that is being translated.
-    translating: Option<BoxFuture<'static, Result<Bytes, Refused>>>,
+    translating: Option<BoxFuture<'static, Result<Bytes, GatewayRefusal>>>,
     /// When the value that has begun is due.
-    due: Option<Due>,
+    due: Option<RateDeadline>,
     /// Bytes of it that have come.
     moved: usize,
 }
 
-impl<B> Requests<B> {
+impl<B> RequestMessages<B> {
     pub(super) fn new(body: B, kind: MessageDescriptor, (message, charge): (usize, Charge)) -> Self {
         Self {
             body: Some(Box::pin(body)),
             kind,
-            values: Values::default(),
+            values: ValueSplitter::default(),
             message,
             charge,
             translating: None,
@@ -131,14 +131,14 @@ impl<B> Requests<B> {
     /// Ends the stream, and lets go of what has come of it.
     fn end(&mut self) {
         self.body = None;
-        self.values = Values::default();
+        self.values = ValueSplitter::default();
         self.charge.shrink(usize::MAX);
     }
 
     /// Begins to translate a value. Returns the frame of one that is not large.
-    fn translate(&mut self, value: Bytes) -> Option<Result<Bytes, Refused>> {
+    fn translate(&mut self, value: Bytes) -> Option<Result<Bytes, GatewayRefusal>> {
         (self.due, self.moved) = (None, 0);
-        if value.len() <= LARGE {
+        if value.len() <= LARGE_REQUEST_BYTES {
             return Some(json::to_frame(&value, &self.kind, &mut self.charge));
         }
         let (kind, mut charge) = (self.kind.clone(), self.charge.split(2 * value.len()));
@@ -148,12 +148,12 @@ impl<B> Requests<B> {
     }
 
     /// The frame of a value that is translated; none if it is no such message, which ends the stream.
-    fn translated(&mut self, frame: Result<Bytes, Refused>) -> Result<Option<Bytes>, Status> {
+    fn translated(&mut self, frame: Result<Bytes, GatewayRefusal>) -> Result<Option<Bytes>, Status> {
         let fits = self.charge.set(2 * self.values.held()).is_ok();
         match frame {
             Ok(frame) if fits => Ok(Some(frame)),
-            Ok(_) | Err(Refused::Exceeded(_)) => Err(Error::TooManyRequests.status()),
-            Err(Refused::Status(status)) => {
+            Ok(_) | Err(GatewayRefusal::Exceeded(_)) => Err(Error::TooManyRequests.status()),
+            Err(GatewayRefusal::Status(status)) => {
                 debug!(reason = status.message(), "closed a stream: a value is not a message");
                 Ok(None)
             }
@@ -161,7 +161,7 @@ impl<B> Requests<B> {
     }
 }
 
-impl<B> Body for Requests<B>
+impl<B> Body for RequestMessages<B>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -219,7 +219,7 @@ where
                     }
                     this.moved += bytes.len();
                     this.due
-                        .get_or_insert_with(|| Due::new(BODY_TIMEOUT, BODY_RATE))
+                        .get_or_insert_with(|| RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE))
                         .moved(this.moved);
                     this.values.push(&bytes);
                     if this.values.is_blank() {

@@ -6,21 +6,21 @@ use runtime::budget::BudgetExceeded;
 
 /// The reason why a request is not answered.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum GatewayRefusal {
     /// There is no memory for it.
     Exceeded(BudgetExceeded),
     /// It is not what the method takes, or the RPC failed.
     Status(Status),
 }
 
-impl From<Status> for Refused {
+impl From<Status> for GatewayRefusal {
     fn from(status: Status) -> Self {
-        Refused::Status(status)
+        GatewayRefusal::Status(status)
     }
 }
 
-impl From<BudgetExceeded> for Refused {
+impl From<BudgetExceeded> for GatewayRefusal {
     fn from(exceeded: BudgetExceeded) -> Self {
-        Refused::Exceeded(exceeded)
+        GatewayRefusal::Exceeded(exceeded)
     }
 }

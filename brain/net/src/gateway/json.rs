@@ -6,15 +6,15 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
 use tonic::Status;
 
-use super::error::Refused;
+use super::error::GatewayRefusal;
 use super::{protojson, syntax};
 use runtime::budget::Charge;
 
 /// Bytes before each message of gRPC.
-const HEADER: usize = 5;
+const GRPC_PREFIX_BYTES: usize = 5;
 
 /// Bytes of memory that a decoded message takes besides its content: the map of its fields.
-const MESSAGE: usize = 700;
+const MESSAGE_OVERHEAD_BYTES: usize = 700;
 
 /// Levels of nested messages, as prost limits them.
 const MAX_DEPTH: usize = 100;
@@ -23,9 +23,9 @@ const MAX_DEPTH: usize = 100;
 /// lowerCamelCase; bytes are base64.
 ///
 /// The memory that this takes is charged before it is taken.
-pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor, charge: &mut Charge) -> Result<Bytes, Refused> {
+pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor, charge: &mut Charge) -> Result<Bytes, GatewayRefusal> {
     let found = syntax::check(value).map_err(Status::invalid_argument)?;
-    charge.set(3 * value.len() + MESSAGE * found.parts)?;
+    charge.set(3 * value.len() + MESSAGE_OVERHEAD_BYTES * found.parts)?;
     let value = value.get(..found.len).unwrap_or(value);
     let message = protojson::decode(value, kind).map_err(Status::invalid_argument)?;
     Ok(frame(&message))
@@ -33,7 +33,7 @@ pub(super) fn to_frame(value: &[u8], kind: &MessageDescriptor, charge: &mut Char
 
 /// The memory in bytes that it takes to decode a message and to write its JSON.
 pub(super) fn memory(message: &[u8], kind: &MessageDescriptor) -> usize {
-    4 * message.len() + MESSAGE * messages(message, kind, MAX_DEPTH)
+    4 * message.len() + MESSAGE_OVERHEAD_BYTES * messages(message, kind, MAX_DEPTH)
 }
 
 /// Counts the messages in an encoded message, itself included.
@@ -64,12 +64,12 @@ fn messages(mut encoded: &[u8], kind: &MessageDescriptor, depth: usize) -> usize
 
 /// A message without fields, as a frame.
 pub(super) fn empty_frame() -> Bytes {
-    Bytes::from_static(&[0; HEADER])
+    Bytes::from_static(&[0; GRPC_PREFIX_BYTES])
 }
 
 fn frame(message: &DynamicMessage) -> Bytes {
     let len = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(HEADER + len);
+    let mut frame = BytesMut::with_capacity(GRPC_PREFIX_BYTES + len);
     frame.put_u8(0);
     // Longer ones are refused before.
     frame.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
@@ -95,23 +95,23 @@ pub(super) fn from_message(message: &[u8], kind: &MessageDescriptor, json: &mut 
 
 /// Takes the first message out of `buffer`, if all of it has arrived.
 pub(super) fn next_message(buffer: &mut BytesMut) -> Option<Bytes> {
-    let header = buffer.get(..HEADER)?;
+    let header = buffer.get(..GRPC_PREFIX_BYTES)?;
     let (_, len) = header.split_first()?;
     let len = usize::try_from(u32::from_be_bytes(len.try_into().ok()?)).ok()?;
-    if buffer.len() < HEADER + len {
+    if buffer.len() < GRPC_PREFIX_BYTES + len {
         return None;
     }
-    let mut message = buffer.split_to(HEADER + len);
-    Some(message.split_off(HEADER).freeze())
+    let mut message = buffer.split_to(GRPC_PREFIX_BYTES + len);
+    Some(message.split_off(GRPC_PREFIX_BYTES).freeze())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::methods::{Found, find};
+    use crate::gateway::methods::{MethodLookup, find};
 
     fn txn() -> MessageDescriptor {
-        let Found::Method(method) = find("/v3/kv/txn") else {
+        let MethodLookup::Method(method) = find("/v3/kv/txn") else {
             panic!("no method")
         };
         method.input.clone()
@@ -131,10 +131,13 @@ mod tests {
         let bomb = |count: usize| format!(r#"{{"compare":[{}]}}"#, vec![r#"{"key":""}"#; count].join(","));
         assert!(to_frame(bomb(100).as_bytes(), &txn(), &mut charge()).is_ok());
         let refused = to_frame(bomb(1_000).as_bytes(), &txn(), &mut charge()).unwrap_err();
-        assert!(matches!(refused, Refused::Exceeded(_)), "{refused:?}");
+        assert!(matches!(refused, GatewayRefusal::Exceeded(_)), "{refused:?}");
         let frame = to_frame(bomb(100).as_bytes(), &txn(), &mut charge()).unwrap();
-        let message = &frame[HEADER..];
-        assert_eq!(memory(message, &txn()), 4 * message.len() + MESSAGE * 101);
+        let message = &frame[GRPC_PREFIX_BYTES..];
+        assert_eq!(
+            memory(message, &txn()),
+            4 * message.len() + MESSAGE_OVERHEAD_BYTES * 101
+        );
     }
 
     #[test]
@@ -169,7 +172,7 @@ mod tests {
                 "proto: (line 1:15): duplicate field \"compare\"",
             ),
         ] {
-            let Refused::Status(status) = to_frame(json.as_bytes(), &txn(), &mut charge()).unwrap_err() else {
+            let GatewayRefusal::Status(status) = to_frame(json.as_bytes(), &txn(), &mut charge()).unwrap_err() else {
                 panic!("no memory for {json}");
             };
             assert_eq!(

@@ -16,28 +16,28 @@ use prost_reflect::MessageDescriptor;
 use tonic::{Code, Status};
 use tower::BoxError;
 
-use super::body::{self, Requests};
-use super::error::Refused;
-use super::methods::Method;
+use super::body::{self, RequestMessages};
+use super::error::GatewayRefusal;
+use super::methods::RpcMethod;
 use super::{json, metadata, translation_limit};
 use etcd_types::errors::Error;
 use runtime::budget::{Account, BudgetExceeded, Charge};
 
 /// The beginning of a line with a message.
-const RESULT: &[u8] = b"{\"result\":";
+const RESULT_LINE_START: &[u8] = b"{\"result\":";
 
 /// Bytes of a large answer.
-const LARGE: usize = 256 << 10;
+const LARGE_ANSWER_BYTES: usize = 256 << 10;
 
 /// The RPC of a request: its path, its limits and the account that its memory is charged to.
-pub(crate) struct Exchange {
-    pub(crate) method: &'static Method,
+pub(crate) struct GatewayCall {
+    pub(crate) method: &'static RpcMethod,
     /// Longest message in bytes.
     pub(crate) message: usize,
     pub(crate) account: Account,
 }
 
-impl Exchange {
+impl GatewayCall {
     /// Answers a request. `call` makes the RPC; `exceeded` counts requests that there is no memory for.
     pub(crate) async fn answer<B, F>(
         self,
@@ -63,8 +63,8 @@ impl Exchange {
         };
         match outcome.await {
             Ok(response) => response,
-            Err(Refused::Status(status)) => failure(&status),
-            Err(Refused::Exceeded(why)) => {
+            Err(GatewayRefusal::Status(status)) => failure(&status),
+            Err(GatewayRefusal::Exceeded(why)) => {
                 exceeded(why);
                 failure(&Error::TooManyRequests.status())
             }
@@ -72,7 +72,7 @@ impl Exchange {
     }
 
     /// The messages of a request, and what is charged for its text.
-    async fn requests<B>(&self, body: B) -> Result<(Body, Option<Charge>), Refused>
+    async fn requests<B>(&self, body: B) -> Result<(Body, Option<Charge>), GatewayRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -80,7 +80,7 @@ impl Exchange {
         let input = &self.method.input;
         if self.method.takes_stream {
             let charge = self.account.charge(0)?;
-            let requests = Requests::new(body, input.clone(), (self.message, charge));
+            let requests = RequestMessages::new(body, input.clone(), (self.message, charge));
             return Ok((Body::new(requests), None));
         }
         let (frame, charge) = body::one(body, input, (self.message, &self.account)).await?;
@@ -102,7 +102,7 @@ impl Exchange {
         Ok(request)
     }
 
-    async fn response(&self, response: Response<Body>) -> Result<Response<Body>, Refused> {
+    async fn response(&self, response: Response<Body>) -> Result<Response<Body>, GatewayRefusal> {
         let (parts, body) = response.into_parts();
         if let Some(ended) = ended(&parts.headers) {
             let status = ended.err().unwrap_or_else(|| Status::internal("no answer"));
@@ -112,7 +112,7 @@ impl Exchange {
             };
         }
         let charge = self.account.charge(0)?;
-        let mut lines = Lines {
+        let mut lines = AnswerLines {
             body,
             kind: self.method.output.clone(),
             buffer: BytesMut::new(),
@@ -131,7 +131,7 @@ impl Exchange {
                 Ok(success(Body::new(lines)))
             }
             Ok(None) => Ok(Response::new(Body::new(lines))),
-            Err(Refused::Status(status)) => Ok(stream_failure(&status)),
+            Err(GatewayRefusal::Status(status)) => Ok(stream_failure(&status)),
             Err(exceeded) => Err(exceeded),
         }
     }
@@ -147,7 +147,7 @@ fn ended(headers: &HeaderMap) -> Option<Result<(), Status>> {
 }
 
 /// The answers of an RPC as lines of JSON.
-struct Lines {
+struct AnswerLines {
     body: Body,
     kind: MessageDescriptor,
     buffer: BytesMut,
@@ -160,9 +160,9 @@ struct Lines {
     is_over: bool,
 }
 
-impl Lines {
+impl AnswerLines {
     /// The next message; none where the RPC has ended well.
-    async fn message(&mut self) -> Result<Option<Bytes>, Refused> {
+    async fn message(&mut self) -> Result<Option<Bytes>, GatewayRefusal> {
         Ok(poll_fn(|cx| self.poll_message(cx)).await?)
     }
 
@@ -210,7 +210,7 @@ impl Lines {
     }
 
     /// The JSON of the only message.
-    async fn only(&mut self) -> Result<Bytes, Refused> {
+    async fn only(&mut self) -> Result<Bytes, GatewayRefusal> {
         let Some(message) = self.message().await? else {
             return Err(Status::internal("the RPC ended without an answer").into());
         };
@@ -227,10 +227,10 @@ impl Lines {
         charge.moved(text.len());
         // The message is gone, and the next one may never come.
         self.charge.shrink(usize::MAX);
-        Bytes::from_owner(Held { text, _charge: charge })
+        Bytes::from_owner(ChargedText { text, _charge: charge })
     }
 
-    /// Returns the line of a message that was translated after [`RESULT`].
+    /// Returns the line of a message that was translated after [`RESULT_LINE_START`].
     fn line(&mut self, text: Result<Vec<u8>, Status>) -> Bytes {
         let line = match text {
             Ok(mut line) => {
@@ -248,7 +248,7 @@ impl Lines {
 
 /// Returns the JSON of a message, after `start`.
 async fn text(start: &'static [u8], message: Bytes, kind: MessageDescriptor) -> Result<Vec<u8>, Status> {
-    match message.len() > LARGE {
+    match message.len() > LARGE_ANSWER_BYTES {
         true => translation_limit::on_a_turn(move || text_at_once(start, &message, &kind)).await?,
         false => text_at_once(start, &message, &kind),
     }
@@ -262,18 +262,18 @@ fn text_at_once(start: &[u8], message: &[u8], kind: &MessageDescriptor) -> Resul
 }
 
 /// Text of an answer, and what is charged for it.
-struct Held {
+struct ChargedText {
     text: Vec<u8>,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedText {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }
 }
 
-impl http_body::Body for Lines {
+impl http_body::Body for AnswerLines {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -286,11 +286,11 @@ impl http_body::Body for Lines {
             } else {
                 match std::task::ready!(self.poll_message(cx)) {
                     Ok(None) => return Poll::Ready(None),
-                    Ok(Some(message)) if message.len() > LARGE => {
-                        self.translating = Some(Box::pin(text(RESULT, message, self.kind.clone())));
+                    Ok(Some(message)) if message.len() > LARGE_ANSWER_BYTES => {
+                        self.translating = Some(Box::pin(text(RESULT_LINE_START, message, self.kind.clone())));
                         continue;
                     }
-                    Ok(Some(message)) => text_at_once(RESULT, &message, &self.kind),
+                    Ok(Some(message)) => text_at_once(RESULT_LINE_START, &message, &self.kind),
                     Err(status) => Err(status),
                 }
             };
@@ -372,7 +372,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::gateway::methods::{Found, find};
+    use crate::gateway::methods::{MethodLookup, find};
     use etcd_types::pb::etcdserverpb::watch_request::RequestUnion;
     use etcd_types::pb::etcdserverpb::{WatchRequest, WatchResponse};
     use runtime::budget::Budget;
@@ -397,13 +397,13 @@ mod tests {
     }
 
     /// The exchange of watches, and the bytes that are charged.
-    fn watches() -> (Exchange, prometheus::IntGauge) {
-        let Found::Method(method) = find("/v3/watch") else {
+    fn watches() -> (GatewayCall, prometheus::IntGauge) {
+        let MethodLookup::Method(method) = find("/v3/watch") else {
             panic!("no method")
         };
         let held = prometheus::IntGauge::new("held", "held").unwrap();
         let account = Budget::new(64 << 20, held.clone()).account(None);
-        let exchange = Exchange {
+        let exchange = GatewayCall {
             method,
             message: 4 << 20,
             account,
@@ -414,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn large_messages_of_a_stream_stay_in_their_order() {
         let (exchange, held) = watches();
-        let keys = [1, 2 * LARGE, 2, 3, 3 * LARGE].map(|len| "k".repeat(len));
+        let keys = [1, 2 * LARGE_ANSWER_BYTES, 2, 3, 3 * LARGE_ANSWER_BYTES].map(|len| "k".repeat(len));
         let requests = keys
             .each_ref()
             .map(|key| format!(r#"{{"create_request":{{"key":"{}"}}}}"#, STANDARD.encode(key)));

@@ -9,28 +9,28 @@ use tonic::Status;
 use super::protojson::cut;
 
 /// Headers that go to the RPC begin so, without it.
-const METADATA: &str = "grpc-metadata-";
+const METADATA_HEADER_PREFIX: &str = "grpc-metadata-";
 
 /// Headers with bytes in base64 end so.
-const BINARY: &str = "-bin";
+const BINARY_HEADER_SUFFIX: &str = "-bin";
 
 /// The header `Accept` of a request, as grpc-gateway passes it on.
-const GATEWAY: &str = "grpcgateway-accept";
+const GATEWAY_ACCEPT_KEY: &str = "grpcgateway-accept";
 
 /// The headers of gRPC itself: no metadata.
-const RESERVED: [&str; 8] = [
+const RESERVED_HEADERS: [&str; 8] = [
     "content-type",
     "grpc-encoding",
     "grpc-message",
     "grpc-message-type",
     "grpc-status",
-    TIMEOUT,
+    TIMEOUT_HEADER,
     "te",
     "user-agent",
 ];
 
 /// The deadline of an RPC.
-const TIMEOUT: &str = "grpc-timeout";
+const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// Returns the headers of the RPC.
 ///
@@ -40,34 +40,34 @@ pub(super) fn of(headers: &HeaderMap) -> Result<HeaderMap, Status> {
     let mut metadata = HeaderMap::new();
     metadata.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     metadata.insert(TE, HeaderValue::from_static("trailers"));
-    if let Some(timeout) = headers.get(TIMEOUT).filter(|timeout| !timeout.is_empty()) {
+    if let Some(timeout) = headers.get(TIMEOUT_HEADER).filter(|timeout| !timeout.is_empty()) {
         let nanos = timeout.to_str().ok().and_then(nanos).ok_or_else(|| {
             let text = String::from_utf8_lossy(timeout.as_bytes());
             Status::invalid_argument(format!("invalid grpc-timeout: {}", cut(&text)))
         })?;
         if let Some(timeout) = encode(nanos) {
-            metadata.insert(TIMEOUT, timeout);
+            metadata.insert(TIMEOUT_HEADER, timeout);
         }
     }
     for (name, value) in headers {
         if name == AUTHORIZATION {
             metadata.insert(name.clone(), value.clone());
         }
-        let Some(own) = name.as_str().strip_prefix(METADATA) else {
+        let Some(own) = name.as_str().strip_prefix(METADATA_HEADER_PREFIX) else {
             continue;
         };
-        let value = match own.ends_with(BINARY) {
+        let value = match own.ends_with(BINARY_HEADER_SUFFIX) {
             true => binary(name, value)?,
             false => value.clone(),
         };
         // Not those of gRPC itself, as in grpc-go, and no text that gRPC does not carry.
-        let fits = !RESERVED.contains(&own) && value.to_str().is_ok_and(|text| !text.contains('\t'));
+        let fits = !RESERVED_HEADERS.contains(&own) && value.to_str().is_ok_and(|text| !text.contains('\t'));
         if let (true, Ok(own)) = (fits, HeaderName::try_from(own)) {
             metadata.append(own, value);
         }
     }
     // etcd recognises requests of its gateway by this: their client certificate does not identify a user.
-    metadata.insert(GATEWAY, HeaderValue::from_static("*/*"));
+    metadata.insert(GATEWAY_ACCEPT_KEY, HeaderValue::from_static("*/*"));
     Ok(metadata)
 }
 
@@ -155,13 +155,13 @@ mod tests {
             ("-5S", Some("0n")),
             ("", None),
         ] {
-            let found = metadata(TIMEOUT, given).unwrap();
-            let found = found.get(TIMEOUT).map(|value| value.to_str().unwrap());
+            let found = metadata(TIMEOUT_HEADER, given).unwrap();
+            let found = found.get(TIMEOUT_HEADER).map(|value| value.to_str().unwrap());
             assert_eq!(found, passed, "{given}");
         }
         for given in ["5", "S", "5s", "5 S", "1.5S", "xS", "5S "] {
             let expected = format!("invalid grpc-timeout: {given}");
-            assert_eq!(metadata(TIMEOUT, given).unwrap_err(), expected);
+            assert_eq!(metadata(TIMEOUT_HEADER, given).unwrap_err(), expected);
         }
     }
 

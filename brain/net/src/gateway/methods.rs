@@ -8,7 +8,7 @@ use prost_reflect::{DescriptorPool, MessageDescriptor};
 
 /// Paths below `/v3/`, and the service and method of each: the annotations of etcd's `rpc.proto`, `v3lock.proto` and `v3election.proto`.
 /// `RangeStream` has none.
-const PATHS: &[(&str, &str, &str)] = &[
+const GATEWAY_PATHS: &[(&str, &str, &str)] = &[
     ("kv/range", "etcdserverpb.KV", "Range"),
     ("kv/put", "etcdserverpb.KV", "Put"),
     ("kv/deleterange", "etcdserverpb.KV", "DeleteRange"),
@@ -66,17 +66,17 @@ const PATHS: &[(&str, &str, &str)] = &[
     ("election/resign", "v3electionpb.Election", "Resign"),
 ];
 
-static METHODS: LazyLock<HashMap<&'static str, Method>> = LazyLock::new(|| {
+static METHODS: LazyLock<HashMap<&'static str, RpcMethod>> = LazyLock::new(|| {
     // The build wrote them.
     let Ok(pool) = DescriptorPool::decode(DESCRIPTORS) else {
         return HashMap::new();
     };
-    let methods = PATHS.iter().filter_map(|&(path, service, name)| {
+    let methods = GATEWAY_PATHS.iter().filter_map(|&(path, service, name)| {
         let service = pool.get_service_by_name(service)?;
         let method = service.methods().find(|method| method.name() == name)?;
         Some((
             path,
-            Method {
+            RpcMethod {
                 rpc: format!("/{}/{name}", service.full_name()),
                 input: method.input(),
                 output: method.output(),
@@ -90,7 +90,7 @@ static METHODS: LazyLock<HashMap<&'static str, Method>> = LazyLock::new(|| {
 
 /// A method of an RPC service.
 #[derive(Debug)]
-pub(crate) struct Method {
+pub(crate) struct RpcMethod {
     /// Its path in gRPC.
     pub(crate) rpc: String,
     /// The type of its requests.
@@ -105,21 +105,21 @@ pub(crate) struct Method {
 
 /// The outcome of looking a path up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found {
+pub(crate) enum MethodLookup {
     /// The gateway does not serve such paths.
     Elsewhere,
     /// It serves such paths, and there is no method at this one.
     Nothing,
     /// A method.
-    Method(&'static Method),
+    Method(&'static RpcMethod),
 }
 
 /// Returns the method at an HTTP path. `/v3beta/` is `/v3/`, as in etcd.
-pub(crate) fn find(path: &str) -> Found {
+pub(crate) fn find(path: &str) -> MethodLookup {
     let rest = path.strip_prefix("/v3/").or_else(|| path.strip_prefix("/v3beta/"));
     match rest {
-        None => Found::Elsewhere,
-        Some(rest) => METHODS.get(rest).map_or(Found::Nothing, Found::Method),
+        None => MethodLookup::Elsewhere,
+        Some(rest) => METHODS.get(rest).map_or(MethodLookup::Nothing, MethodLookup::Method),
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn each_path_has_a_method() {
-        assert_eq!(METHODS.len(), PATHS.len());
-        let Found::Method(watch) = find("/v3beta/watch") else {
+        assert_eq!(METHODS.len(), GATEWAY_PATHS.len());
+        let MethodLookup::Method(watch) = find("/v3beta/watch") else {
             panic!("no method")
         };
         assert_eq!(watch.rpc, "/etcdserverpb.Watch/Watch");
         assert!(watch.takes_stream && watch.answers_stream);
-        assert!(matches!(find("/v3/kv/rangestream"), Found::Nothing));
-        assert!(matches!(find("/v2/keys"), Found::Elsewhere));
+        assert!(matches!(find("/v3/kv/rangestream"), MethodLookup::Nothing));
+        assert!(matches!(find("/v2/keys"), MethodLookup::Elsewhere));
     }
 }

@@ -6,7 +6,7 @@ use base64::alphabet::{STANDARD, URL_SAFE};
 use crate::binary;
 
 /// The parts of a JSON number.
-struct Parts<'a> {
+struct NumberParts<'a> {
     is_negative: bool,
     /// Digits before the point; empty for a single zero.
     whole: &'a [u8],
@@ -17,7 +17,7 @@ struct Parts<'a> {
 
 /// Returns the whole number that a JSON number is: `100`, `1e2`, `1.0`, `100e-2`; `None` if it is none, or has more than 20 digits.
 pub(super) fn integer(text: &str) -> Option<i128> {
-    let Parts {
+    let NumberParts {
         is_negative,
         whole,
         fraction,
@@ -55,7 +55,7 @@ pub(super) fn integer(text: &str) -> Option<i128> {
 }
 
 /// Splits a JSON number; `None` if the text is none.
-fn parts(text: &str) -> Option<Parts<'_>> {
+fn parts(text: &str) -> Option<NumberParts<'_>> {
     let (is_negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -84,7 +84,7 @@ fn parts(text: &str) -> Option<Parts<'_>> {
         None if rest.is_empty() => "",
         None => return None,
     };
-    Some(Parts {
+    Some(NumberParts {
         is_negative,
         whole,
         fraction: fraction.trim_end_matches('0').as_bytes(),

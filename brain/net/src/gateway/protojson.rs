@@ -11,22 +11,22 @@ use super::numbers;
 const MAX_DEPTH: usize = 100;
 
 /// The longest text of a request that an error repeats, in bytes. Go repeats all of it.
-const MAX_ECHO: usize = 1024;
+const MAX_ECHO_BYTES: usize = 1024;
 
 /// The error of a text that ends too early.
-const EOF: &str = "unexpected EOF";
+const EOF_ERROR: &str = "unexpected EOF";
 
 /// Reads a message from one JSON value, whose syntax was checked.
 ///
 /// # Errors
 /// Go's text for what is wrong.
 pub(super) fn decode(value: &[u8], kind: &MessageDescriptor) -> Result<DynamicMessage, String> {
-    let mut reader = Reader { text: value, at: 0 };
+    let mut reader = ProtojsonReader { text: value, at: 0 };
     reader.message(kind, 0).map_err(|error| format!("proto: {error}"))
 }
 
 /// A scalar, a string or the beginning of something, where it begins.
-struct Token {
+struct JsonToken {
     start: usize,
     what: Scalar,
 }
@@ -42,18 +42,18 @@ enum Scalar {
 }
 
 /// The outcome of reading one value of a field.
-enum Read {
+enum FieldRead {
     Value(Value),
     /// The name of an enum value that is not known: it is ignored.
     Ignored,
 }
 
-struct Reader<'a> {
+struct ProtojsonReader<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl ProtojsonReader<'_> {
     /// Reads an object as a message.
     fn message(&mut self, kind: &MessageDescriptor, depth: usize) -> Result<DynamicMessage, String> {
         if depth > MAX_DEPTH {
@@ -100,7 +100,7 @@ impl Reader<'_> {
     /// Reads the value of a field.
     fn field(&mut self, message: &mut DynamicMessage, field: &FieldDescriptor, depth: usize) -> Result<(), String> {
         if !field.is_list() {
-            if let Read::Value(value) = self.single(field, depth)? {
+            if let FieldRead::Value(value) = self.single(field, depth)? {
                 message.set_field(field, value);
             }
             return Ok(());
@@ -111,7 +111,7 @@ impl Reader<'_> {
         self.at += 1;
         let mut items = Vec::new();
         while self.has_more(b']')? {
-            if let Read::Value(value) = self.single(field, depth)? {
+            if let FieldRead::Value(value) = self.single(field, depth)? {
                 items.push(value);
             }
             self.skip(b',');
@@ -122,21 +122,21 @@ impl Reader<'_> {
     }
 
     /// Reads one value of a field.
-    fn single(&mut self, field: &FieldDescriptor, depth: usize) -> Result<Read, String> {
+    fn single(&mut self, field: &FieldDescriptor, depth: usize) -> Result<FieldRead, String> {
         if let Kind::Message(kind) = field.kind() {
             let message = self.message(&kind, depth + 1)?;
-            return Ok(Read::Value(Value::Message(message)));
+            return Ok(FieldRead::Value(Value::Message(message)));
         }
         let token = self.token()?;
         let read = match (field.kind(), token.what) {
             (Kind::Enum(_), Scalar::Number(text)) => signed32(&text).map(Value::EnumNumber),
             (Kind::Enum(kind), Scalar::String(name)) => match kind.get_value_by_name(&name) {
                 Some(value) => Some(Value::EnumNumber(value.number())),
-                None => return Ok(Read::Ignored),
+                None => return Ok(FieldRead::Ignored),
             },
             (kind, what) => scalar(&kind, what),
         };
-        let read = read.map(Read::Value);
+        let read = read.map(FieldRead::Value);
         read.ok_or_else(|| {
             let (kind, name) = (kind_name(&field.kind()), field.json_name());
             let raw = self.echo(token.start);
@@ -145,7 +145,7 @@ impl Reader<'_> {
     }
 
     /// Reads a scalar, or the first byte of an object or an array.
-    fn token(&mut self) -> Result<Token, String> {
+    fn token(&mut self) -> Result<JsonToken, String> {
         let first = self.peek();
         let start = self.at;
         let what = match first {
@@ -167,7 +167,7 @@ impl Reader<'_> {
                 }
             }
         };
-        Ok(Token { start, what })
+        Ok(JsonToken { start, what })
     }
 
     /// Reads a string.
@@ -180,7 +180,7 @@ impl Reader<'_> {
             .get(1..len.saturating_sub(1))
             .unwrap_or_default();
         unescape(body).map_err(|what| match what.as_str() {
-            EOF => what,
+            EOF_ERROR => what,
             _ => {
                 let (line, column) = position(&self.text[..start]);
                 format!("syntax error (line {line}:{column}): {what}")
@@ -211,7 +211,7 @@ impl Reader<'_> {
                 return Ok(());
             }
             if self.at >= self.text.len() {
-                return Err(EOF.to_owned());
+                return Err(EOF_ERROR.to_owned());
             }
         }
     }
@@ -220,7 +220,7 @@ impl Reader<'_> {
     fn has_more(&mut self, close: u8) -> Result<bool, String> {
         let next = self.peek();
         if self.at >= self.text.len() {
-            return Err(EOF.to_owned());
+            return Err(EOF_ERROR.to_owned());
         }
         Ok(next != close)
     }
@@ -270,9 +270,9 @@ impl Reader<'_> {
     }
 }
 
-/// The beginning of a text, of [`MAX_ECHO`] bytes at most.
+/// The beginning of a text, of [`MAX_ECHO_BYTES`] bytes at most.
 pub(super) fn cut(text: &str) -> &str {
-    let end = (0..=MAX_ECHO.min(text.len()))
+    let end = (0..=MAX_ECHO_BYTES.min(text.len()))
         .rev()
         .find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
@@ -373,7 +373,7 @@ fn unescape(body: &[u8]) -> Result<String, String> {
             Some(b't') => ('\t', 2),
             Some(b'u') => unicode(escape)?,
             Some(byte) => (char::from(*byte), 2),
-            None => return Err(EOF.to_owned()),
+            None => return Err(EOF_ERROR.to_owned()),
         };
         text.push(character);
         rest = escape.get(len..).unwrap_or_default();
@@ -388,14 +388,14 @@ fn unicode(escape: &str) -> Result<(char, usize), String> {
         let digits = escape.get(at..at + 6)?.strip_prefix("\\u")?;
         u16::from_str_radix(digits, 16).ok()
     };
-    let first = unit(0).ok_or_else(|| EOF.to_owned())?;
+    let first = unit(0).ok_or_else(|| EOF_ERROR.to_owned())?;
     if let Some(character) = char::from_u32(first.into()) {
         return Ok((character, 6));
     }
     let pair = unit(6).and_then(|second| char::decode_utf16([first, second]).next()?.ok());
     match pair {
         Some(character) => Ok((character, 12)),
-        None if escape.len() < 12 => Err(EOF.to_owned()),
+        None if escape.len() < 12 => Err(EOF_ERROR.to_owned()),
         None => Err(format!(
             "invalid escape code {:?} in string",
             escape.get(6..12).unwrap_or_default()

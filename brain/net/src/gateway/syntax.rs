@@ -5,7 +5,7 @@ const MAX_DEPTH: usize = 10_000;
 
 /// A value at the beginning of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Value {
+pub(super) struct JsonValue {
     /// Its bytes.
     pub(super) len: usize,
     /// Its objects, and the elements of its arrays.
@@ -14,7 +14,7 @@ pub(super) struct Value {
 
 /// The state of the scanner: the tokens that may come next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScannerState {
     /// A value, or `]`.
     ValueOrEnd,
     Value,
@@ -45,7 +45,7 @@ enum State {
 
 /// The kind of an open bracket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum OpenBracket {
     /// An object, before a colon.
     Key,
     /// An object, after a colon.
@@ -57,19 +57,19 @@ enum Open {
 ///
 /// # Errors
 /// Go's text for the error.
-pub(super) fn check(bytes: &[u8]) -> Result<Value, String> {
-    let mut scanner = Scanner {
-        state: State::Value,
+pub(super) fn check(bytes: &[u8]) -> Result<JsonValue, String> {
+    let mut scanner = JsonScanner {
+        state: ScannerState::Value,
         open: Vec::new(),
         parts: 0,
     };
     for (at, byte) in bytes.iter().enumerate() {
         let parts = scanner.parts;
         if scanner.step(*byte)? {
-            return Ok(Value { len: at, parts });
+            return Ok(JsonValue { len: at, parts });
         }
-        if scanner.state == State::After && scanner.open.is_empty() && matches!(byte, b'}' | b']' | b'"') {
-            return Ok(Value {
+        if scanner.state == ScannerState::After && scanner.open.is_empty() && matches!(byte, b'}' | b']' | b'"') {
+            return Ok(JsonValue {
                 len: at + 1,
                 parts: scanner.parts,
             });
@@ -77,7 +77,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<Value, String> {
     }
     // A number ends with the bytes.
     match scanner.step(b' ') {
-        Ok(true) => Ok(Value {
+        Ok(true) => Ok(JsonValue {
             len: bytes.len(),
             parts: scanner.parts,
         }),
@@ -85,89 +85,93 @@ pub(super) fn check(bytes: &[u8]) -> Result<Value, String> {
     }
 }
 
-struct Scanner {
-    state: State,
-    open: Vec<Open>,
+struct JsonScanner {
+    state: ScannerState,
+    open: Vec<OpenBracket>,
     parts: usize,
 }
 
-impl Scanner {
+impl JsonScanner {
     /// Takes one byte. Returns true if the value has ended before it.
     fn step(&mut self, byte: u8) -> Result<bool, String> {
         let is_blank = matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         self.state = match (self.state, byte) {
-            (State::ValueOrEnd | State::Value | State::NameOrEnd | State::Name, _) if is_blank => return Ok(false),
-            (State::ValueOrEnd, b']') | (State::NameOrEnd, b'}') => self.close(),
-            (State::ValueOrEnd | State::Value, _) => self.value(byte)?,
-            (State::NameOrEnd | State::Name, b'"') => State::InString,
-            (State::NameOrEnd | State::Name, _) => {
+            (ScannerState::ValueOrEnd | ScannerState::Value | ScannerState::NameOrEnd | ScannerState::Name, _)
+                if is_blank =>
+            {
+                return Ok(false);
+            }
+            (ScannerState::ValueOrEnd, b']') | (ScannerState::NameOrEnd, b'}') => self.close(),
+            (ScannerState::ValueOrEnd | ScannerState::Value, _) => self.value(byte)?,
+            (ScannerState::NameOrEnd | ScannerState::Name, b'"') => ScannerState::InString,
+            (ScannerState::NameOrEnd | ScannerState::Name, _) => {
                 return Err(invalid(byte, "looking for beginning of object key string"));
             }
-            (State::After, _) => return self.after(byte),
-            (State::InString, b'"') => State::After,
-            (State::InString, b'\\') => State::Escape,
-            (State::InString, 0..0x20) => return Err(invalid(byte, "in string literal")),
-            (State::InString, _) => State::InString,
-            (State::Escape, b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"') => State::InString,
-            (State::Escape, b'u') => State::Hex(4),
-            (State::Escape, _) => return Err(invalid(byte, "in string escape code")),
-            (State::Hex(1), _) if byte.is_ascii_hexdigit() => State::InString,
-            (State::Hex(left), _) if byte.is_ascii_hexdigit() => State::Hex(left - 1),
-            (State::Hex(_), _) => return Err(invalid(byte, "in \\u hexadecimal character escape")),
-            (State::Word(rest, whole), _) => return self.word(byte, rest, whole),
+            (ScannerState::After, _) => return self.after(byte),
+            (ScannerState::InString, b'"') => ScannerState::After,
+            (ScannerState::InString, b'\\') => ScannerState::Escape,
+            (ScannerState::InString, 0..0x20) => return Err(invalid(byte, "in string literal")),
+            (ScannerState::InString, _) => ScannerState::InString,
+            (ScannerState::Escape, b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"') => ScannerState::InString,
+            (ScannerState::Escape, b'u') => ScannerState::Hex(4),
+            (ScannerState::Escape, _) => return Err(invalid(byte, "in string escape code")),
+            (ScannerState::Hex(1), _) if byte.is_ascii_hexdigit() => ScannerState::InString,
+            (ScannerState::Hex(left), _) if byte.is_ascii_hexdigit() => ScannerState::Hex(left - 1),
+            (ScannerState::Hex(_), _) => return Err(invalid(byte, "in \\u hexadecimal character escape")),
+            (ScannerState::Word(rest, whole), _) => return self.word(byte, rest, whole),
             _ => return self.number(byte),
         };
         Ok(false)
     }
 
     /// Takes the first byte of a value.
-    fn value(&mut self, byte: u8) -> Result<State, String> {
+    fn value(&mut self, byte: u8) -> Result<ScannerState, String> {
         Ok(match byte {
             b'{' => {
                 self.parts += 1;
-                self.push(Open::Key)?;
-                State::NameOrEnd
+                self.push(OpenBracket::Key)?;
+                ScannerState::NameOrEnd
             }
             b'[' => {
                 self.parts += 1;
-                self.push(Open::Array)?;
-                State::ValueOrEnd
+                self.push(OpenBracket::Array)?;
+                ScannerState::ValueOrEnd
             }
-            b'"' => State::InString,
-            b'-' => State::Minus,
-            b'0' => State::Zero,
-            b'1'..=b'9' => State::Digits,
-            b't' => State::Word("rue", "true"),
-            b'f' => State::Word("alse", "false"),
-            b'n' => State::Word("ull", "null"),
+            b'"' => ScannerState::InString,
+            b'-' => ScannerState::Minus,
+            b'0' => ScannerState::Zero,
+            b'1'..=b'9' => ScannerState::Digits,
+            b't' => ScannerState::Word("rue", "true"),
+            b'f' => ScannerState::Word("alse", "false"),
+            b'n' => ScannerState::Word("ull", "null"),
             _ => return Err(invalid(byte, "looking for beginning of value")),
         })
     }
 
     /// Takes a byte after a value or a name.
     fn after(&mut self, byte: u8) -> Result<bool, String> {
-        self.state = State::After;
+        self.state = ScannerState::After;
         let Some(open) = self.open.last_mut() else {
             return Ok(true);
         };
         self.state = match (*open, byte) {
-            (_, b' ' | b'\t' | b'\r' | b'\n') => State::After,
-            (Open::Key, b':') => {
-                *open = Open::Field;
-                State::Value
+            (_, b' ' | b'\t' | b'\r' | b'\n') => ScannerState::After,
+            (OpenBracket::Key, b':') => {
+                *open = OpenBracket::Field;
+                ScannerState::Value
             }
-            (Open::Field, b',') => {
-                *open = Open::Key;
-                State::Name
+            (OpenBracket::Field, b',') => {
+                *open = OpenBracket::Key;
+                ScannerState::Name
             }
-            (Open::Array, b',') => {
+            (OpenBracket::Array, b',') => {
                 self.parts += 1;
-                State::Value
+                ScannerState::Value
             }
-            (Open::Field, b'}') | (Open::Array, b']') => self.close(),
-            (Open::Key, _) => return Err(invalid(byte, "after object key")),
-            (Open::Field, _) => return Err(invalid(byte, "after object key:value pair")),
-            (Open::Array, _) => return Err(invalid(byte, "after array element")),
+            (OpenBracket::Field, b'}') | (OpenBracket::Array, b']') => self.close(),
+            (OpenBracket::Key, _) => return Err(invalid(byte, "after object key")),
+            (OpenBracket::Field, _) => return Err(invalid(byte, "after object key:value pair")),
+            (OpenBracket::Array, _) => return Err(invalid(byte, "after array element")),
         };
         Ok(false)
     }
@@ -175,16 +179,18 @@ impl Scanner {
     /// Takes a byte of a number, or the one after it.
     fn number(&mut self, byte: u8) -> Result<bool, String> {
         self.state = match (self.state, byte) {
-            (State::Minus, b'0') => State::Zero,
-            (State::Minus, b'1'..=b'9') | (State::Digits, b'0'..=b'9') => State::Digits,
-            (State::Minus, _) => return Err(invalid(byte, "in numeric literal")),
-            (State::Zero | State::Digits, b'.') => State::Point,
-            (State::Zero | State::Digits | State::Fraction, b'e' | b'E') => State::Exponent,
-            (State::Point | State::Fraction, b'0'..=b'9') => State::Fraction,
-            (State::Point, _) => return Err(invalid(byte, "after decimal point in numeric literal")),
-            (State::Exponent, b'+' | b'-') => State::ExponentSign,
-            (State::Exponent | State::ExponentSign | State::ExponentDigits, b'0'..=b'9') => State::ExponentDigits,
-            (State::Exponent | State::ExponentSign, _) => {
+            (ScannerState::Minus, b'0') => ScannerState::Zero,
+            (ScannerState::Minus, b'1'..=b'9') | (ScannerState::Digits, b'0'..=b'9') => ScannerState::Digits,
+            (ScannerState::Minus, _) => return Err(invalid(byte, "in numeric literal")),
+            (ScannerState::Zero | ScannerState::Digits, b'.') => ScannerState::Point,
+            (ScannerState::Zero | ScannerState::Digits | ScannerState::Fraction, b'e' | b'E') => ScannerState::Exponent,
+            (ScannerState::Point | ScannerState::Fraction, b'0'..=b'9') => ScannerState::Fraction,
+            (ScannerState::Point, _) => return Err(invalid(byte, "after decimal point in numeric literal")),
+            (ScannerState::Exponent, b'+' | b'-') => ScannerState::ExponentSign,
+            (ScannerState::Exponent | ScannerState::ExponentSign | ScannerState::ExponentDigits, b'0'..=b'9') => {
+                ScannerState::ExponentDigits
+            }
+            (ScannerState::Exponent | ScannerState::ExponentSign, _) => {
                 return Err(invalid(byte, "in exponent of numeric literal"));
             }
             _ => return self.after(byte),
@@ -203,13 +209,13 @@ impl Scanner {
         }
         let rest = rest.get(1..).unwrap_or_default();
         self.state = match rest {
-            "" => State::After,
-            _ => State::Word(rest, whole),
+            "" => ScannerState::After,
+            _ => ScannerState::Word(rest, whole),
         };
         Ok(false)
     }
 
-    fn push(&mut self, open: Open) -> Result<(), String> {
+    fn push(&mut self, open: OpenBracket) -> Result<(), String> {
         self.open.push(open);
         if self.open.len() > MAX_DEPTH {
             return Err("exceeded max depth".to_owned());
@@ -217,9 +223,9 @@ impl Scanner {
         Ok(())
     }
 
-    fn close(&mut self) -> State {
+    fn close(&mut self) -> ScannerState {
         self.open.pop();
-        State::After
+        ScannerState::After
     }
 }
 
@@ -258,7 +264,7 @@ mod tests {
             ("nullx", 4, 0),
             (r#""\u00e9\"""#, 10, 0),
         ] {
-            assert_eq!(check(json.as_bytes()), Ok(Value { len, parts }), "{json}");
+            assert_eq!(check(json.as_bytes()), Ok(JsonValue { len, parts }), "{json}");
         }
     }
 

@@ -7,14 +7,14 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 /// Half of the processors may do so.
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+static TRANSLATION_PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     Semaphore::new((processors / 2).max(1))
 });
 
 /// Translates a message when it is its turn.
 pub(super) async fn on_a_turn<T: Send + 'static>(translate: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    let turn = TURNS.acquire().await;
+    let turn = TRANSLATION_PERMITS.acquire().await;
     let translated = tokio::task::spawn_blocking(move || {
         let translated = translate();
         drop(turn);

@@ -4,17 +4,17 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 /// Finds the end of each top-level value. Values are not checked here; the parser does that.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct ValueSplitter {
     buffer: BytesMut,
     /// Bytes of the buffer that were looked at.
     scanned: usize,
     /// Brackets and braces that are open.
     depth: usize,
-    string: Quotes,
+    string: QuoteState,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Quotes {
+enum QuoteState {
     #[default]
     Outside,
     Inside,
@@ -22,7 +22,7 @@ enum Quotes {
     Escaped,
 }
 
-impl Values {
+impl ValueSplitter {
     /// Takes more bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
@@ -45,17 +45,17 @@ impl Values {
         while let Some(&byte) = self.buffer.get(self.scanned) {
             let is_first = self.scanned == 0;
             match (self.string, byte) {
-                (Quotes::Escaped, _) => self.string = Quotes::Inside,
-                (Quotes::Inside, b'\\') => self.string = Quotes::Escaped,
-                (Quotes::Inside, b'"') => self.string = Quotes::Outside,
-                (Quotes::Inside, _) => {}
-                (Quotes::Outside, b'"') => self.string = Quotes::Inside,
-                (Quotes::Outside, b'{' | b'[') => self.depth += 1,
-                (Quotes::Outside, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
-                (Quotes::Outside, _) => {}
+                (QuoteState::Escaped, _) => self.string = QuoteState::Inside,
+                (QuoteState::Inside, b'\\') => self.string = QuoteState::Escaped,
+                (QuoteState::Inside, b'"') => self.string = QuoteState::Outside,
+                (QuoteState::Inside, _) => {}
+                (QuoteState::Outside, b'"') => self.string = QuoteState::Inside,
+                (QuoteState::Outside, b'{' | b'[') => self.depth += 1,
+                (QuoteState::Outside, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
+                (QuoteState::Outside, _) => {}
             }
             self.scanned += 1;
-            if self.depth > 0 || self.string != Quotes::Outside {
+            if self.depth > 0 || self.string != QuoteState::Outside {
                 continue;
             }
             // A number or a word ends before what follows it; everything else ends with its last byte.
@@ -79,7 +79,7 @@ impl Values {
 
     fn take(&mut self) -> Bytes {
         let len = std::mem::take(&mut self.scanned);
-        (self.depth, self.string) = (0, Quotes::Outside);
+        (self.depth, self.string) = (0, QuoteState::Outside);
         self.buffer.split_to(len).freeze()
     }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn split(pieces: &[&str]) -> (Vec<String>, Option<String>) {
-        let (mut values, mut found) = (Values::default(), Vec::new());
+        let (mut values, mut found) = (ValueSplitter::default(), Vec::new());
         let text = |bytes: Bytes| String::from_utf8(bytes.to_vec()).unwrap();
         for piece in pieces {
             values.push(piece.as_bytes());

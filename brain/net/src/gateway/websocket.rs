@@ -27,23 +27,23 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use tracing::debug;
 
-use crate::serve::framing::{BODY_RATE, BODY_TIMEOUT, Due};
+use crate::serve::framing::{BODY_TIMEOUT, MIN_BODY_RATE, RateDeadline};
 use runtime::budget::{Account, Charge};
 
 /// The only version of the protocol: RFC 6455.
-const VERSION: &str = "13";
+const WEBSOCKET_VERSION: &str = "13";
 
 /// The protocol by which a page of a browser, which cannot set headers, sends its token: `Bearer, <token>`.
-const BEARER: &str = "Bearer";
+const BEARER_PROTOCOL: &str = "Bearer";
 
 /// The cookie that may hold the token, too.
 const TOKEN_COOKIE: &str = "token";
 
 /// Bytes of a client's control frame before its payload: two, and the mask.
-const CONTROL_HEAD: usize = 6;
+const CONTROL_HEAD_BYTES: usize = 6;
 
 /// Bytes read at once.
-const READ_BUFFER: usize = 4 << 10;
+const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// Returns true if a request asks for a WebSocket.
 pub(crate) fn is_asked_for<B>(request: &Request<B>) -> bool {
@@ -66,7 +66,7 @@ pub(crate) fn handshake(headers: &HeaderMap) -> Response<Body> {
     };
     if headers
         .get(SEC_WEBSOCKET_VERSION)
-        .is_none_or(|version| version != VERSION)
+        .is_none_or(|version| version != WEBSOCKET_VERSION)
     {
         return bad("websocket: unsupported version: 13 not found in 'Sec-Websocket-Version' header");
     }
@@ -83,8 +83,8 @@ pub(crate) fn handshake(headers: &HeaderMap) -> Response<Body> {
     answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
     answer.insert(SEC_WEBSOCKET_ACCEPT, accepted);
     let protocol = headers.get(SEC_WEBSOCKET_PROTOCOL);
-    if protocol.is_some_and(|protocol| protocol.as_bytes().starts_with(BEARER.as_bytes())) {
-        answer.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(BEARER));
+    if protocol.is_some_and(|protocol| protocol.as_bytes().starts_with(BEARER_PROTOCOL.as_bytes())) {
+        answer.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(BEARER_PROTOCOL));
     }
     response
 }
@@ -100,13 +100,13 @@ pub(crate) fn rpc<B>(request: Request<B>) -> Request<()> {
             .and_then(|value: &HeaderValue| value.to_str().ok())
     };
     let token = text(SEC_WEBSOCKET_PROTOCOL)
-        .and_then(|protocols| protocols.strip_prefix(BEARER)?.trim_start().strip_prefix(','))
+        .and_then(|protocols| protocols.strip_prefix(BEARER_PROTOCOL)?.trim_start().strip_prefix(','))
         .or_else(|| {
             let cookies = text(COOKIE)?.split(';');
             let mut pairs = cookies.filter_map(|cookie| cookie.trim().split_once('='));
             pairs.find(|(name, _)| *name == TOKEN_COOKIE).map(|(_, token)| token)
         });
-    let token = token.and_then(|token| HeaderValue::try_from(format!("{BEARER} {}", token.trim())).ok());
+    let token = token.and_then(|token| HeaderValue::try_from(format!("{BEARER_PROTOCOL} {}", token.trim())).ok());
     if let Some(token) = token {
         parts.headers.insert(AUTHORIZATION, token);
     }
@@ -118,7 +118,7 @@ pub(crate) fn rpc<B>(request: Request<B>) -> Request<()> {
 pub(crate) async fn serve<F>(
     upgrade: OnUpgrade,
     (request, longest, account): (Request<()>, usize, Account),
-    answer: impl FnOnce(Request<Messages>) -> F,
+    answer: impl FnOnce(Request<ClientMessages>) -> F,
 ) where
     F: Future<Output = Response<Body>>,
 {
@@ -127,17 +127,17 @@ pub(crate) async fn serve<F>(
         Err(error) => return debug!(%error, "a client left before its WebSocket was open"),
     };
     let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
+        .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
         .max_message_size(Some(longest))
         .max_frame_size(Some(longest));
     let Ok(charge) = account.charge(0) else { return };
-    let begun = Arc::new(Mutex::new(Begun {
+    let begun = Arc::new(Mutex::new(OpenMessage {
         charge,
         bytes: 0,
         due: None,
     }));
-    let io = Received {
+    let io = ReceivedBytes {
         io: TokioIo::new(upgraded),
         begun: begun.clone(),
     };
@@ -153,7 +153,7 @@ pub(crate) async fn serve<F>(
                 // The reply is sent when the next message is awaited; no message follows.
                 Ok(Message::Close(_)) => continue,
                 Ok(Message::Ping(payload) | Message::Pong(payload)) => {
-                    begun().forget(CONTROL_HEAD + payload.len());
+                    begun().forget(CONTROL_HEAD_BYTES + payload.len());
                     continue;
                 }
                 Ok(Message::Frame(_)) => continue,
@@ -167,7 +167,7 @@ pub(crate) async fn serve<F>(
         }
     };
     let writing = async {
-        let mut body = answer(request.map(|()| Messages(receiver))).await.into_body();
+        let mut body = answer(request.map(|()| ClientMessages(receiver))).await.into_body();
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
             let line = data
@@ -189,18 +189,20 @@ pub(crate) async fn serve<F>(
 }
 
 /// The message that a client has begun to send.
-struct Begun {
+struct OpenMessage {
     charge: Charge,
     /// Bytes of it that have come.
     bytes: usize,
-    due: Option<Due>,
+    due: Option<RateDeadline>,
 }
 
-impl Begun {
+impl OpenMessage {
     fn take(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes += bytes;
         self.charge.moved(bytes);
-        let due = self.due.get_or_insert_with(|| Due::new(BODY_TIMEOUT, BODY_RATE));
+        let due = self
+            .due
+            .get_or_insert_with(|| RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE));
         due.moved(self.bytes);
         // Fragments are put together, and handed over as a copy.
         self.charge
@@ -227,12 +229,12 @@ impl Begun {
 }
 
 /// The bytes of a connection, charged and timed from the last complete message on.
-struct Received<T> {
+struct ReceivedBytes<T> {
     io: T,
-    begun: Arc<Mutex<Begun>>,
+    begun: Arc<Mutex<OpenMessage>>,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Received<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for ReceivedBytes<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
@@ -251,7 +253,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Received<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Received<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for ReceivedBytes<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
@@ -266,9 +268,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Received<T> {
 }
 
 /// The messages of a client, each followed by a line end, and charged until it is taken.
-pub(crate) struct Messages(mpsc::Receiver<(Bytes, Charge)>);
+pub(crate) struct ClientMessages(mpsc::Receiver<(Bytes, Charge)>);
 
-impl http_body::Body for Messages {
+impl http_body::Body for ClientMessages {
     type Data = Bytes;
     type Error = Infallible;
 

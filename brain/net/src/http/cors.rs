@@ -19,7 +19,7 @@ pub struct BrowserPolicy {
 
 /// Marks requests that came over TLS.
 #[derive(Debug, Clone, Copy)]
-pub struct Secure;
+pub struct OverTls;
 
 /// The policy. An empty list allows everything.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ impl Cors {
     pub fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let known = &self.policy.host_whitelist;
         // A page whose site rebinds its DNS name to this server sends the site's name. Over TLS the certificate protects from that.
-        if request.extensions().get::<Secure>().is_none() && !known.is_empty() {
+        if request.extensions().get::<OverTls>().is_none() && !known.is_empty() {
             let host = request
                 .uri()
                 .host()

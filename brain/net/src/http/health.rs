@@ -7,11 +7,11 @@ use axum::extract::{Path, Query, State};
 use http::{Method, Response, StatusCode, Uri};
 use tracing::{debug, warn};
 
-use super::{Alarm, PLAIN, Site, answer, not_allowed, not_found, plain, plain_error};
+use super::{AlarmKind, HttpState, PLAIN_TEXT, answer, not_allowed, not_found, plain, plain_error};
 
 /// One check of `/livez` or `/readyz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Check {
+enum HealthCheck {
     Alive,
     DataCorruption,
     SerializableRead,
@@ -19,71 +19,71 @@ enum Check {
     NonLearner,
 }
 
-const LIVEZ: &[Check] = &[Check::Alive];
-const READYZ: &[Check] = &[
-    Check::DataCorruption,
-    Check::SerializableRead,
-    Check::LinearizableRead,
-    Check::NonLearner,
+const LIVEZ_CHECKS: &[HealthCheck] = &[HealthCheck::Alive];
+const READYZ_CHECKS: &[HealthCheck] = &[
+    HealthCheck::DataCorruption,
+    HealthCheck::SerializableRead,
+    HealthCheck::LinearizableRead,
+    HealthCheck::NonLearner,
 ];
 
-impl Check {
+impl HealthCheck {
     fn name(self) -> &'static str {
         match self {
-            Check::DataCorruption => "data_corruption",
-            Check::Alive | Check::SerializableRead => "serializable_read",
-            Check::LinearizableRead => "linearizable_read",
-            Check::NonLearner => "non_learner",
+            HealthCheck::DataCorruption => "data_corruption",
+            HealthCheck::Alive | HealthCheck::SerializableRead => "serializable_read",
+            HealthCheck::LinearizableRead => "linearizable_read",
+            HealthCheck::NonLearner => "non_learner",
         }
     }
 
-    async fn run(self, site: &Site) -> Result<(), String> {
+    async fn run(self, site: &HttpState) -> Result<(), String> {
         match self {
-            Check::DataCorruption if site.health.alarms().contains(&Alarm::Corrupt) => {
+            HealthCheck::DataCorruption if site.health.alarms().contains(&AlarmKind::Corrupt) => {
                 Err("alarm activated: CORRUPT".to_owned())
             }
-            Check::DataCorruption | Check::NonLearner => Ok(()),
-            Check::Alive => within(site, site.health.alive()).await,
-            Check::SerializableRead => within(site, site.health.serializable_read()).await,
-            Check::LinearizableRead => within(site, site.health.linearizable_read()).await,
+            HealthCheck::DataCorruption | HealthCheck::NonLearner => Ok(()),
+            HealthCheck::Alive => within(site, site.health.alive()).await,
+            HealthCheck::SerializableRead => within(site, site.health.serializable_read()).await,
+            HealthCheck::LinearizableRead => within(site, site.health.linearizable_read()).await,
         }
     }
 }
 
-async fn within(site: &Site, asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+async fn within(site: &HttpState, asked: impl Future<Output = Result<(), String>>) -> Result<(), String> {
     let outcome = tokio::time::timeout(site.health.timeout(), asked).await;
     outcome.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
 }
 
-pub(super) async fn livez(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
-    root(&site, "livez", LIVEZ, &method, &uri).await
+pub(super) async fn livez(State(site): State<HttpState>, method: Method, uri: Uri) -> Response<Body> {
+    root(&site, "livez", LIVEZ_CHECKS, &method, &uri).await
 }
 
-pub(super) async fn readyz(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
-    root(&site, "readyz", READYZ, &method, &uri).await
+pub(super) async fn readyz(State(site): State<HttpState>, method: Method, uri: Uri) -> Response<Body> {
+    root(&site, "readyz", READYZ_CHECKS, &method, &uri).await
 }
 
 pub(super) async fn livez_check(
-    site: State<Site>,
+    site: State<HttpState>,
     Path(name): Path<String>,
     method: Method,
     uri: Uri,
 ) -> Response<Body> {
-    single(&site, "livez", LIVEZ, &name, &method, &uri).await
+    single(&site, "livez", LIVEZ_CHECKS, &name, &method, &uri).await
 }
 
 pub(super) async fn readyz_check(
-    site: State<Site>,
+    site: State<HttpState>,
     Path(name): Path<String>,
     method: Method,
     uri: Uri,
 ) -> Response<Body> {
-    single(&site, "readyz", READYZ, &name, &method, &uri).await
+    single(&site, "readyz", READYZ_CHECKS, &name, &method, &uri).await
 }
 
-async fn root(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &Uri) -> Response<Body> {
+async fn root(site: &HttpState, kind: &str, checks: &[HealthCheck], method: &Method, uri: &Uri) -> Response<Body> {
     let excluded = query(uri, "exclude");
-    let chosen: Vec<Check> = checks
+    let chosen: Vec<HealthCheck> = checks
         .iter()
         .copied()
         .filter(|check| !excluded.iter().any(|name| name == check.name()))
@@ -101,14 +101,21 @@ async fn root(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &
     run(site, kind, &chosen, method, uri).await
 }
 
-async fn single(site: &Site, kind: &str, checks: &[Check], name: &str, method: &Method, uri: &Uri) -> Response<Body> {
+async fn single(
+    site: &HttpState,
+    kind: &str,
+    checks: &[HealthCheck],
+    name: &str,
+    method: &Method,
+    uri: &Uri,
+) -> Response<Body> {
     match checks.iter().find(|check| check.name() == name) {
         Some(check) => run(site, kind, &[*check], method, uri).await,
         None => not_found().await,
     }
 }
 
-async fn run(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &Uri) -> Response<Body> {
+async fn run(site: &HttpState, kind: &str, checks: &[HealthCheck], method: &Method, uri: &Uri) -> Response<Body> {
     if *method != Method::GET {
         return not_allowed();
     }
@@ -139,7 +146,7 @@ async fn run(site: &Site, kind: &str, checks: &[Check], method: &Method, uri: &U
     plain(StatusCode::OK, text)
 }
 
-pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+pub(super) async fn health(State(site): State<HttpState>, method: Method, uri: Uri) -> Response<Body> {
     if method != Method::GET {
         return not_allowed();
     }
@@ -150,7 +157,7 @@ pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -
     match outcome {
         Ok(()) => {
             counters.success.inc();
-            answer(StatusCode::OK, PLAIN, r#"{"health":"true","reason":""}"#)
+            answer(StatusCode::OK, PLAIN_TEXT, r#"{"health":"true","reason":""}"#)
         }
         Err(reason) => {
             counters.failures.inc();
@@ -166,7 +173,7 @@ pub(super) async fn health(State(site): State<Site>, method: Method, uri: Uri) -
 }
 
 /// Checks alarms first, then the leader, then a read.
-async fn judge(site: &Site, excluded: &[String], serializable: bool) -> Result<(), String> {
+async fn judge(site: &HttpState, excluded: &[String], serializable: bool) -> Result<(), String> {
     let standing = site
         .health
         .alarms()

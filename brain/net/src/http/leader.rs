@@ -24,7 +24,7 @@ pub fn routes(leader: LeaderName) -> Router {
 /// Answers with the content type that Go sniffs for the sidecar, which sets none.
 async fn tell(State(leader): State<LeaderName>) -> Response<Body> {
     match serde_json::to_string(&LeaderResponse { name: leader() }) {
-        Ok(body) => super::answer(StatusCode::OK, super::PLAIN, body),
+        Ok(body) => super::answer(StatusCode::OK, super::PLAIN_TEXT, body),
         Err(error) => {
             tracing::error!(%error, "cannot return the leader's name");
             plain_error(StatusCode::INTERNAL_SERVER_ERROR, "cannot return the leader's name")

@@ -15,14 +15,14 @@ use crate::refusal::Refusal;
 use tls::{InUse, ServerTls};
 
 /// The longest time for which a response is held back while the caller waits for a change.
-const WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// The most callers that may wait at a time.
-const WAITERS: usize = 64;
+const MAX_WAITERS: usize = 64;
 
 /// The description of a member: the body of `GET /member`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct About {
+pub struct MemberPage {
     /// Its name.
     pub name: String,
     /// Its id, in 16 hex digits.
@@ -34,9 +34,9 @@ pub struct About {
     /// Its own version, not etcd's.
     pub version: &'static str,
     /// Formats of stored data.
-    pub formats: Formats,
+    pub formats: StoredFormats,
     /// Its role in the cluster.
-    pub role: Role,
+    pub role: MemberRole,
     /// True if it serves linearizable reads.
     pub ready: bool,
     /// Epoch of the leader that it knows; 0 if it never knew one.
@@ -57,7 +57,7 @@ pub struct About {
 
 /// Formats of stored data, as increasing numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Formats {
+pub struct StoredFormats {
     /// The oldest that is read.
     pub lowest: u32,
     /// The newest that is read.
@@ -68,7 +68,7 @@ pub struct Formats {
 
 /// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Role {
+pub enum MemberRole {
     /// It leads.
     Leader,
     /// It knows a leader.
@@ -100,7 +100,7 @@ pub struct StorageInUse {
     pub reachable: bool,
     /// Formats of the data directory; none on TiKV.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub directory: Option<Formats>,
+    pub directory: Option<StoredFormats>,
 }
 
 /// Certificates in use.
@@ -130,13 +130,13 @@ pub struct CertificateInUse {
 
 /// The response body while this member has no store to describe.
 #[derive(Debug, Serialize)]
-struct Refused {
+struct RefusedMember {
     refusal: Refusal,
 }
 
 /// The leader of an epoch; its id is 0 while no leader is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Term {
+pub struct LeaderTerm {
     /// The leader's epoch.
     pub epoch: u64,
     /// Its member id.
@@ -145,27 +145,27 @@ pub struct Term {
 
 /// The view of the store that `/member` describes.
 #[tonic::async_trait]
-pub trait Describe: Send + Sync + 'static {
+pub trait DescribeMember: Send + Sync + 'static {
     /// Returns everything but certificates.
-    async fn describe(&self) -> About;
+    async fn describe(&self) -> MemberPage;
 
     /// Returns the leader and its epoch.
-    fn term(&self) -> Term;
+    fn term(&self) -> LeaderTerm;
 
     /// Returns as soon as the term differs from `seen`.
-    async fn changed(&self, seen: Term);
+    async fn changed(&self, seen: LeaderTerm);
 }
 
 /// The certificates of the ports; weak, because they live as long as the ports.
 #[derive(Debug, Clone, Default)]
-pub struct Certificates {
+pub struct PortCertificates {
     /// The certificate for clients.
     pub client: Weak<ServerTls>,
     /// The certificate for peers.
     pub peer: Weak<ServerTls>,
 }
 
-impl Certificates {
+impl PortCertificates {
     fn in_use(&self) -> Option<TlsInUse> {
         let shown = |used: &InUse| CertificateInUse {
             fingerprint: used.fingerprint.clone(),
@@ -189,26 +189,26 @@ fn rfc3339(seconds: i64) -> String {
 
 /// State of the handler.
 #[derive(Clone)]
-pub(super) struct Site {
-    describe: Described,
-    certificates: Certificates,
+pub(super) struct MemberState {
+    describe: MemberDescription,
+    certificates: PortCertificates,
     room: Arc<Semaphore>,
 }
 
 /// The store to describe, or the reason why there is none.
-pub type Described = Result<Arc<dyn Describe>, Arc<dyn Fn() -> Refusal + Send + Sync>>;
+pub type MemberDescription = Result<Arc<dyn DescribeMember>, Arc<dyn Fn() -> Refusal + Send + Sync>>;
 
-impl Site {
-    pub(super) fn new(describe: Described, certificates: Certificates) -> Self {
+impl MemberState {
+    pub(super) fn new(describe: MemberDescription, certificates: PortCertificates) -> Self {
         Self {
             describe,
             certificates,
-            room: Arc::new(Semaphore::new(WAITERS)),
+            room: Arc::new(Semaphore::new(MAX_WAITERS)),
         }
     }
 }
 
-pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -> Response<Body> {
+pub(super) async fn member(State(site): State<MemberState>, method: Method, uri: Uri) -> Response<Body> {
     if method != Method::GET {
         return not_allowed();
     }
@@ -218,7 +218,7 @@ pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -
     };
     let describe = match &site.describe {
         Ok(describe) => describe,
-        Err(why) => return written(StatusCode::SERVICE_UNAVAILABLE, &Refused { refusal: why() }),
+        Err(why) => return written(StatusCode::SERVICE_UNAVAILABLE, &RefusedMember { refusal: why() }),
     };
     if let Some(after) = after {
         let Ok(_turn) = site.room.clone().try_acquire_owned() else {
@@ -230,10 +230,10 @@ pub(super) async fn member(State(site): State<Site>, method: Method, uri: Uri) -
         let seen = describe.term();
         if seen.leader == 0 || seen.epoch <= after {
             // Changed or timed out: the response describes the current state.
-            let _ended = timeout(WAIT, describe.changed(seen)).await;
+            let _ended = timeout(MAX_WAIT, describe.changed(seen)).await;
         }
     }
-    let about = About {
+    let about = MemberPage {
         tls: site.certificates.in_use(),
         ..describe.describe().await
     };

@@ -4,19 +4,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
-use super::member::{Certificates, Described};
+use super::member::{MemberDescription, PortCertificates};
 use super::*;
 use crate::http::BrowserPolicy;
-use crate::refusal::{Code, Refusal};
+use crate::refusal::{Refusal, RefusalCode};
 
 #[derive(Default)]
 struct Store {
-    alarms: Vec<Alarm>,
+    alarms: Vec<AlarmKind>,
     lost: AtomicBool,
 }
 
 #[tonic::async_trait]
-impl Health for Store {
+impl HealthChecks for Store {
     async fn linearizable_read(&self) -> Result<(), String> {
         if self.lost.load(Ordering::SeqCst) {
             Err("etcdserver: request timed out".to_owned())
@@ -29,7 +29,7 @@ impl Health for Store {
         Ok(())
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmKind> {
         self.alarms.clone()
     }
 
@@ -42,7 +42,7 @@ fn healthy() -> Store {
     Store::default()
 }
 
-fn alarmed(alarm: Alarm) -> Store {
+fn alarmed(alarm: AlarmKind) -> Store {
     Store {
         alarms: vec![alarm],
         ..Store::default()
@@ -56,14 +56,14 @@ fn lost() -> Store {
     }
 }
 
-fn nobody() -> Described {
-    Err(Arc::new(|| Refusal::new(Code::NoLeader, "no store yet")))
+fn nobody() -> MemberDescription {
+    Err(Arc::new(|| Refusal::new(RefusalCode::NoLeader, "no store yet")))
 }
 
 async fn ask(store: Store, method: Method, uri: &str) -> (u16, http::HeaderMap, String) {
     let routes = routes(
         Arc::new(store),
-        (nobody(), Certificates::default()),
+        (nobody(), PortCertificates::default()),
         Arc::new(Metrics::new(false)),
     );
     let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
@@ -96,7 +96,7 @@ async fn requests_for_metrics_are_counted() {
     let metrics = Arc::new(Metrics::new(false));
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), Certificates::default()),
+        (nobody(), PortCertificates::default()),
         metrics.clone(),
     );
     for answered in 0..2 {
@@ -121,7 +121,7 @@ async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many()
     });
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), Certificates::default()),
+        (nobody(), PortCertificates::default()),
         metrics.clone(),
     );
     let ranges = async || {
@@ -147,7 +147,7 @@ async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many()
 async fn metrics_page_is_compressed_for_who_takes_gzip() {
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), Certificates::default()),
+        (nobody(), PortCertificates::default()),
         Arc::new(Metrics::new(false)),
     );
     for (accepted, compressed) in [
@@ -227,8 +227,8 @@ async fn a_healthy_member_answers_what_etcd_answers() {
 
 #[tokio::test]
 async fn a_member_in_trouble_says_which() {
-    let no_space = || alarmed(Alarm::NoSpace);
-    let corrupt = || alarmed(Alarm::Corrupt);
+    let no_space = || alarmed(AlarmKind::NoSpace);
+    let corrupt = || alarmed(AlarmKind::Corrupt);
     let timed_out = "[+]data_corruption ok\n[+]serializable_read ok\n[-]linearizable_read failed: etcdserver: request timed out\n[+]non_learner ok\n\n";
     for (store, uri, status, body) in [
         (
@@ -282,9 +282,9 @@ async fn headers_are_etcds() {
     let header =
         |headers: &http::HeaderMap, name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
     for (uri, content_type, nosniff) in [
-        ("/health", PLAIN, false),
-        ("/livez", PLAIN, true),
-        ("/nope", PLAIN, true),
+        ("/health", PLAIN_TEXT, false),
+        ("/livez", PLAIN_TEXT, true),
+        ("/nope", PLAIN_TEXT, true),
         ("/version", "application/json", false),
         ("/metrics", "text/plain; version=0.0.4; charset=utf-8", false),
     ] {
@@ -313,7 +313,7 @@ async fn only_get_is_allowed_but_for_metrics() {
 async fn a_read_that_hangs_ends() {
     struct Hung;
     #[tonic::async_trait]
-    impl Health for Hung {
+    impl HealthChecks for Hung {
         async fn linearizable_read(&self) -> Result<(), String> {
             std::future::pending().await
         }
@@ -323,7 +323,7 @@ async fn a_read_that_hangs_ends() {
         fn timeout(&self) -> Duration {
             Duration::from_secs(20)
         }
-        fn alarms(&self) -> Vec<Alarm> {
+        fn alarms(&self) -> Vec<AlarmKind> {
             Vec::new()
         }
         fn has_leader(&self) -> bool {
@@ -333,7 +333,7 @@ async fn a_read_that_hangs_ends() {
     let begun = tokio::time::Instant::now();
     let routes = routes(
         Arc::new(Hung),
-        (nobody(), Certificates::default()),
+        (nobody(), PortCertificates::default()),
         Arc::new(Metrics::new(false)),
     );
     let request = Request::builder().uri("/livez").body(Body::empty()).unwrap();
@@ -387,7 +387,7 @@ fn the_gate_lets_through_what_its_lists_name() {
         );
     }
     let mut secure = request(Method::GET, "evil.example", None);
-    secure.extensions_mut().insert(Secure);
+    secure.extensions_mut().insert(OverTls);
     assert!(strict.refuse(&secure).is_none());
     assert_eq!(
         strict.origin(&request(Method::GET, "h", Some("https://o"))).unwrap(),

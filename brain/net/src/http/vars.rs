@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{answer, not_allowed};
 
 /// Flags whose values are secret.
-const SECRETS: [&str; 2] = ["discovery-user", "discovery-password"];
+const SECRET_FLAGS: [&str; 2] = ["discovery-user", "discovery-password"];
 
 pub(super) async fn vars(request: Request<Body>) -> Response<Body> {
     if request.method() != Method::GET {
@@ -37,12 +37,12 @@ fn command_line(args: impl Iterator<Item = OsString>) -> Vec<String> {
         }
         let flag = arg.trim_start_matches('-');
         match flag.split_once('=') {
-            Some((name, _)) if arg.starts_with('-') && SECRETS.contains(&name) => {
+            Some((name, _)) if arg.starts_with('-') && SECRET_FLAGS.contains(&name) => {
                 let dashes = &arg[..arg.len() - flag.len()];
                 shown.push(format!("{dashes}{name}=..."));
             }
             _ => {
-                is_secret = arg.starts_with('-') && SECRETS.contains(&flag);
+                is_secret = arg.starts_with('-') && SECRET_FLAGS.contains(&flag);
                 shown.push(arg);
             }
         }

@@ -18,7 +18,7 @@ async fn tcp_listens_where_it_is_told() {
         assert_ne!(port, "0");
         let (accepted, dialled) = tokio::join!(listener.accept(), TcpStream::connect(format!("127.0.0.1:{port}")));
         dialled.unwrap();
-        let Accepted::Tcp(stream) = accepted.unwrap() else {
+        let AcceptedSocket::Tcp(stream) = accepted.unwrap() else {
             panic!("not TCP")
         };
         assert!(stream.nodelay().unwrap());
@@ -87,7 +87,7 @@ async fn a_socket_file_is_replaced_only_when_nobody_listens() {
     assert!(path.exists());
     let (listener, dialled) = (bind(&url).unwrap(), UnixStream::connect(&path));
     let (accepted, dialled) = tokio::join!(listener.accept(), dialled);
-    assert!(matches!(accepted.unwrap(), Accepted::Unix(_)));
+    assert!(matches!(accepted.unwrap(), AcceptedSocket::Unix(_)));
     dialled.unwrap();
     drop(listener);
 

@@ -10,10 +10,10 @@ use tls::Io;
 pub struct PeerId(pub u64);
 
 /// The outcome of an admission.
-pub type Admitted<'a> = Pin<Box<dyn Future<Output = io::Result<PeerId>> + Send + 'a>>;
+pub type AdmissionFuture<'a> = Pin<Box<dyn Future<Output = io::Result<PeerId>> + Send + 'a>>;
 
 /// Authenticates a connection. One that fails is closed.
 pub trait Admission: Send + Sync + 'static {
     /// Runs the handshake with the other end, before HTTP. May be dropped at any time.
-    fn admit<'a>(&'a self, io: &'a mut dyn Io) -> Admitted<'a>;
+    fn admit<'a>(&'a self, io: &'a mut dyn Io) -> AdmissionFuture<'a>;
 }

@@ -11,40 +11,40 @@ use bytes::{Buf as _, Bytes};
 use futures::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
-use super::connections::{Connection, FIRST_REQUEST, Reason};
-use super::frames::{FRAME, Frames, PREFACE, SETTINGS};
-use super::headers::{Followed, HeaderBlocks};
-use super::lingering_close::Left;
-use super::socket::{SharedSocket, Socket};
+use super::connections::{CloseReason, ConnectionState, FIRST_REQUEST_TIMEOUT};
+use super::frames::{FRAME_HEADER_BYTES, FrameFollower, PREFACE, SETTINGS};
+use super::headers::{FollowOutcome, HeaderBlocks};
+use super::lingering_close::ReturnedStream;
+use super::socket::{QueuedSocket, SharedSocket};
 use telemetry::metrics::NetworkMetrics;
 use tls::Io;
 
 const WINDOW_UPDATE: u8 = 8;
 
 /// GOAWAY without an error: no stream was begun.
-const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const GOAWAY_FRAME: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The code ENHANCE_YOUR_CALM at the end of a GOAWAY, and the debug data that grpc-go adds after it for a client that pings too often:
 /// grpc-go's clients ping less when they receive it.
-const CALM: u32 = 11;
+const ENHANCE_YOUR_CALM: u32 = 11;
 const TOO_MANY_PINGS: &[u8] = b"too_many_pings";
 
 /// The most bytes that are kept of those that a client sends before its first request. If it sends more, h2 takes over.
-const KEPT: usize = 1024;
+const MAX_KEPT_BYTES: usize = 1024;
 
 /// The most bytes of HTTP/1 that are read at a time.
-const HTTP1_READ: usize = 32 * 1024;
+const HTTP1_READ_BYTES: usize = 32 * 1024;
 
 /// Counts the bytes of a connection and records when it was idle. On drop the wrapped I/O is handed over to be closed later.
-pub(super) struct Counted {
+pub(super) struct CountedStream {
     socket: SharedSocket,
     /// The bytes that were read ahead; they are read again.
     read: Bytes,
     /// The number of bytes, at the beginning of the next write, that were already sent.
     sent_ahead: usize,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionState>,
     /// The frames of the client, while they are watched. Apart, because connections are many.
-    frames: Option<Box<Frames>>,
+    frames: Option<Box<FrameFollower>>,
     /// Its header blocks, while frames are watched.
     headers: Option<Box<HeaderBlocks>>,
     /// Bytes that were followed, to be passed on next.
@@ -53,13 +53,18 @@ pub(super) struct Counted {
     is_http1: bool,
     /// True if the client sent too many SETTINGS or PINGs, or headers for which there is no memory.
     is_flooded: bool,
-    left: Left,
+    left: ReturnedStream,
 }
 
-impl Counted {
-    pub(super) fn new(io: Box<dyn Io>, connection: Arc<Connection>, network: NetworkMetrics, left: Left) -> Self {
+impl CountedStream {
+    pub(super) fn new(
+        io: Box<dyn Io>,
+        connection: Arc<ConnectionState>,
+        network: NetworkMetrics,
+        left: ReturnedStream,
+    ) -> Self {
         Self {
-            socket: SharedSocket::new(Socket::new(io, Arc::clone(&connection), network)),
+            socket: SharedSocket::new(QueuedSocket::new(io, Arc::clone(&connection), network)),
             read: Bytes::new(),
             sent_ahead: 0,
             connection,
@@ -75,12 +80,12 @@ impl Counted {
     /// Begins to count SETTINGS, and PINGs if there is a least time between them, and closes the connection of a client that sends too
     /// many. Begins to follow header blocks, too. The next read must begin at the preface.
     pub(super) fn watch_frames(&mut self, ping_min_time: Option<Duration>) {
-        self.frames = Some(Box::new(Frames::new(Instant::now(), ping_min_time)));
+        self.frames = Some(Box::new(FrameFollower::new(Instant::now(), ping_min_time)));
         self.headers = Some(Box::new(HeaderBlocks::new()));
     }
 
     /// Begins to charge the heads of HTTP/1. hyper's buffer may grow to the length of the longest head: so that it does not for bodies, no
-    /// more than [`HTTP1_READ`] bytes are read at a time.
+    /// more than [`HTTP1_READ_BYTES`] bytes are read at a time.
     pub(super) fn watch_heads(&mut self) {
         self.is_http1 = true;
     }
@@ -106,7 +111,7 @@ impl Counted {
         self.flush().await?;
         self.sent_ahead = settings.len();
         // The client may have waited for a long time.
-        self.connection.expect_request(FIRST_REQUEST);
+        self.connection.expect_request(FIRST_REQUEST_TIMEOUT);
         self.read_request(&mut seen).await?;
         self.read = Bytes::from(seen);
         Ok(())
@@ -131,7 +136,7 @@ impl Counted {
             _ => &[],
         };
         // The client may be gone.
-        drop(self.write_all(&[settings, &GOAWAY].concat()).now_or_never());
+        drop(self.write_all(&[settings, &GOAWAY_FRAME].concat()).now_or_never());
     }
 
     /// Returns true if the client sends the HTTP/2 preface. The bytes are read again later.
@@ -151,9 +156,11 @@ impl Counted {
     /// Writes bytes that end with h2's GOAWAY, to a client that pings too often, with the reason that gRPC clients look for: h2 cannot
     /// send one. Returns `None` for other bytes.
     fn explain_goaway(&self, cx: &mut Context<'_>, buf: &[u8]) -> Option<Poll<io::Result<usize>>> {
-        let at = buf.len().checked_sub(GOAWAY.len())?;
+        let at = buf.len().checked_sub(GOAWAY_FRAME.len())?;
         let (before, goaway) = buf.split_at(at);
-        if goaway[..FRAME] != GOAWAY[..FRAME] || !goaway.ends_with(&CALM.to_be_bytes()) {
+        if goaway[..FRAME_HEADER_BYTES] != GOAWAY_FRAME[..FRAME_HEADER_BYTES]
+            || !goaway.ends_with(&ENHANCE_YOUR_CALM.to_be_bytes())
+        {
             return None;
         }
         let mut socket = self.socket.lock();
@@ -179,7 +186,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedStream {
     fn drop(&mut self) {
         let io = self.socket.lock().take();
         self.left.leave(io);
@@ -189,9 +196,9 @@ impl Drop for Counted {
 /// Returns true if a client has sent its preface, and nothing after it that needs an answer yet.
 fn says_no_more_than_settings(seen: &[u8]) -> bool {
     let mut rest = seen.strip_prefix(PREFACE).unwrap_or_default();
-    while let Some((head, behind)) = rest.split_first_chunk::<FRAME>() {
+    while let Some((head, behind)) = rest.split_first_chunk::<FRAME_HEADER_BYTES>() {
         let len = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-        if ![SETTINGS, WINDOW_UPDATE].contains(&head[3]) || len > KEPT {
+        if ![SETTINGS, WINDOW_UPDATE].contains(&head[3]) || len > MAX_KEPT_BYTES {
             return false;
         }
         match behind.get(len..) {
@@ -199,10 +206,10 @@ fn says_no_more_than_settings(seen: &[u8]) -> bool {
             None => break,
         }
     }
-    seen.len() < KEPT
+    seen.len() < MAX_KEPT_BYTES
 }
 
-impl Counted {
+impl CountedStream {
     /// Reads what was read ahead, else from the socket.
     fn poll_raw(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
@@ -220,7 +227,7 @@ impl Counted {
 
     /// Reads from a client of HTTP/1.
     fn poll_http1(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let room = buf.remaining().min(HTTP1_READ);
+        let room = buf.remaining().min(HTTP1_READ_BYTES);
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(room));
         ready!(self.poll_raw(cx, &mut part))?;
         if let Err(reason) = self.connection.read_head(part.filled()) {
@@ -234,7 +241,7 @@ impl Counted {
     }
 
     /// Follows the frames in what was read from `before` on. Returns the reason to close the connection, if there is one.
-    fn follow(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> Option<Reason> {
+    fn follow(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> Option<CloseReason> {
         let frames = self.frames.as_mut()?;
         if let Some(reason) = frames.flood(&buf.filled()[before..], Instant::now(), &*self.connection) {
             return Some(reason);
@@ -245,12 +252,12 @@ impl Counted {
         let followed = headers.follow(fresh, &self.connection.account, &mut done);
         self.connection.keep_headers(done);
         match followed {
-            Ok(Followed::Here(len)) => buf.set_filled(before + len),
-            Ok(Followed::Instead(bytes)) => {
+            Ok(FollowOutcome::Here(len)) => buf.set_filled(before + len),
+            Ok(FollowOutcome::Instead(bytes)) => {
                 self.followed = bytes;
                 buf.set_filled(before);
             }
-            Err(_) => return Some(Reason::Memory),
+            Err(_) => return Some(CloseReason::Memory),
         }
         None
     }
@@ -264,7 +271,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buf.filled().len();
@@ -303,12 +310,12 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if let Some(len) = self.skip(buf) {
             return Poll::Ready(Ok(len));
         }
-        if self.connection.reason() == Some(Reason::Pings)
+        if self.connection.reason() == Some(CloseReason::Pings)
             && let Some(polled) = self.explain_goaway(cx, buf)
         {
             return polled;
@@ -324,7 +331,7 @@ impl AsyncWrite for Counted {
         if let Some(len) = bufs.iter().find_map(|buf| self.skip(buf)) {
             return Poll::Ready(Ok(len));
         }
-        if self.connection.reason() == Some(Reason::Pings)
+        if self.connection.reason() == Some(CloseReason::Pings)
             && let Some(buf) = bufs.iter().find(|buf| !buf.is_empty())
             && let Some(polled) = self.explain_goaway(cx, buf)
         {
@@ -369,7 +376,7 @@ mod tests {
         }
         let long = [0xff, 0xff, 0xff, SETTINGS, 0, 0, 0, 0, 0];
         assert!(!says_no_more_than_settings(&[PREFACE, &long].concat()), "a long frame");
-        let many = [PREFACE, &ACK.repeat(KEPT)].concat();
+        let many = [PREFACE, &ACK.repeat(MAX_KEPT_BYTES)].concat();
         assert!(!says_no_more_than_settings(&many), "many frames");
     }
 }

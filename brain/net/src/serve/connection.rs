@@ -17,37 +17,37 @@ use tonic::transport::server::Connected;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{Admission, PeerId};
-use super::byte_stream::Counted;
-use super::connections::{Admitted, Connection, Connections, FIRST_REQUEST, Reason};
-use super::http2::{self, LEAVE, over};
-use super::lingering_close::{LINGER, Left};
-use super::route::{Caller, PerConnection, PortRoutes, Upgraded};
-use super::{HANDSHAKE_TIMEOUT, Protocols};
-use crate::listen::{Accepted, Listener};
+use super::byte_stream::CountedStream;
+use super::connections::{AdmittedConnection, CloseReason, ConnectionState, Connections, FIRST_REQUEST_TIMEOUT};
+use super::http2::{self, GRACEFUL_CLOSE_TIMEOUT, over};
+use super::lingering_close::{LINGER_TIMEOUT, ReturnedStream};
+use super::route::{Caller, PerConnection, PortRoutes, UpgradedProtocol};
+use super::{HANDSHAKE_TIMEOUT, PortProtocols};
+use crate::listen::{AcceptedSocket, Listener};
 use runtime::log_once::{DueLine, LogOnce};
 use telemetry::metrics::NetworkMetrics;
 use tls::{HandshakeFindings, Io, ServerTls, observed, refusal};
 
-pub(super) type Http1 = hyper_util::server::conn::auto::Builder<TokioExecutor>;
+pub(super) type Http1Builder = hyper_util::server::conn::auto::Builder<TokioExecutor>;
 
 /// The interval at which expired connections are looked for.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The timeout of the first message of a TLS handshake.
-const HELLO: Duration = Duration::from_secs(3);
+const CLIENT_HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time for which connections are still accepted when the server stops: the kernel resets those that wait in the queue of a listener
 /// that is closed.
-const LAST_ACCEPTS: Duration = Duration::from_millis(10);
+const LAST_ACCEPTS_TIME: Duration = Duration::from_millis(10);
 
 /// When the server stops, connections that are being opened have this time until their clients can be asked to go elsewhere.
-const LAST_OPENINGS: Duration = Duration::from_secs(1);
+const LAST_OPENINGS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time in which WebSockets may end by themselves when the server stops.
-const WEB_SOCKET_GRACE: Duration = Duration::from_secs(1);
+const WEB_SOCKET_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Converts tonic's connection info to the caller.
-type Describe<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
+type DescribeCaller<T> = fn(<T as Connected>::ConnectInfo) -> Caller;
 
 /// The configuration that a connection gets from its port.
 pub(super) struct PortConfig {
@@ -55,15 +55,15 @@ pub(super) struct PortConfig {
     /// The check that a connection must pass before anything else.
     pub(super) admission: Option<Arc<dyn Admission>>,
     pub(super) routes: PortRoutes,
-    pub(super) protocols: Protocols,
-    pub(super) http1: Http1,
-    pub(super) http2: http2::Options,
+    pub(super) protocols: PortProtocols,
+    pub(super) http1: Http1Builder,
+    pub(super) http2: http2::Http2Options,
     /// The least time between pings of a client; `None`: any.
     pub(super) ping_min_time: Option<Duration>,
     pub(super) connections: Connections,
     pub(super) network: NetworkMetrics,
     /// Limits log lines about refused peers and clients.
-    pub(super) refused: Refused,
+    pub(super) refused: RefusalLog,
     /// True if members connect to this port, false if clients do.
     pub(super) for_peers: bool,
     /// The time in seconds since 1970, by which certificates of clients expire.
@@ -71,20 +71,20 @@ pub(super) struct PortConfig {
 }
 
 /// The address of a peer or a client, and the reason why it was refused.
-type Refusal = (String, String);
+type AddressAndReason = (String, String);
 
 /// Limits log lines about refused peers and clients: one for each address and reason in a minute.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Refused {
+pub(super) struct RefusalLog {
     /// Refused by TLS.
-    handshakes: LogOnce<Refusal>,
+    handshakes: LogOnce<AddressAndReason>,
     /// Refused because they did not prove to be members.
-    proofs: LogOnce<Refusal>,
+    proofs: LogOnce<AddressAndReason>,
     /// Disconnected before the proof was complete, as members do that look for another leader in the meantime.
-    left: LogOnce<Refusal>,
+    left: LogOnce<AddressAndReason>,
 }
 
-impl Refused {
+impl RefusalLog {
     /// Logs why a connection was not admitted.
     fn tell(&self, from: &str, why: &io::Error) {
         let reason = printable(&why.to_string());
@@ -120,7 +120,7 @@ impl PortConfig {
     pub(super) async fn run(self, listener: Listener, stop: CancellationToken, grace: Duration) {
         let port = Arc::new(self);
         let mut open = JoinSet::new();
-        let mut sweep = tokio::time::interval(SWEEP);
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         {
             let mut next = pin!(port.next(&listener));
@@ -135,7 +135,7 @@ impl PortConfig {
                     }
                 }
             }
-            let end = Instant::now() + LAST_ACCEPTS;
+            let end = Instant::now() + LAST_ACCEPTS_TIME;
             while let Ok((accepted, admitted)) = timeout_at(end, next.as_mut()).await {
                 open.spawn(Arc::clone(&port).connection(accepted, admitted, stop.clone()));
                 next.set(port.next(&listener));
@@ -157,7 +157,7 @@ impl PortConfig {
     }
 
     /// Waits for a connection, and for its admission. Retries after transient errors.
-    async fn next(&self, listener: &Listener) -> (Accepted, Admitted) {
+    async fn next(&self, listener: &Listener) -> (AcceptedSocket, AdmittedConnection) {
         const PAUSE: Duration = Duration::from_millis(100);
         let mut told = false;
         loop {
@@ -178,19 +178,24 @@ impl PortConfig {
         }
     }
 
-    async fn connection(self: Arc<Self>, accepted: Accepted, admitted: Admitted, stop: CancellationToken) {
+    async fn connection(
+        self: Arc<Self>,
+        accepted: AcceptedSocket,
+        admitted: AdmittedConnection,
+        stop: CancellationToken,
+    ) {
         self.network.connections.inc();
-        let _open = Open(&self.network);
+        let _open = OpenConnection(&self.network);
         let connection = &admitted.connection;
-        let left = Left::default();
+        let left = ReturnedStream::default();
         let opening = async {
             let from = accepted.ip();
             let shaken = match accepted {
-                Accepted::Tcp(stream) => {
+                AcceptedSocket::Tcp(stream) => {
                     // Boxed, so that its memory is freed as soon as the connection is served.
                     Box::pin(self.shake(stream, from, (Caller::Tcp, Caller::TcpTls), connection)).await
                 }
-                Accepted::Unix(stream) => {
+                AcceptedSocket::Unix(stream) => {
                     Box::pin(self.shake(stream, None, (Caller::Unix, Caller::UnixTls), connection)).await
                 }
             };
@@ -200,13 +205,13 @@ impl PortConfig {
                 Some(PeerId(member)) => self.network.of_peer(member),
                 None => self.network.clone(),
             };
-            let mut io = Counted::new(io, Arc::clone(connection), network, left.clone());
+            let mut io = CountedStream::new(io, Arc::clone(connection), network, left.clone());
             let is_http2 = io.read_preface().await.ok()?;
             Some((io, (caller, peer), is_http2))
         };
         let opened = tokio::select! {
             // Boxed, as what waits at the end is: a connection is to take little memory while it is served.
-            () = Box::pin(after(&stop, LAST_OPENINGS)) => return,
+            () = Box::pin(after(&stop, LAST_OPENINGS_TIMEOUT)) => return,
             _ = connection.closed() => {
                 debug!("a client sent no request in time");
                 return;
@@ -216,12 +221,12 @@ impl PortConfig {
         let Some((mut io, (caller, peer), is_http2)) = opened else {
             return;
         };
-        if is_http2 && self.protocols == Protocols::Http1 {
+        if is_http2 && self.protocols == PortProtocols::Http1 {
             debug!("rejected a client: HTTP/2 is not served on this port");
             return;
         }
         if is_http2 {
-            connection.expect_request(FIRST_REQUEST);
+            connection.expect_request(FIRST_REQUEST_TIMEOUT);
             let mut opened = self.routes.opened.clone();
             let is_open = async { drop(opened.wait_for(|is_open| *is_open).await) };
             let is_graceful = tokio::select! {
@@ -246,7 +251,7 @@ impl PortConfig {
             caller,
             peer,
             connection: Arc::clone(connection),
-            upgraded: Upgraded::default(),
+            upgraded: UpgradedProtocol::default(),
         };
         let is_graceful = if is_http2 {
             Box::pin(http2::serve(io, service, &self, stop.clone())).await
@@ -265,8 +270,8 @@ impl PortConfig {
         &self,
         stream: T,
         from: Option<IpAddr>,
-        (plain, secure): (Describe<T>, Describe<tokio_rustls::server::TlsStream<T>>),
-        connection: &Arc<Connection>,
+        (plain, secure): (DescribeCaller<T>, DescribeCaller<tokio_rustls::server::TlsStream<T>>),
+        connection: &Arc<ConnectionState>,
     ) -> Option<(Box<dyn Io>, Caller)>
     where
         T: Connected + Io,
@@ -278,10 +283,12 @@ impl PortConfig {
         let handshake = async {
             // A client that has not sent its first message occupies no handshake slot.
             let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
-            let hello = tokio::time::timeout(HELLO, hello).await.map_err(io::Error::from)??;
+            let hello = tokio::time::timeout(CLIENT_HELLO_TIMEOUT, hello)
+                .await
+                .map_err(io::Error::from)??;
             let _turn = self.connections.handshake(connection).await;
             let mut config = tls.config();
-            if self.protocols == Protocols::Http1 {
+            if self.protocols == PortProtocols::Http1 {
                 Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
             }
             hello.into_stream(config).await
@@ -353,7 +360,7 @@ impl PortConfig {
     }
 
     /// Serves HTTP/1.1. Returns true if the connection ended gracefully.
-    async fn serve_http1(&self, io: Counted, service: PerConnection, stop: &CancellationToken) -> bool {
+    async fn serve_http1(&self, io: CountedStream, service: PerConnection, stop: &CancellationToken) -> bool {
         let (connection, upgraded) = (Arc::clone(&service.connection), service.upgraded.clone());
         let service = TowerToHyperService::new(service);
         let mut serving = pin!(self.http1.serve_connection_with_upgrades(TokioIo::new(io), service));
@@ -376,7 +383,7 @@ impl PortConfig {
                         () = upgraded => {}
                         () = async {
                             stop.cancelled().await;
-                            sleep(WEB_SOCKET_GRACE).await;
+                            sleep(WEB_SOCKET_GRACE_PERIOD).await;
                         } => debug!("closed a WebSocket that outlived the grace period"),
                         reason = connection.closed() => debug!(reason = reason.label(), "closed a WebSocket"),
                     }
@@ -384,11 +391,11 @@ impl PortConfig {
                 }
                 reason = connection.closed(), if end.is_none() => {
                     debug!(reason = reason.label(), "closed a connection");
-                    if reason != Reason::Certificate {
+                    if reason != CloseReason::Certificate {
                         return false;
                     }
                     serving.as_mut().graceful_shutdown();
-                    end = Some(Box::pin(sleep(LEAVE)));
+                    end = Some(Box::pin(sleep(GRACEFUL_CLOSE_TIMEOUT)));
                 }
                 () = over(&mut end), if end.is_some() => return false,
                 () = stop.cancelled(), if !draining => {
@@ -402,10 +409,10 @@ impl PortConfig {
 
 /// Waits for the client to close its side, unless the slot is needed for another connection. After `stop` the client has as long as the
 /// server waits for its connections: if it pauses, its request must not be reset afterwards.
-async fn linger(left: Left, connection: &Connection, stop: Option<&CancellationToken>) {
+async fn linger(left: ReturnedStream, connection: &ConnectionState, stop: Option<&CancellationToken>) {
     let was_closed = connection.is_closing();
     let patience = async {
-        sleep(LINGER).await;
+        sleep(LINGER_TIMEOUT).await;
         if stop.is_some_and(CancellationToken::is_cancelled) {
             std::future::pending().await
         }
@@ -433,9 +440,9 @@ pub(super) fn report(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Counts a connection as closed on drop.
-struct Open<'a>(&'a NetworkMetrics);
+struct OpenConnection<'a>(&'a NetworkMetrics);
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.connections.dec();
     }

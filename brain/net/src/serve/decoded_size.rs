@@ -5,55 +5,55 @@ use etcd_types::pb::etcdserverpb as pb;
 use mvcc::op::{Compare, Op};
 
 /// Lists grow by doubling, and their elements are checked and copied into lists of operations.
-const OPERATION: usize = 2 * (size_of::<pb::RequestOp>() + size_of::<Op>());
-const COMPARE: usize = 2 * (size_of::<pb::Compare>() + size_of::<Compare>());
+const OPERATION_BYTES: usize = 2 * (size_of::<pb::RequestOp>() + size_of::<Op>());
+const COMPARE_BYTES: usize = 2 * (size_of::<pb::Compare>() + size_of::<Compare>());
 
 /// Bytes are copied out of the receive buffer.
-const COPIES: usize = 2;
+const COPIES_PER_BYTE: usize = 2;
 
 /// The memory per byte on the wire of requests without operations, at most: lists of empty strings.
-const FLAT: usize = 32;
+const FLAT_BYTES_PER_WIRE_BYTE: usize = 32;
 
 /// The depth of groups beyond the decoder's limit.
-const DEPTH: usize = 100;
+const MAX_GROUP_DEPTH: usize = 100;
 
 /// The most txns in one another. The decoder takes 100 levels of messages; a nested txn has two, and its innermost operations have a few
 /// more.
-const NESTED_TXNS: usize = 45;
+const MAX_NESTED_TXNS: usize = 45;
 
 /// Returns approximately the most memory that a message of an RPC takes in addition to its bytes. Fails with [`Error::TooManyOps`]
 /// for a txn that has more than `max_ops` operations in one of its lists, and with [`Error::RequestTooLarge`] for one with more than
-/// [`NESTED_TXNS`] in one another.
+/// [`MAX_NESTED_TXNS`] in one another.
 pub(super) fn decoded_bytes(path: &str, message: &[u8], max_ops: usize) -> Result<usize, Error> {
-    let copies = message.len().saturating_mul(COPIES);
+    let copies = message.len().saturating_mul(COPIES_PER_BYTE);
     match path {
         "/etcdserverpb.KV/Txn" => {
-            let mut counted = Counted::default();
+            let mut counted = OperationCount::default();
             counted.txn(message, 0, Some(max_ops))?;
-            let operations = counted.operations.saturating_mul(OPERATION);
+            let operations = counted.operations.saturating_mul(OPERATION_BYTES);
             Ok(copies
                 .saturating_add(operations)
-                .saturating_add(counted.compares.saturating_mul(COMPARE)))
+                .saturating_add(counted.compares.saturating_mul(COMPARE_BYTES)))
         }
         path if path.starts_with("/etcdserverpb.KV/") || path.starts_with("/etcdserverpb.Lease/") => Ok(copies),
-        _ => Ok(message.len().saturating_mul(FLAT)),
+        _ => Ok(message.len().saturating_mul(FLAT_BYTES_PER_WIRE_BYTE)),
     }
 }
 
 /// The number of operations and compares, including those of nested txns.
 #[derive(Debug, Default)]
-struct Counted {
+struct OperationCount {
     operations: usize,
     compares: usize,
 }
 
-impl Counted {
+impl OperationCount {
     fn txn(&mut self, message: &[u8], depth: usize, max_ops: Option<usize>) -> Result<(), Error> {
-        if depth > NESTED_TXNS {
+        if depth > MAX_NESTED_TXNS {
             return Err(Error::RequestTooLarge);
         }
         let mut lists = [0_usize; 3];
-        for field in Fields(message) {
+        for field in MessageFields(message) {
             let (field, bytes) = match field {
                 Ok(field) => field,
                 Err(unread) => {
@@ -68,7 +68,7 @@ impl Counted {
                 }
                 2 | 3 => {
                     self.operations += 1;
-                    for field in Fields(bytes) {
+                    for field in MessageFields(bytes) {
                         match field {
                             Ok((4, txn)) => self.txn(txn, depth + 1, None)?,
                             Ok(_) => {}
@@ -88,27 +88,27 @@ impl Counted {
     }
 
     /// Counts bytes that cannot be parsed as if they were the smallest operations and compares.
-    fn unread(&mut self, Unread(bytes): Unread) {
+    fn unread(&mut self, UnreadBytes(bytes): UnreadBytes) {
         self.operations += bytes / 2;
         self.compares += bytes / 2;
     }
 }
 
 /// The length-delimited fields of a message; all others, including groups, are skipped as prost does.
-struct Fields<'a>(&'a [u8]);
+struct MessageFields<'a>(&'a [u8]);
 
 /// The number of bytes that cannot be parsed, from the first bad field on.
-struct Unread(usize);
+struct UnreadBytes(usize);
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Result<(usize, &'a [u8]), Unread>;
+impl<'a> Iterator for MessageFields<'a> {
+    type Item = Result<(usize, &'a [u8]), UnreadBytes>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.0.is_empty() {
             let left = self.0.len();
             let Some(field) = self.field() else {
                 self.0 = &[];
-                return Some(Err(Unread(left)));
+                return Some(Err(UnreadBytes(left)));
             };
             if let Some(bytes) = field.bytes
                 && let Ok(number) = usize::try_from(field.number)
@@ -120,15 +120,15 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     /// Returns the next field; a group counts as one field.
-    fn field(&mut self) -> Option<Field<'a>> {
+    fn field(&mut self) -> Option<MessageField<'a>> {
         // The numbers of the open groups.
         let mut groups = Vec::new();
         loop {
             let tag = varint(&mut self.0)?;
             let number = tag >> 3;
-            let mut field = Field { number, bytes: None };
+            let mut field = MessageField { number, bytes: None };
             match tag & 7 {
                 0 => {
                     varint(&mut self.0)?;
@@ -143,7 +143,7 @@ impl<'a> Fields<'a> {
                     let len = usize::try_from(varint(&mut self.0)?).ok()?;
                     field.bytes = Some(self.take(len)?);
                 }
-                3 if groups.len() < DEPTH => groups.push(number),
+                3 if groups.len() < MAX_GROUP_DEPTH => groups.push(number),
                 4 if groups.pop() == Some(number) => {}
                 _ => return None,
             }
@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A field, with its bytes if it is length-delimited.
-struct Field<'a> {
+struct MessageField<'a> {
     number: u64,
     bytes: Option<&'a [u8]>,
 }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn operations_of_nested_txns_are_counted() {
         let message = nested(10, 3).encode_to_vec();
-        let mut counted = Counted::default();
+        let mut counted = OperationCount::default();
         counted.txn(&message, 0, Some(12)).unwrap();
         assert_eq!((counted.operations, counted.compares), (4 * 11 + 3, 8));
         for len in 0..message.len() {
@@ -229,10 +229,10 @@ mod tests {
         };
         let put = Request::RequestPut(pb::PutRequest::default());
         let txns = |depth| (0..depth).fold(around(put.clone()), |txn, _| around(Request::RequestTxn(txn)));
-        let taken = txns(NESTED_TXNS).encode_to_vec();
+        let taken = txns(MAX_NESTED_TXNS).encode_to_vec();
         assert!(decoded_bytes(TXN, &taken, 128).is_ok());
         assert!(pb::TxnRequest::decode(&taken[..]).is_ok());
-        let refused = txns(NESTED_TXNS + 1).encode_to_vec();
+        let refused = txns(MAX_NESTED_TXNS + 1).encode_to_vec();
         assert_eq!(decoded_bytes(TXN, &refused, 128), Err(Error::RequestTooLarge));
     }
 
@@ -240,14 +240,14 @@ mod tests {
     fn operations_behind_a_group_are_counted() {
         let message = [vec![0xa3, 6, 0xa4, 6], [0x12, 0].repeat(1_000)].concat();
         assert_eq!(pb::TxnRequest::decode(&message[..]).unwrap().success.len(), 1_000);
-        let mut counted = Counted::default();
+        let mut counted = OperationCount::default();
         counted.txn(&message, 0, None).unwrap();
         assert_eq!(counted.operations, 1_000);
         assert_eq!(decoded_bytes(TXN, &message, 128), Err(Error::TooManyOps));
         // A group that never ends, or ends before it begins: all of it may be operations.
         for broken in [[0xa3, 6], [0xa4, 6]] {
             let message = [broken.to_vec(), [0x12, 0].repeat(1_000)].concat();
-            let mut counted = Counted::default();
+            let mut counted = OperationCount::default();
             counted.txn(&message, 0, None).unwrap();
             assert!(counted.operations >= 1_000);
         }
@@ -300,7 +300,7 @@ mod tests {
         #[test]
         fn count_is_never_below_that_of_the_decoder(parts in proptest::collection::vec(part(), 0..20)) {
             let message = parts.concat();
-            let mut counted = Counted::default();
+            let mut counted = OperationCount::default();
             counted.txn(&message, 0, None).unwrap();
             if let Ok(txn) = pb::TxnRequest::decode(&message[..]) {
                 let (operations, compares) = real(&txn);

@@ -14,10 +14,10 @@ use runtime::budget::Charge;
 
 /// The timeout of the first bytes of a message, and the least rate of the others in bytes per second.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(20);
-pub(crate) const BODY_RATE: u64 = 32 * 1024;
+pub(crate) const MIN_BODY_RATE: u64 = 32 * 1024;
 
 /// Bytes before each message.
-pub(super) const HEADER: usize = 5;
+pub(super) const MESSAGE_PREFIX_BYTES: usize = 5;
 
 /// Returns the length of the message that begins here, if its header is complete.
 pub(super) fn announced(bytes: &[u8]) -> Option<usize> {
@@ -28,25 +28,25 @@ pub(super) fn announced(bytes: &[u8]) -> Option<usize> {
 
 /// A stream of messages, charged for the longest so far, because the decoder keeps its buffer. A message that has begun must be
 /// complete in time.
-pub(super) struct Framed<B> {
+pub(super) struct FramedMessages<B> {
     body: Pin<Box<B>>,
     charge: Charge,
-    progress: Progress,
+    progress: MessageProgress,
     /// Counts messages.
     received: Option<IntCounter>,
     /// The deadline of the message that has begun.
-    due: Option<Due>,
+    due: Option<RateDeadline>,
 }
 
 /// The deadline of bytes that a client must send or read at a minimum rate.
-pub(crate) struct Due {
+pub(crate) struct RateDeadline {
     begun: Instant,
     patience: Duration,
     rate: u64,
     sleep: Pin<Box<Sleep>>,
 }
 
-impl Due {
+impl RateDeadline {
     /// Creates a deadline after `patience`, which each byte extends by the time that it takes at `rate` bytes per second.
     pub(crate) fn new(patience: Duration, rate: u64) -> Self {
         let begun = Instant::now();
@@ -70,12 +70,12 @@ impl Due {
     }
 }
 
-impl<B> Framed<B> {
+impl<B> FramedMessages<B> {
     pub(super) fn new(body: B, charge: Charge, received: Option<IntCounter>) -> Self {
         Self {
             body: Box::pin(body),
             charge,
-            progress: Progress::default(),
+            progress: MessageProgress::default(),
             received,
             due: None,
         }
@@ -84,8 +84,8 @@ impl<B> Framed<B> {
 
 /// The progress of a stream of messages.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
-    header: [u8; HEADER],
+pub(super) struct MessageProgress {
+    header: [u8; MESSAGE_PREFIX_BYTES],
     /// The number of header bytes received.
     headed: usize,
     /// The number of message bytes still missing.
@@ -96,19 +96,19 @@ pub(super) struct Progress {
     longest: usize,
 }
 
-impl Progress {
+impl MessageProgress {
     /// Takes the next bytes of the stream; returns the number of messages that they complete.
     pub(super) fn take(&mut self, mut bytes: &[u8]) -> u64 {
         let mut complete = 0;
         while !bytes.is_empty() {
-            if self.headed < HEADER {
-                let len = bytes.len().min(HEADER - self.headed);
+            if self.headed < MESSAGE_PREFIX_BYTES {
+                let len = bytes.len().min(MESSAGE_PREFIX_BYTES - self.headed);
                 let (head, rest) = bytes.split_at(len);
                 self.header[self.headed..self.headed + len].copy_from_slice(head);
                 self.headed += len;
                 self.incomplete += len;
                 bytes = rest;
-                if self.headed == HEADER {
+                if self.headed == MESSAGE_PREFIX_BYTES {
                     self.missing = announced(&self.header).unwrap_or(0);
                 }
             } else {
@@ -118,7 +118,7 @@ impl Progress {
                 bytes = &bytes[len..];
             }
             self.longest = self.longest.max(self.incomplete);
-            if self.headed == HEADER && self.missing == 0 {
+            if self.headed == MESSAGE_PREFIX_BYTES && self.missing == 0 {
                 (self.headed, self.incomplete) = (0, 0);
                 complete += 1;
             }
@@ -127,7 +127,7 @@ impl Progress {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
+impl<B: Body<Data = Bytes, Error = axum::Error>> Body for FramedMessages<B> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -141,13 +141,13 @@ impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Framed<B> {
             if let Some(received) = &this.received {
                 received.inc_by(complete);
             }
-            let Progress {
+            let MessageProgress {
                 incomplete, longest, ..
             } = this.progress;
             if incomplete == 0 {
                 this.due = None;
             } else if incomplete <= len {
-                this.due = Some(Due::new(BODY_TIMEOUT, BODY_RATE));
+                this.due = Some(RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE));
             }
             if let Some(due) = &mut this.due {
                 due.moved(incomplete);
@@ -185,7 +185,7 @@ mod tests {
             stream.extend(std::iter::repeat_n(7, len.into()));
         }
         for cut in 1..stream.len() {
-            let mut progress = Progress::default();
+            let mut progress = MessageProgress::default();
             let chunks = stream[..stream.len() - 1].chunks(cut);
             let complete: u64 = chunks.map(|chunk| progress.take(chunk)).sum();
             assert_eq!((complete, progress.incomplete), (2, 204), "{cut}");
@@ -206,7 +206,7 @@ mod tests {
             Some((Ok(Frame::data(body.recv().await?)), body))
         });
         let charge = budget.account(None).charge(0).unwrap();
-        let mut framed = Framed::new(http_body_util::StreamBody::new(frames), charge, None);
+        let mut framed = FramedMessages::new(http_body_util::StreamBody::new(frames), charge, None);
         let message = [&[0, 0, 0, 0, 200], &[7; 200][..]].concat();
         sender.send(message.clone().into()).await.unwrap();
         assert!(framed.frame().await.unwrap().is_ok());

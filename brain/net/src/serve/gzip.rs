@@ -10,33 +10,33 @@ use flate2::write::{GzDecoder, GzEncoder};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 
-use super::framing::{HEADER, announced};
+use super::framing::{MESSAGE_PREFIX_BYTES, announced};
 use etcd_types::errors::Error;
 use runtime::budget::{BudgetExceeded, Charge};
 
 mod answer;
 mod request;
 
-pub(super) use answer::Deflated;
-pub(super) use request::{Inflated, inflate};
+pub(super) use answer::DeflatedBody;
+pub(super) use request::{InflatedMessages, inflate};
 
 /// The header that names the encoding of a request's messages, or of an answer's.
-const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const ENCODING_HEADER: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// The name of the encoding.
 pub(super) const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 
 /// The encoding of a request's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(super) enum MessageEncoding {
     Identity,
     Gzip,
 }
 
-impl Encoding {
+impl MessageEncoding {
     /// Takes the encoding of a request from its headers. Fails with grpc-go's status if it is unknown.
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Self, Status> {
-        let Some(name) = headers.remove(ENCODING) else {
+        let Some(name) = headers.remove(ENCODING_HEADER) else {
             return Ok(Self::Identity);
         };
         match name.as_bytes() {
@@ -62,29 +62,29 @@ impl Encoding {
 
 /// Names gzip as the encoding of an answer's messages.
 pub(super) fn announce(headers: &mut HeaderMap) {
-    headers.insert(ENCODING, GZIP);
+    headers.insert(ENCODING_HEADER, GZIP);
 }
 
 /// The reason why a message was not decompressed.
 #[derive(Debug)]
-pub(super) enum Unreadable {
+pub(super) enum InflateError {
     Exceeded(BudgetExceeded),
     Status(Status),
 }
 
-impl From<BudgetExceeded> for Unreadable {
+impl From<BudgetExceeded> for InflateError {
     fn from(exceeded: BudgetExceeded) -> Self {
         Self::Exceeded(exceeded)
     }
 }
 
-impl From<Status> for Unreadable {
+impl From<Status> for InflateError {
     fn from(status: Status) -> Self {
         Self::Status(status)
     }
 }
 
-impl Unreadable {
+impl InflateError {
     fn into_status(self) -> Status {
         match self {
             Self::Exceeded(_) => Error::TooManyRequests.status(),
@@ -94,43 +94,43 @@ impl Unreadable {
 }
 
 /// The memory of a decoder in bytes: its window, its buffer and its tables.
-const DECODER: usize = 96 << 10;
+const DECODER_BYTES: usize = 96 << 10;
 
 /// The memory of an encoder in bytes.
-const ENCODER: usize = 384 << 10;
+const ENCODER_BYTES: usize = 384 << 10;
 
 /// Compressed bytes that are decompressed at a time. They become a thousand times as many at most, and may need many tables.
-const INFLATED_AT_ONCE: usize = 4 << 10;
+const INFLATE_STEP_BYTES: usize = 4 << 10;
 
 /// Plain bytes that are compressed at a time.
-const DEFLATED_AT_ONCE: usize = 64 << 10;
+const DEFLATE_STEP_BYTES: usize = 64 << 10;
 
 /// Shorter messages of answers are not compressed.
-const MIN_DEFLATED: usize = 1 << 10;
+const MIN_DEFLATED_BYTES: usize = 1 << 10;
 
 /// Decompresses one message, a part at a time.
 struct Inflater {
     compressed: Bytes,
-    decoder: GzDecoder<Plain>,
+    decoder: GzDecoder<InflatedPart>,
 }
 
 /// The decompressed part of a message, after its header.
-struct Plain {
+struct InflatedPart {
     bytes: Vec<u8>,
     /// The longest message in bytes.
     limit: usize,
     /// Covers the decoder, too, while there is one.
     charge: Charge,
     /// The reason why the last write failed.
-    refused: Option<Unreadable>,
+    refused: Option<InflateError>,
 }
 
 impl Inflater {
     /// Creates one for a message, without its header.
     fn new(compressed: Bytes, limit: usize, mut charge: Charge) -> Result<Self, BudgetExceeded> {
-        charge.set(DECODER)?;
-        let plain = Plain {
-            bytes: vec![0; HEADER],
+        charge.set(DECODER_BYTES)?;
+        let plain = InflatedPart {
+            bytes: vec![0; MESSAGE_PREFIX_BYTES],
             limit,
             charge,
             refused: None,
@@ -142,8 +142,8 @@ impl Inflater {
     }
 
     /// Decompresses the next part. At the end, returns the plain message with its header, and its charge.
-    fn step(&mut self) -> Result<Option<(Bytes, Charge)>, Unreadable> {
-        let part = self.compressed.split_to(self.compressed.len().min(INFLATED_AT_ONCE));
+    fn step(&mut self) -> Result<Option<(Bytes, Charge)>, InflateError> {
+        let part = self.compressed.split_to(self.compressed.len().min(INFLATE_STEP_BYTES));
         let mut outcome = self.decoder.write_all(&part);
         if outcome.is_ok() {
             if !self.compressed.is_empty() {
@@ -158,24 +158,24 @@ impl Inflater {
             }));
         }
         let mut bytes = std::mem::take(&mut plain.bytes);
-        let len = u32::try_from(bytes.len() - HEADER).map_err(|_| plain.too_large())?;
-        bytes[1..HEADER].copy_from_slice(&len.to_be_bytes());
-        plain.charge.shrink(DECODER);
+        let len = u32::try_from(bytes.len() - MESSAGE_PREFIX_BYTES).map_err(|_| plain.too_large())?;
+        bytes[1..MESSAGE_PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
+        plain.charge.shrink(DECODER_BYTES);
         let charge = plain.charge.split(usize::MAX);
         Ok(Some((bytes.into(), charge)))
     }
 }
 
-impl Plain {
-    fn take(&mut self, part: &[u8]) -> Result<(), Unreadable> {
+impl InflatedPart {
+    fn take(&mut self, part: &[u8]) -> Result<(), InflateError> {
         let len = self.bytes.len() + part.len();
-        if len > HEADER + self.limit {
+        if len > MESSAGE_PREFIX_BYTES + self.limit {
             return Err(self.too_large());
         }
         let capacity = self.bytes.capacity();
         if capacity < len {
             // The buffer doubles, but not beyond the limit.
-            let larger = len.max((HEADER + self.limit).min(2 * capacity));
+            let larger = len.max((MESSAGE_PREFIX_BYTES + self.limit).min(2 * capacity));
             self.charge.grow(larger - capacity)?;
             self.bytes.reserve_exact(larger - self.bytes.len());
         }
@@ -183,13 +183,13 @@ impl Plain {
         Ok(())
     }
 
-    fn too_large(&self) -> Unreadable {
+    fn too_large(&self) -> InflateError {
         let text = "grpc: received message after decompression larger than max";
         Status::resource_exhausted(format!("{text} {}", self.limit)).into()
     }
 }
 
-impl io::Write for Plain {
+impl io::Write for InflatedPart {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
         match self.take(part) {
             Ok(()) => Ok(part.len()),
@@ -210,13 +210,13 @@ struct Deflater {
     plain: Bytes,
     /// The messages that are compressed already; none while there is an encoder.
     done: Vec<u8>,
-    encoder: Option<Encoder>,
+    encoder: Option<DeflatingMessage>,
     is_encoder_charged: bool,
     charge: Charge,
 }
 
 /// A message that is being compressed, after the finished ones.
-struct Encoder {
+struct DeflatingMessage {
     gzip: GzEncoder<Vec<u8>>,
     /// The place of its header.
     at: usize,
@@ -238,8 +238,8 @@ impl Deflater {
     }
 
     /// Compresses the next part. At the end, returns all messages.
-    fn step(&mut self) -> Result<Option<Bytes>, Unreadable> {
-        let mut room = DEFLATED_AT_ONCE;
+    fn step(&mut self) -> Result<Option<Bytes>, InflateError> {
+        let mut room = DEFLATE_STEP_BYTES;
         while room > 0 {
             match self.encoder.take() {
                 Some(encoder) => room -= self.go_on(encoder, room)?,
@@ -251,28 +251,29 @@ impl Deflater {
     }
 
     /// Begins with the next message, or copies it. Returns the bytes that were copied.
-    fn begin(&mut self) -> Result<usize, Unreadable> {
-        let len = announced(&self.plain).filter(|len| self.plain.len() - HEADER >= *len);
+    fn begin(&mut self) -> Result<usize, InflateError> {
+        let len = announced(&self.plain).filter(|len| self.plain.len() - MESSAGE_PREFIX_BYTES >= *len);
         let len = len.ok_or_else(|| Status::internal("etcdserver: an answer is not a complete message"))?;
         // Where there is no memory for an encoder, the message goes as it is: a client that asked for gzip takes both.
-        let is_copied = len < MIN_DEFLATED || !self.is_encoder_charged && self.charge.grow(ENCODER).is_err();
+        let is_copied =
+            len < MIN_DEFLATED_BYTES || !self.is_encoder_charged && self.charge.grow(ENCODER_BYTES).is_err();
         if is_copied {
-            let message = self.plain.split_to(HEADER + len);
+            let message = self.plain.split_to(MESSAGE_PREFIX_BYTES + len);
             self.charge.grow(message.len())?;
             self.done.extend_from_slice(&message);
             return Ok(message.len());
         }
         self.is_encoder_charged = true;
-        self.plain.advance(HEADER);
+        self.plain.advance(MESSAGE_PREFIX_BYTES);
         let (at, mut done) = (self.done.len(), std::mem::take(&mut self.done));
         done.extend_from_slice(&[1, 0, 0, 0, 0]);
         let gzip = GzEncoder::new(done, Compression::fast());
-        self.encoder = Some(Encoder { gzip, at, left: len });
+        self.encoder = Some(DeflatingMessage { gzip, at, left: len });
         Ok(0)
     }
 
     /// Compresses the next bytes of a message. Returns their number.
-    fn go_on(&mut self, mut encoder: Encoder, room: usize) -> Result<usize, Unreadable> {
+    fn go_on(&mut self, mut encoder: DeflatingMessage, room: usize) -> Result<usize, InflateError> {
         let failed = |error: io::Error| Status::internal(format!("grpc: error while compressing: {error}"));
         let part = self.plain.split_to(encoder.left.min(room));
         let before = encoder.gzip.get_ref().capacity();
@@ -284,9 +285,9 @@ impl Deflater {
             after
         } else {
             let mut done = encoder.gzip.finish().map_err(failed)?;
-            let len = done.len() - encoder.at - HEADER;
+            let len = done.len() - encoder.at - MESSAGE_PREFIX_BYTES;
             let len = u32::try_from(len).map_err(|_| Status::resource_exhausted("grpc: message too large"))?;
-            done[encoder.at + 1..encoder.at + HEADER].copy_from_slice(&len.to_be_bytes());
+            done[encoder.at + 1..encoder.at + MESSAGE_PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
             self.done = done;
             self.done.capacity()
         };

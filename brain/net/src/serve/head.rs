@@ -11,13 +11,13 @@ use crate::binary;
 use telemetry::metrics::is_service;
 
 /// The header with the client's deadline.
-pub(super) const TIMEOUT: &str = "grpc-timeout";
+pub(super) const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// The headers with bytes in base64 end so.
-const BINARY: &str = "-bin";
+const BINARY_HEADER_SUFFIX: &str = "-bin";
 
 /// The longest `grpc-timeout`: eight digits and a unit.
-const LONGEST_TIMEOUT: usize = 9;
+const MAX_TIMEOUT_LEN: usize = 9;
 
 /// Returns the answer to a request that is no RPC, as grpc-go gives it.
 pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
@@ -41,10 +41,10 @@ pub(super) fn refuse<B>(request: &Request<B>) -> Option<Response<Body>> {
 /// Returns the error of the first header that does not parse.
 fn fault<B>(request: &Request<B>) -> Option<String> {
     request.headers().iter().find_map(|(name, value)| match name.as_str() {
-        TIMEOUT => timeout(value.as_bytes())
+        TIMEOUT_HEADER => timeout(value.as_bytes())
             .err()
             .map(|fault| format!("malformed grpc-timeout: {fault}")),
-        name if name.ends_with(BINARY) => binary::decode(value.as_bytes()).err().map(|at| {
+        name if name.ends_with(BINARY_HEADER_SUFFIX) => binary::decode(value.as_bytes()).err().map(|at| {
             let value = quoted(value.as_bytes());
             format!("malformed binary metadata {value} in header {name:?}: illegal base64 data at input byte {at}")
         }),
@@ -59,7 +59,7 @@ pub(super) fn timeout(text: &[u8]) -> Result<Duration, String> {
     if digits.is_empty() {
         return Err(short());
     }
-    if text.len() > LONGEST_TIMEOUT {
+    if text.len() > MAX_TIMEOUT_LEN {
         return Err(format!("transport: timeout string is too long: {}", quoted(text)));
     }
     let nanos: u64 = match unit {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use http::uri::Authority;
 
-use super::frames::{FRAME, PREFACE};
+use super::frames::{FRAME_HEADER_BYTES, PREFACE};
 use super::huffman;
 use runtime::budget::{Account, BudgetExceeded, Charge};
 
@@ -27,21 +27,21 @@ const PADDED: u8 = 8;
 const PRIORITY: u8 = 32;
 
 /// The longest frame that this side permits. h2 refuses longer ones.
-const LONGEST_FRAME: usize = 16 * 1024;
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 /// The longest header list, as of etcd's TLS port; h2 keeps nothing of what is beyond it.
-pub(super) const LONGEST_LIST: u32 = 1 << 20;
+pub(super) const MAX_HEADER_LIST_BYTES: u32 = 1 << 20;
 
 /// The most fields that a header map can hold.
-const MOST_FIELDS: usize = 24_577;
+const MAX_HEADER_FIELDS: usize = 24_577;
 
 /// The memory of a field beside its bytes, in the map.
-pub(super) const FIELD_BYTES: usize = 128;
+pub(super) const FIELD_OVERHEAD_BYTES: usize = 128;
 
 /// The part of a block that is not charged while it arrives.
-const UNCHARGED: usize = 16 * 1024;
+const UNCHARGED_BLOCK_BYTES: usize = 16 * 1024;
 
-const AUTHORITY: &[u8] = b":authority";
+const AUTHORITY_NAME: &[u8] = b":authority";
 
 /// Follows the frames of a client from the preface on.
 #[derive(Debug)]
@@ -51,16 +51,16 @@ pub(super) struct HeaderBlocks {
     /// The beginning of a frame that is not complete.
     held: Vec<u8>,
     /// The header block under way.
-    block: Option<Block>,
+    block: Option<HeaderBlock>,
 }
 
 /// A header block under way.
 #[derive(Debug)]
-struct Block {
+struct HeaderBlock {
     stream: u32,
     /// True while the frame at hand is its last one.
     is_last: bool,
-    fields: Fields,
+    fields: BlockFields,
     bytes: usize,
     charge: Option<Charge>,
 }
@@ -74,13 +74,13 @@ pub(super) struct BlockCharge {
 
 /// Charges of the header blocks of a connection whose requests are not accepted yet. Requests are accepted in the order of their streams.
 #[derive(Debug, Default)]
-pub(super) struct Unaccepted {
+pub(super) struct UnacceptedBlocks {
     /// The last stream that was accepted.
     accepted: u32,
     charges: VecDeque<BlockCharge>,
 }
 
-impl Unaccepted {
+impl UnacceptedBlocks {
     /// Keeps charges. Those of trailers, which h2 hands on without asking, are released.
     pub(super) fn keep(&mut self, charges: Vec<BlockCharge>) {
         let accepted = self.accepted;
@@ -101,7 +101,7 @@ impl Unaccepted {
 
 /// The result of [`HeaderBlocks::follow`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Followed {
+pub(super) enum FollowOutcome {
     /// This number of bytes is passed on: less than were read if some are held back.
     Here(usize),
     /// These bytes are passed on in place of those that were read.
@@ -124,18 +124,18 @@ impl HeaderBlocks {
         bytes: &mut [u8],
         account: &Account,
         done: &mut Vec<BlockCharge>,
-    ) -> Result<Followed, BudgetExceeded> {
+    ) -> Result<FollowOutcome, BudgetExceeded> {
         if self.held.is_empty() {
             let (len, rest) = self.edit(bytes, account, done)?;
             self.held = bytes[rest..].to_vec();
-            return Ok(Followed::Here(len));
+            return Ok(FollowOutcome::Here(len));
         }
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(bytes);
         let (len, rest) = self.edit(&mut held, account, done)?;
         self.held = held[rest..].to_vec();
         held.truncate(len);
-        Ok(Followed::Instead(held.into()))
+        Ok(FollowOutcome::Instead(held.into()))
     }
 
     /// Returns what is held back, at the end of the stream.
@@ -162,46 +162,49 @@ impl HeaderBlocks {
                 (from, to) = (from + len, to + len);
                 continue;
             }
-            let Some(Ok(head)) = bytes.get(from..from + FRAME).map(<[u8; FRAME]>::try_from) else {
+            let Some(Ok(head)) = bytes
+                .get(from..from + FRAME_HEADER_BYTES)
+                .map(<[u8; FRAME_HEADER_BYTES]>::try_from)
+            else {
                 return Ok((to, from));
             };
             let [a, b, c, kind, flags, s0, s1, s2, s3] = head;
             let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
             let stream = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
             let is_last = flags & END_HEADERS != 0;
-            if kind != HEADERS || len > LONGEST_FRAME {
+            if kind != HEADERS || len > MAX_FRAME_BYTES {
                 if kind == CONTINUATION {
-                    self.block = self.block.take().map(|block| Block { is_last, ..block });
+                    self.block = self.block.take().map(|block| HeaderBlock { is_last, ..block });
                 }
-                move_left(bytes, from..from + FRAME, to);
-                (from, to, self.pass) = (from + FRAME, to + FRAME, len);
+                move_left(bytes, from..from + FRAME_HEADER_BYTES, to);
+                (from, to, self.pass) = (from + FRAME_HEADER_BYTES, to + FRAME_HEADER_BYTES, len);
                 if len == 0 {
                     self.end_block(done);
                 }
                 continue;
             }
-            if left < FRAME + len {
+            if left < FRAME_HEADER_BYTES + len {
                 return Ok((to, from));
             }
-            move_left(bytes, from..from + FRAME + len, to);
-            let frame = &mut bytes[to..to + FRAME + len];
-            self.block = Some(Block {
+            move_left(bytes, from..from + FRAME_HEADER_BYTES + len, to);
+            let frame = &mut bytes[to..to + FRAME_HEADER_BYTES + len];
+            self.block = Some(HeaderBlock {
                 stream,
                 is_last,
-                fields: Fields::default(),
+                fields: BlockFields::default(),
                 bytes: 0,
                 charge: None,
             });
             let edited = self.edit_headers(frame, flags, account)?;
             self.end_block(done);
-            (from, to) = (from + FRAME + len, to + edited);
+            (from, to) = (from + FRAME_HEADER_BYTES + len, to + edited);
         }
         Ok((to, from))
     }
 
     /// Replaces the `:authority` in a HEADERS frame if needed. Returns the new length of the frame.
     fn edit_headers(&mut self, frame: &mut [u8], flags: u8, account: &Account) -> Result<usize, BudgetExceeded> {
-        let mut begin = FRAME;
+        let mut begin = FRAME_HEADER_BYTES;
         let mut padding = 0;
         if flags & PADDED != 0 {
             padding = frame.get(begin).map_or(0, |len| usize::from(*len));
@@ -232,7 +235,7 @@ impl HeaderBlocks {
         frame[old.start..old.start + new.len()].copy_from_slice(&new);
         frame.copy_within(old.end.., old.start + new.len());
         let len = frame.len() - (old.len() - new.len());
-        let payload = (len - FRAME) as u32;
+        let payload = (len - FRAME_HEADER_BYTES) as u32;
         frame[..3].copy_from_slice(&payload.to_be_bytes()[1..]);
         Ok(len)
     }
@@ -272,13 +275,13 @@ fn move_left(bytes: &mut [u8], from: Range<usize>, to: usize) {
     }
 }
 
-impl Block {
+impl HeaderBlock {
     /// Charges what the block takes in memory with `bytes` more: strings get longer by what the Huffman code saved.
     fn charge(&mut self, bytes: usize, account: &Account) -> Result<(), BudgetExceeded> {
         self.bytes += bytes;
-        let strings = self.bytes.min(LONGEST_LIST as usize) * 8 / 5;
-        let needed = strings + self.fields.count.min(MOST_FIELDS) * FIELD_BYTES;
-        if needed <= UNCHARGED {
+        let strings = self.bytes.min(MAX_HEADER_LIST_BYTES as usize) * 8 / 5;
+        let needed = strings + self.fields.count.min(MAX_HEADER_FIELDS) * FIELD_OVERHEAD_BYTES;
+        if needed <= UNCHARGED_BLOCK_BYTES {
             return Ok(());
         }
         match &mut self.charge {
@@ -291,9 +294,9 @@ impl Block {
 
 /// Walks through the fields of a header block, without a table: it counts them, and finds a literal `:authority`.
 #[derive(Debug, Default)]
-struct Fields {
+struct BlockFields {
     count: usize,
-    at: At,
+    at: FieldPosition,
     /// True if the field at hand is an `:authority`.
     is_authority: bool,
     /// True if the field at hand becomes an entry of the table.
@@ -302,18 +305,18 @@ struct Fields {
 
 /// The place in a field.
 #[derive(Debug, Default, Clone, Copy)]
-enum At {
+enum FieldPosition {
     #[default]
     Field,
     /// In the second or a later byte of a number.
     Number {
-        of: Number,
+        of: HpackInteger,
         value: usize,
         shift: u32,
     },
-    Length(Text),
+    Length(HpackString),
     Text {
-        of: Text,
+        of: HpackString,
         left: usize,
     },
     /// The rest cannot be parsed: h2 ends the connection.
@@ -321,23 +324,23 @@ enum At {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Number {
+enum HpackInteger {
     /// The index of a whole field, or the size of the table.
     Whole,
     /// The index of a name.
     Name,
-    Length(Text),
+    Length(HpackString),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Text {
+enum HpackString {
     Name,
     Value,
 }
 
 /// Where an `:authority` is in a block.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct AuthorityPosition {
     /// The bytes to replace: those of the value, with its length; all of the field if the value is empty.
     begin: usize,
     end: usize,
@@ -346,10 +349,10 @@ struct Found {
     is_huffman: bool,
 }
 
-impl Fields {
+impl BlockFields {
     /// Walks on. `found` is called for each `:authority` that is whole in these bytes, unless its name is in the client's table: no client
     /// does that, as the name has its place in the table that all have.
-    fn walk(&mut self, bytes: &[u8], mut found: impl FnMut(Found)) {
+    fn walk(&mut self, bytes: &[u8], mut found: impl FnMut(AuthorityPosition)) {
         let mut position = 0;
         let mut field = None;
         // The value of the field at hand: where its length begins, and whether it is coded.
@@ -359,13 +362,13 @@ impl Fields {
             let start = position;
             position += 1;
             let number = match self.at {
-                At::Field => {
+                FieldPosition::Field => {
                     field = Some(start);
                     value = None;
                     let (number, mask) = self.begin(byte);
                     if byte == 0x81 {
                         // The entry of the table that all have: an empty one.
-                        found(Found {
+                        found(AuthorityPosition {
                             begin: start,
                             end: position,
                             value: position,
@@ -374,119 +377,123 @@ impl Fields {
                     }
                     self.number(number, byte, mask)
                 }
-                At::Length(text) => {
+                FieldPosition::Length(text) => {
                     match text {
-                        Text::Name => name_is_huffman = byte & 0x80 != 0,
-                        Text::Value => value = Some((start, byte & 0x80 != 0)),
+                        HpackString::Name => name_is_huffman = byte & 0x80 != 0,
+                        HpackString::Value => value = Some((start, byte & 0x80 != 0)),
                     }
-                    self.number(Number::Length(text), byte, 0x7f)
+                    self.number(HpackInteger::Length(text), byte, 0x7f)
                 }
-                At::Number { of, value, shift } => self.more(of, byte, (value, shift)),
-                At::Text { of, left } => {
+                FieldPosition::Number { of, value, shift } => self.more(of, byte, (value, shift)),
+                FieldPosition::Text { of, left } => {
                     let rest = &bytes[start..];
                     let len = left.min(rest.len());
                     position = start + len;
-                    self.at = At::Text { of, left: left - len };
+                    self.at = FieldPosition::Text { of, left: left - len };
                     if len < left {
                         return;
                     }
                     self.end_text(of);
                     continue;
                 }
-                At::Lost => return,
+                FieldPosition::Lost => return,
             };
             let Some((of, number)) = number else { continue };
             match of {
-                Number::Whole => self.at = At::Field,
-                Number::Name => {
+                HpackInteger::Whole => self.at = FieldPosition::Field,
+                HpackInteger::Name => {
                     self.is_authority = number == 1;
-                    self.at = At::Length(if number == 0 { Text::Name } else { Text::Value });
+                    self.at = FieldPosition::Length(if number == 0 {
+                        HpackString::Name
+                    } else {
+                        HpackString::Value
+                    });
                 }
-                Number::Length(Text::Name) => {
+                HpackInteger::Length(HpackString::Name) => {
                     let name = bytes.get(position..position + number);
                     self.is_authority = name.is_some_and(|name| match name_is_huffman {
-                        true => huffman::decode(name).is_some_and(|name| name == AUTHORITY),
-                        false => name == AUTHORITY,
+                        true => huffman::decode(name).is_some_and(|name| name == AUTHORITY_NAME),
+                        false => name == AUTHORITY_NAME,
                     });
-                    self.text(Text::Name, number);
+                    self.text(HpackString::Name, number);
                 }
-                Number::Length(Text::Value) => {
+                HpackInteger::Length(HpackString::Value) => {
                     let end = position + number;
                     if let (true, Some(field), Some((begin, is_huffman))) = (self.is_authority, field, value)
                         && end <= bytes.len()
                         && (number > 0 || !self.is_indexed)
                     {
-                        found(Found {
+                        found(AuthorityPosition {
                             begin: if number == 0 { field } else { begin },
                             end,
                             value: position,
                             is_huffman,
                         });
                     }
-                    self.text(Text::Value, number);
+                    self.text(HpackString::Value, number);
                 }
             }
         }
     }
 
     /// Begins a field by its first byte. Returns the number that it begins, and the bits of it.
-    fn begin(&mut self, byte: u8) -> (Number, u8) {
+    fn begin(&mut self, byte: u8) -> (HpackInteger, u8) {
         self.is_indexed = byte & 0xc0 == 0x40;
         self.is_authority = false;
         let (number, mask) = match byte {
-            0x80.. => (Number::Whole, 0x7f),
-            0x40.. => (Number::Name, 0x3f),
-            0x20.. => return (Number::Whole, 0x1f),
-            _ => (Number::Name, 0x0f),
+            0x80.. => (HpackInteger::Whole, 0x7f),
+            0x40.. => (HpackInteger::Name, 0x3f),
+            0x20.. => return (HpackInteger::Whole, 0x1f),
+            _ => (HpackInteger::Name, 0x0f),
         };
         self.count += 1;
         (number, mask)
     }
 
     /// Returns a number, if its first byte is all of it.
-    fn number(&mut self, of: Number, byte: u8, mask: u8) -> Option<(Number, usize)> {
+    fn number(&mut self, of: HpackInteger, byte: u8, mask: u8) -> Option<(HpackInteger, usize)> {
         let value = usize::from(byte & mask);
         if byte & mask < mask {
             return Some((of, value));
         }
-        self.at = At::Number { of, value, shift: 0 };
+        self.at = FieldPosition::Number { of, value, shift: 0 };
         None
     }
 
     /// Returns a number, if this further byte of it is the last one.
-    fn more(&mut self, of: Number, byte: u8, (value, shift): (usize, u32)) -> Option<(Number, usize)> {
+    fn more(&mut self, of: HpackInteger, byte: u8, (value, shift): (usize, u32)) -> Option<(HpackInteger, usize)> {
         let value = value + (usize::from(byte & 0x7f) << shift);
         if byte & 0x80 == 0 {
             return Some((of, value));
         }
         // h2 takes no longer one.
         self.at = match shift {
-            0..21 => At::Number {
+            0..21 => FieldPosition::Number {
                 of,
                 value,
                 shift: shift + 7,
             },
-            _ => At::Lost,
+            _ => FieldPosition::Lost,
         };
         None
     }
 
-    fn text(&mut self, of: Text, left: usize) {
+    fn text(&mut self, of: HpackString, left: usize) {
         match left {
             0 => self.end_text(of),
-            _ => self.at = At::Text { of, left },
+            _ => self.at = FieldPosition::Text { of, left },
         }
     }
 
-    fn end_text(&mut self, of: Text) {
+    fn end_text(&mut self, of: HpackString) {
         self.at = match of {
-            Text::Name => At::Length(Text::Value),
-            Text::Value => At::Field,
+            HpackString::Name => FieldPosition::Length(HpackString::Value),
+            HpackString::Value => FieldPosition::Field,
         };
     }
 }
 
-impl Found {
+impl AuthorityPosition {
     /// Returns the bytes to write in its place; `None` if it can stay, or is refused by Go, too.
     fn replacement(&self, block: &[u8]) -> Option<Vec<u8>> {
         let coded = block.get(self.value..self.end)?;

@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{debug, warn};
 
-use super::byte_stream::Counted;
+use super::byte_stream::CountedStream;
 use super::connection::{PortConfig, report};
-use super::connections::{Connection, InFlight, Reason};
-use super::framing::Due;
-use super::headers::{FIELD_BYTES, LONGEST_LIST};
-use super::request_body::{self, Pump};
+use super::connections::{CloseReason, ConnectionState, InFlight};
+use super::framing::RateDeadline;
+use super::headers::{FIELD_OVERHEAD_BYTES, MAX_HEADER_LIST_BYTES};
+use super::request_body::{self, BodyPump};
 use super::route::{PerConnection, is_grpc, too_many_requests};
 use etcd_types::errors::Error;
 use runtime::budget::{BudgetExceeded, Charge};
@@ -49,56 +49,56 @@ pub struct Keepalive {
 }
 
 /// The windows are large enough for a whole request without a round trip.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
 /// The number of pending requests that a client may cancel before they are begun: clients cancel many at once when they time out.
-const PENDING_RESETS: usize = 32 * 1024;
+const MAX_PENDING_RESETS: usize = 32 * 1024;
 
 /// The total number of streams of a connection that this side may reset.
-const LOCAL_RESETS: usize = 64 * 1024;
+const MAX_LOCAL_RESETS: usize = 64 * 1024;
 
 /// The limit on small unread DATA frames: room for some 60,000.
-const DATA_FRAMES: usize = 16 * 1024 * 1024;
+const DATA_FRAME_BUDGET: usize = 16 * 1024 * 1024;
 
 /// The charge of an open stream: its task, the decoder's buffer of 8 KiB, and a small answer.
-const STREAM_BYTES: usize = 16 * 1024;
+const STREAM_CHARGE_BYTES: usize = 16 * 1024;
 
 /// The memory of headers that the charge of a stream covers.
-const HEADERS_BYTES: usize = 4 * 1024;
+const STREAM_HEADERS_BYTES: usize = 4 * 1024;
 
 /// The part of that charge for the response: a small one can be sent whatever else has arrived in the meantime.
-const ANSWER_RESERVE: usize = 4096;
+const ANSWER_RESERVE_BYTES: usize = 4096;
 
 /// The charge of a response in addition to its bytes, until the socket has accepted it.
-const ANSWER_BYTES: usize = 512;
+const ANSWER_OVERHEAD_BYTES: usize = 512;
 
 /// The charge of the head and the trailers of a response.
-const HEAD_BYTES: usize = 1280;
+const ANSWER_HEAD_BYTES: usize = 1280;
 
 /// The most bytes of a response that are passed to h2 at a time.
-const PIECE: usize = 64 * 1024;
+const MAX_PIECE_BYTES: usize = 64 * 1024;
 
 /// The time for which a response may wait for its client, and the rate in bytes per second at which the client must read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-const ANSWER_RATE: u64 = 4096;
+const MIN_ANSWER_RATE: u64 = 4096;
 
 /// The number of requests that may arrive while the socket accepts no responses: more than a large client begins at once after it
 /// connected.
-const BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
+const MAX_BEGUN_WHILE_BLOCKED: usize = 32 * 1024;
 
 /// The number of requests that may be refused while the socket accepts no responses.
-const REFUSED_WHILE_BLOCKED: usize = 1024;
+const MAX_REFUSED_WHILE_BLOCKED: usize = 1024;
 
 /// The time for which a closed connection may try to send GOAWAY.
-const FAREWELL: Duration = Duration::from_secs(1);
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time for which open streams may continue when a connection is closed gracefully.
-pub(super) const LEAVE: Duration = Duration::from_secs(10);
+pub(super) const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The options of connections.
 #[derive(Debug, Clone)]
-pub(super) struct Options {
+pub(super) struct Http2Options {
     builder: h2::server::Builder,
     /// The SETTINGS frame that begins every connection.
     pub(super) settings: Bytes,
@@ -107,17 +107,17 @@ pub(super) struct Options {
     goaways: LogOnce,
 }
 
-impl Options {
+impl Http2Options {
     pub(super) fn new(max_concurrent_streams: u32, keepalive: Keepalive) -> Self {
         let mut builder = h2::server::Builder::new();
         builder
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_concurrent_streams(max_concurrent_streams)
-            .max_pending_accept_reset_streams(PENDING_RESETS)
-            .max_local_error_reset_streams(Some(LOCAL_RESETS))
-            .data_frame_budget(DATA_FRAMES)
-            .max_header_list_size(LONGEST_LIST);
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
+            .data_frame_budget(DATA_FRAME_BUDGET)
+            .max_header_list_size(MAX_HEADER_LIST_BYTES);
         Self {
             settings: settings(&builder),
             builder,
@@ -130,7 +130,7 @@ impl Options {
 /// Returns the SETTINGS that h2 sends at the start of a connection, before it reads anything.
 fn settings(builder: &h2::server::Builder) -> Bytes {
     let (server, mut client) = tokio::io::duplex(1024);
-    let handshake = builder.handshake::<_, Piece>(server);
+    let handshake = builder.handshake::<_, ChargedPiece>(server);
     let mut sent = vec![0; 1024];
     let both = async {
         tokio::select! {
@@ -145,13 +145,18 @@ fn settings(builder: &h2::server::Builder) -> Bytes {
     sent.into()
 }
 
-type Connected = h2::server::Connection<Counted, Piece>;
+type H2Connection = h2::server::Connection<CountedStream, ChargedPiece>;
 
 /// Serves a connection until its end; drains it from `stop` on. Returns true if it ended gracefully.
-pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortConfig, stop: CancellationToken) -> bool {
+pub(super) async fn serve(
+    mut io: CountedStream,
+    service: PerConnection,
+    port: &PortConfig,
+    stop: CancellationToken,
+) -> bool {
     io.watch_frames(port.ping_min_time);
     let socket = io.socket();
-    let serving = Arc::new(Serving {
+    let serving = Arc::new(ConnectionStreams {
         network: port.network.clone(),
         goaways: port.http2.goaways.clone(),
         connection: Arc::clone(&service.connection),
@@ -163,13 +168,18 @@ pub(super) async fn serve(mut io: Counted, service: PerConnection, port: &PortCo
     socket.gathering(serving).await.unwrap_or(false)
 }
 
-async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, stop: CancellationToken) -> bool {
+async fn serve_streams(
+    io: CountedStream,
+    serving: Arc<ConnectionStreams>,
+    port: &PortConfig,
+    stop: CancellationToken,
+) -> bool {
     let handshake = port.http2.builder.handshake(io);
     let connected = tokio::select! {
         _ = serving.connection.closed() => return false,
         connected = handshake => connected,
     };
-    let mut h2: Connected = match connected {
+    let mut h2: H2Connection = match connected {
         Ok(h2) => h2,
         Err(error) => {
             debug!(%error, "a connection failed");
@@ -177,7 +187,7 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
         }
     };
     let ping = h2.ping_pong();
-    let mut keepalive = pin!(Pings::new(port.http2.keepalive, ping));
+    let mut keepalive = pin!(KeepalivePings::new(port.http2.keepalive, ping));
     let mut streams = JoinSet::new();
     let (mut begun_while_blocked, mut refused_while_blocked) = (0, 0);
     let (mut draining, mut closing, mut abrupt) = (false, false, false);
@@ -198,10 +208,10 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
                     } else {
                         refused_while_blocked += 1;
                     }
-                    if begun_while_blocked > BEGUN_WHILE_BLOCKED
-                        || serving.connection.is_blocked() && refused_while_blocked > REFUSED_WHILE_BLOCKED
+                    if begun_while_blocked > MAX_BEGUN_WHILE_BLOCKED
+                        || serving.connection.is_blocked() && refused_while_blocked > MAX_REFUSED_WHILE_BLOCKED
                     {
-                        serving.close(Reason::Memory);
+                        serving.close(CloseReason::Memory);
                     }
                 }
                 Some(Err(error)) => {
@@ -215,11 +225,11 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
                 closing = true;
                 let patience = if reason.is_graceful() {
                     h2.graceful_shutdown();
-                    LEAVE
+                    GRACEFUL_CLOSE_TIMEOUT
                 } else {
                     abrupt = true;
                     h2.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-                    FAREWELL
+                    GOAWAY_TIMEOUT
                 };
                 serving.said_goaway(reason.label());
                 end = Some(Box::pin(sleep(patience)));
@@ -230,7 +240,7 @@ async fn serve_streams(io: Counted, serving: Arc<Serving>, port: &PortConfig, st
                 serving.network.goaways.with_label_values(&["shutdown"]).inc();
                 h2.graceful_shutdown();
             }
-            () = keepalive.as_mut().missed(&serving.connection), if !closing => serving.close(Reason::Ping),
+            () = keepalive.as_mut().missed(&serving.connection), if !closing => serving.close(CloseReason::Ping),
         }
     }
 }
@@ -244,21 +254,25 @@ pub(super) async fn over(end: &mut Option<Pin<Box<Sleep>>>) {
 }
 
 /// State shared by the streams of a connection.
-struct Serving {
+struct ConnectionStreams {
     service: PerConnection,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionState>,
     network: NetworkMetrics,
     goaways: LogOnce,
 }
 
-impl Serving {
+impl ConnectionStreams {
     /// Begins a stream if there is memory for it.
-    fn accept(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Piece>) -> Option<Stream> {
+    fn accept(
+        self: &Arc<Self>,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<ChargedPiece>,
+    ) -> Option<RequestInFlight> {
         // Charged from here on with the stream.
         drop(self.connection.take_headers(respond.stream_id().into()));
-        let headers = held_by(request.headers()).saturating_sub(HEADERS_BYTES);
-        match self.connection.account.charge(STREAM_BYTES + headers) {
-            Ok(charge) => Some(Stream {
+        let headers = held_by(request.headers()).saturating_sub(STREAM_HEADERS_BYTES);
+        match self.connection.account.charge(STREAM_CHARGE_BYTES + headers) {
+            Ok(charge) => Some(RequestInFlight {
                 in_flight: self.connection.begin(),
                 serving: Arc::clone(self),
                 request,
@@ -279,7 +293,7 @@ impl Serving {
     }
 
     /// Closes the connection from this side.
-    fn close(&self, reason: Reason) {
+    fn close(&self, reason: CloseReason) {
         if self.connection.close(reason) {
             self.network.closed.with_label_values(&[reason.label()]).inc();
         }
@@ -302,8 +316,8 @@ impl Serving {
 
     fn said_goaway(&self, reason: &'static str) {
         self.network.goaways.with_label_values(&[reason]).inc();
-        let quiet = [Reason::Idle, Reason::NoRequest, Reason::Certificate];
-        let is_quiet = quiet.map(Reason::label).contains(&reason);
+        let quiet = [CloseReason::Idle, CloseReason::NoRequest, CloseReason::Certificate];
+        let is_quiet = quiet.map(CloseReason::label).contains(&reason);
         if !is_quiet && let Some(count) = self.goaways.due() {
             warn!(reason, count, "sent GOAWAY to a client: its in-flight requests fail");
         }
@@ -313,22 +327,22 @@ impl Serving {
 /// Returns the memory that headers take.
 fn held_by(headers: &http::HeaderMap) -> usize {
     let strings = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
-    strings.sum::<usize>() + headers.len() * FIELD_BYTES
+    strings.sum::<usize>() + headers.len() * FIELD_OVERHEAD_BYTES
 }
 
 /// A request in flight.
-struct Stream {
-    serving: Arc<Serving>,
+struct RequestInFlight {
+    serving: Arc<ConnectionStreams>,
     request: Request<RecvStream>,
-    respond: SendResponse<Piece>,
+    respond: SendResponse<ChargedPiece>,
     charge: Charge,
     in_flight: InFlight,
 }
 
-impl Stream {
+impl RequestInFlight {
     /// Answers the request, and reads its body in the meantime.
     async fn serve(self) {
-        let Stream {
+        let RequestInFlight {
             serving,
             request,
             respond,
@@ -336,12 +350,12 @@ impl Stream {
             in_flight,
         } = self;
         let charge = stream_charge.split(0);
-        let reserve = stream_charge.split(ANSWER_RESERVE);
+        let reserve = stream_charge.split(ANSWER_RESERVE_BYTES);
         let (head, recv) = request.into_parts();
         let (body, pump) = request_body::open(recv, charge);
         let is_head = head.method == Method::HEAD;
         let request = Request::from_parts(head, body);
-        let answering = Answering {
+        let answering = ResponseSide {
             serving,
             respond,
             is_head,
@@ -355,7 +369,7 @@ impl Stream {
 }
 
 /// Pumps a body until the work is done.
-async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
+async fn read_and(mut pump: BodyPump, work: impl Future<Output = ()>) {
     let mut work = pin!(work);
     poll_fn(|cx| {
         pump.poll(cx);
@@ -367,9 +381,9 @@ async fn read_and(mut pump: Pump, work: impl Future<Output = ()>) {
 }
 
 /// The response side of one request.
-struct Answering {
-    serving: Arc<Serving>,
-    respond: SendResponse<Piece>,
+struct ResponseSide {
+    serving: Arc<ConnectionStreams>,
+    respond: SendResponse<ChargedPiece>,
     is_head: bool,
     is_grpc: bool,
     /// True if the request changed nothing.
@@ -398,7 +412,7 @@ fn only_reads(path: &str) -> bool {
 }
 
 /// The reason why a response was not sent completely.
-enum Cut {
+enum ResponseCut {
     /// The client is gone, or has reset the stream.
     Gone,
     /// The client does not read it.
@@ -409,14 +423,14 @@ enum Cut {
     Failed(axum::Error),
 }
 
-impl From<h2::Error> for Cut {
+impl From<h2::Error> for ResponseCut {
     fn from(_: h2::Error) -> Self {
-        Cut::Gone
+        ResponseCut::Gone
     }
 }
 
-impl Answering {
-    async fn answer(mut self, request: Request<request_body::Inbound>) {
+impl ResponseSide {
+    async fn answer(mut self, request: Request<request_body::InboundBody>) {
         let answering = self.serving.service.respond(request);
         let response = tokio::select! {
             biased;
@@ -427,14 +441,14 @@ impl Answering {
         let sent = self.send(response).await;
         let refusals = &self.serving.service.routes.refusals;
         match sent {
-            Ok(()) | Err(Cut::Gone) => {}
-            Err(Cut::Failed(error)) => debug!(%error, "an answer failed"),
-            Err(Cut::Stalled) => refusals.count("answer_stalled"),
-            Err(Cut::Exceeded(exceeded)) => refusals.exceeded(exceeded),
+            Ok(()) | Err(ResponseCut::Gone) => {}
+            Err(ResponseCut::Failed(error)) => debug!(%error, "an answer failed"),
+            Err(ResponseCut::Stalled) => refusals.count("answer_stalled"),
+            Err(ResponseCut::Exceeded(exceeded)) => refusals.exceeded(exceeded),
         }
     }
 
-    async fn send(&mut self, response: Response<Body>) -> Result<(), Cut> {
+    async fn send(&mut self, response: Response<Body>) -> Result<(), ResponseCut> {
         self.serving.connection.answer();
         let (mut head, body) = response.into_parts();
         let mut body = pin!(body);
@@ -457,7 +471,7 @@ impl Answering {
                     let refusal = self.no_memory();
                     self.respond.send_response(refusal.map(|_| ()), true)?;
                     self.keep_charge();
-                    return Err(Cut::Exceeded(exceeded));
+                    return Err(ResponseCut::Exceeded(exceeded));
                 }
             },
             Poll::Pending => None,
@@ -474,24 +488,24 @@ impl Answering {
                         Err(exceeded) => {
                             to.send_trailers(self.no_memory().into_parts().0.headers)?;
                             self.keep_charge();
-                            return Err(Cut::Exceeded(exceeded));
+                            return Err(ResponseCut::Exceeded(exceeded));
                         }
                     }
                 }
             };
             self.serving.connection.answer();
             match frame {
-                Outgoing::Data(bytes, charge) => {
+                AnswerPart::Data(bytes, charge) => {
                     let connection = &self.serving.connection;
                     send_data(&mut to, (bytes, charge), body.is_end_stream(), connection).await?;
                 }
-                Outgoing::Trailers(trailers) => {
+                AnswerPart::Trailers(trailers) => {
                     to.send_trailers(trailers)?;
                     self.keep_charge();
                     return Ok(());
                 }
-                Outgoing::End => {
-                    to.send_data(Piece::default(), true)?;
+                AnswerPart::End => {
+                    to.send_data(ChargedPiece::default(), true)?;
                     return Ok(());
                 }
             }
@@ -503,7 +517,7 @@ impl Answering {
 
     /// Keeps a part of what is reserved for the response until heads and trailers were sent, which have no charge of their own.
     fn keep_charge(&mut self) {
-        let head = self.reserve.split(HEAD_BYTES);
+        let head = self.reserve.split(ANSWER_HEAD_BYTES);
         self.serving.connection.keep_until_sent(head);
     }
 
@@ -520,30 +534,30 @@ impl Answering {
     fn charged(
         &mut self,
         frame: Option<Result<Frame<Bytes>, axum::Error>>,
-    ) -> Result<Result<Outgoing, BudgetExceeded>, Cut> {
+    ) -> Result<Result<AnswerPart, BudgetExceeded>, ResponseCut> {
         let Some(frame) = frame else {
-            return Ok(Ok(Outgoing::End));
+            return Ok(Ok(AnswerPart::End));
         };
-        let frame = match frame.map_err(Cut::Failed)?.into_data() {
+        let frame = match frame.map_err(ResponseCut::Failed)?.into_data() {
             Ok(bytes) => {
-                let len = bytes.len() + ANSWER_BYTES;
+                let len = bytes.len() + ANSWER_OVERHEAD_BYTES;
                 if len <= self.reserve.bytes() {
-                    return Ok(Ok(Outgoing::Data(bytes, self.reserve.split(len))));
+                    return Ok(Ok(AnswerPart::Data(bytes, self.reserve.split(len))));
                 }
                 let charge = self.serving.connection.account.charge(len);
-                return Ok(charge.map(|charge| Outgoing::Data(bytes, charge)));
+                return Ok(charge.map(|charge| AnswerPart::Data(bytes, charge)));
             }
             Err(frame) => frame,
         };
         Ok(Ok(match frame.into_trailers() {
-            Ok(trailers) => Outgoing::Trailers(trailers),
-            Err(_) => Outgoing::End,
+            Ok(trailers) => AnswerPart::Trailers(trailers),
+            Err(_) => AnswerPart::End,
         }))
     }
 }
 
 /// A part of an answer.
-enum Outgoing {
+enum AnswerPart {
     Data(Bytes, Charge),
     Trailers(http::HeaderMap),
     End,
@@ -553,31 +567,31 @@ type NextFrame = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// Returns the next frame of a response, unless the client resets the stream.
 fn frame_or_reset(
-    to: &mut SendStream<Piece>,
+    to: &mut SendStream<ChargedPiece>,
     body: Pin<&mut Body>,
     cx: &mut Context<'_>,
-) -> Poll<Result<NextFrame, Cut>> {
+) -> Poll<Result<NextFrame, ResponseCut>> {
     if to.poll_reset(cx).is_ready() {
-        return Poll::Ready(Err(Cut::Gone));
+        return Poll::Ready(Err(ResponseCut::Gone));
     }
     body.poll_frame(cx).map(Ok)
 }
 
 /// Sends bytes as the client's window allows. The rest stays here.
 async fn send_data(
-    to: &mut SendStream<Piece>,
+    to: &mut SendStream<ChargedPiece>,
     (mut bytes, mut charge): (Bytes, Charge),
     ends: bool,
-    connection: &Arc<Connection>,
-) -> Result<(), Cut> {
-    let mut due = Due::new(ANSWER_TIMEOUT, ANSWER_RATE);
+    connection: &Arc<ConnectionState>,
+) -> Result<(), ResponseCut> {
+    let mut due = RateDeadline::new(ANSWER_TIMEOUT, MIN_ANSWER_RATE);
     let all = bytes.len();
     while !bytes.is_empty() {
-        to.reserve_capacity(bytes.len().min(PIECE));
+        to.reserve_capacity(bytes.len().min(MAX_PIECE_BYTES));
         if to.capacity() == 0 {
             due.moved(all - bytes.len());
             poll_fn(|cx| match capacity(to, cx) {
-                Poll::Pending => due.poll(cx).map(|()| Err(Cut::Stalled)),
+                Poll::Pending => due.poll(cx).map(|()| Err(ResponseCut::Stalled)),
                 ready @ Poll::Ready(_) => ready,
             })
             .await?;
@@ -586,7 +600,7 @@ async fn send_data(
         let rest = bytes.len() - len;
         // All pieces share one buffer, which stays until the last of them is sent: so does the charge.
         let held = if rest == 0 { usize::MAX } else { 0 };
-        let piece = Piece {
+        let piece = ChargedPiece {
             bytes: bytes.split_to(len),
             charge: Some(charge.split(held)),
             connection: Some(Arc::clone(connection)),
@@ -596,14 +610,14 @@ async fn send_data(
     Ok(())
 }
 
-fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(), Cut>> {
+fn capacity(to: &mut SendStream<ChargedPiece>, cx: &mut Context<'_>) -> Poll<Result<(), ResponseCut>> {
     if to.poll_reset(cx).is_ready() {
-        return Poll::Ready(Err(Cut::Gone));
+        return Poll::Ready(Err(ResponseCut::Gone));
     }
     while to.capacity() == 0 {
         match ready!(to.poll_capacity(cx)) {
             Some(outcome) => outcome?,
-            None => return Poll::Ready(Err(Cut::Gone)),
+            None => return Poll::Ready(Err(ResponseCut::Gone)),
         };
     }
     Poll::Ready(Ok(()))
@@ -611,13 +625,13 @@ fn capacity(to: &mut SendStream<Piece>, cx: &mut Context<'_>) -> Poll<Result<(),
 
 /// Bytes on their way to the socket, charged until it has accepted them.
 #[derive(Debug, Default)]
-pub(super) struct Piece {
+pub(super) struct ChargedPiece {
     bytes: Bytes,
     charge: Option<Charge>,
-    connection: Option<Arc<Connection>>,
+    connection: Option<Arc<ConnectionState>>,
 }
 
-impl Buf for Piece {
+impl Buf for ChargedPiece {
     fn remaining(&self) -> usize {
         self.bytes.len()
     }
@@ -639,7 +653,7 @@ impl Buf for Piece {
 }
 
 /// Pings a silent client according to `--grpc-keepalive-interval` and `--grpc-keepalive-timeout`.
-struct Pings {
+struct KeepalivePings {
     options: Keepalive,
     ping: Option<PingPong>,
     wake: Pin<Box<Sleep>>,
@@ -648,7 +662,7 @@ struct Pings {
     asked: bool,
 }
 
-impl Pings {
+impl KeepalivePings {
     fn new(options: Keepalive, ping: Option<PingPong>) -> Self {
         let interval = options.interval.unwrap_or_default();
         Self {
@@ -661,7 +675,7 @@ impl Pings {
     }
 
     /// Completes when a ping was not answered in time.
-    async fn missed(self: Pin<&mut Self>, connection: &Connection) {
+    async fn missed(self: Pin<&mut Self>, connection: &ConnectionState) {
         let this = self.get_mut();
         let (Some(ping), Some(interval)) = (&mut this.ping, this.options.interval) else {
             return std::future::pending().await;

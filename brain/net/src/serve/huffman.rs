@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 /// The length of each byte's code in bits. Codes count up in the order of lengths, then of bytes; the code that ends a string is not used.
 #[rustfmt::skip]
-const LENGTHS: [u8; 256] = [
+const CODE_LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
     6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
     13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
@@ -15,35 +15,35 @@ const LENGTHS: [u8; 256] = [
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
-const LONGEST: usize = 30;
+const MAX_CODE_BITS: usize = 30;
 
-struct Code {
+struct HuffmanCode {
     /// The bytes in the order of their codes.
     bytes: Vec<u8>,
     /// For each length: the first code, the place of its byte in `bytes`, and the number of codes.
-    of_length: [Codes; LONGEST + 1],
+    of_length: [HuffmanCodes; MAX_CODE_BITS + 1],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Codes {
+struct HuffmanCodes {
     first: u32,
     at: u32,
     count: u32,
 }
 
-static CODE: LazyLock<Code> = LazyLock::new(|| {
-    let mut code = Code {
+static HUFFMAN_CODE: LazyLock<HuffmanCode> = LazyLock::new(|| {
+    let mut code = HuffmanCode {
         bytes: Vec::with_capacity(256),
-        of_length: [Codes::default(); LONGEST + 1],
+        of_length: [HuffmanCodes::default(); MAX_CODE_BITS + 1],
     };
     let (mut next, mut at) = (0, 0);
     for (length, codes) in code.of_length.iter_mut().enumerate() {
-        let bytes = (0..=u8::MAX).filter(|byte| usize::from(LENGTHS[usize::from(*byte)]) == length);
+        let bytes = (0..=u8::MAX).filter(|byte| usize::from(CODE_LENGTHS[usize::from(*byte)]) == length);
         let before = code.bytes.len();
         code.bytes.extend(bytes);
         let count = (code.bytes.len() - before) as u32;
         next <<= 1;
-        *codes = Codes { first: next, at, count };
+        *codes = HuffmanCodes { first: next, at, count };
         next += count;
         at += count;
     }
@@ -58,11 +58,11 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
         for bit in (0..8).rev() {
             code = code << 1 | u32::from(byte >> bit & 1);
             length += 1;
-            let codes = CODE.of_length.get(length)?;
+            let codes = HUFFMAN_CODE.of_length.get(length)?;
             if let Some(nth) = code.checked_sub(codes.first)
                 && nth < codes.count
             {
-                string.push(*CODE.bytes.get((codes.at + nth) as usize)?);
+                string.push(*HUFFMAN_CODE.bytes.get((codes.at + nth) as usize)?);
                 (code, length) = (0, 0);
             }
         }

@@ -11,13 +11,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tls::Io;
 
 /// The time within which a client must close a connection after this side has, while the server runs; as in grpc-go.
-pub(super) const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes back the byte stream of a connection from the HTTP implementation.
 #[derive(Clone, Default)]
-pub(super) struct Left(Arc<Mutex<Option<Box<dyn Io>>>>);
+pub(super) struct ReturnedStream(Arc<Mutex<Option<Box<dyn Io>>>>);
 
-impl Left {
+impl ReturnedStream {
     /// Stores `io` after HTTP has ended on it.
     pub(super) fn leave(&self, io: Box<dyn Io>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(io);

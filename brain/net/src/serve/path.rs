@@ -7,11 +7,11 @@ use http::header::{CONNECTION, CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
 /// The root of the gateway without its slash, for which there is nothing else.
-const GATEWAY: &str = "/v3";
+const GATEWAY_ROOT: &str = "/v3";
 
 /// A path.
 #[derive(Debug, PartialEq, Eq)]
-enum Path<'a> {
+enum RequestPath<'a> {
     /// It is taken, without its escapes.
     Clean(Cow<'a, str>),
     /// Clients are sent to this one.
@@ -31,10 +31,10 @@ pub(super) fn refuse_host<B>(request: &Request<B>) -> Option<Response<Body>> {
 /// Returns the answer to a request whose path is not as it should be. Otherwise the request has a path without escapes.
 pub(super) fn settle<B>(request: &mut Request<B>, has_gateway: bool) -> Option<Response<Body>> {
     let path = match read(request.uri().path(), has_gateway) {
-        Path::Malformed => return Some(bad_request("")),
-        Path::Elsewhere(path) => return Some(redirect(request, &path)),
-        Path::Clean(Cow::Borrowed(_)) => return None,
-        Path::Clean(Cow::Owned(path)) => path,
+        RequestPath::Malformed => return Some(bad_request("")),
+        RequestPath::Elsewhere(path) => return Some(redirect(request, &path)),
+        RequestPath::Clean(Cow::Borrowed(_)) => return None,
+        RequestPath::Clean(Cow::Owned(path)) => path,
     };
     // A path that no URI has is none of ours.
     if let Some(uri) = with_path(request.uri(), &path).filter(|_| !path.contains(['%', '?', '#'])) {
@@ -44,17 +44,17 @@ pub(super) fn settle<B>(request: &mut Request<B>, has_gateway: bool) -> Option<R
 }
 
 /// Reads a path.
-fn read(path: &str, has_gateway: bool) -> Path<'_> {
+fn read(path: &str, has_gateway: bool) -> RequestPath<'_> {
     let Some(plain) = unescape(path) else {
-        return Path::Malformed;
+        return RequestPath::Malformed;
     };
     let clean = clean(path);
-    if has_gateway && clean == GATEWAY {
-        return Path::Elsewhere(format!("{GATEWAY}/"));
+    if has_gateway && clean == GATEWAY_ROOT {
+        return RequestPath::Elsewhere(format!("{GATEWAY_ROOT}/"));
     }
     match clean == path {
-        true => Path::Clean(plain),
-        false => Path::Elsewhere(escape(&clean)),
+        true => RequestPath::Clean(plain),
+        false => RequestPath::Elsewhere(escape(&clean)),
     }
 }
 
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn paths_are_read_as_by_serve_mux() {
-        let elsewhere = |path: &str| Path::Elsewhere(path.to_owned());
-        let plain = |path: &str| Path::Clean(Cow::Owned(path.to_owned()));
+        let elsewhere = |path: &str| RequestPath::Elsewhere(path.to_owned());
+        let plain = |path: &str| RequestPath::Clean(Cow::Owned(path.to_owned()));
         for (path, expected) in [
             ("/", plain("/")),
             ("/health", plain("/health")),
@@ -209,8 +209,8 @@ mod tests {
             ("/v3/kv%2Frange", plain("/v3/kv/range")),
             // As in Go, which escapes it a second time.
             ("//he%61lth", elsewhere("/he%2561lth")),
-            ("/%zz", Path::Malformed),
-            ("/%6", Path::Malformed),
+            ("/%zz", RequestPath::Malformed),
+            ("/%6", RequestPath::Malformed),
         ] {
             assert_eq!(read(path, true), expected, "{path}");
         }

@@ -16,14 +16,14 @@ use etcd_types::errors::Error;
 use runtime::budget::{BudgetExceeded, Charge};
 
 /// Pieces shorter than this are copied together, because each keeps its receive buffer in memory.
-const SHORT: usize = 4096;
+const MAX_COPIED_PIECE_BYTES: usize = 4096;
 
 /// The charge of a piece in addition to its bytes.
-const PIECE_BYTES: usize = 64;
+const PIECE_OVERHEAD_BYTES: usize = 64;
 
 /// Returns a body, and the pump that receives it from its stream.
-pub(super) fn open(recv: RecvStream, charge: Charge) -> (Inbound, Pump) {
-    let shared = Arc::new(Shared(Mutex::new(State {
+pub(super) fn open(recv: RecvStream, charge: Charge) -> (InboundBody, BodyPump) {
+    let shared = Arc::new(BodyInner(Mutex::new(BodyState {
         pieces: VecDeque::new(),
         tail: BytesMut::new(),
         charge,
@@ -34,19 +34,19 @@ pub(super) fn open(recv: RecvStream, charge: Charge) -> (Inbound, Pump) {
         is_pumping: false,
         is_dropped: false,
     })));
-    let pump = Pump {
+    let pump = BodyPump {
         recv: Some(recv),
         owed: 0,
         shared: Arc::clone(&shared),
     };
-    (Inbound(shared), pump)
+    (InboundBody(shared), pump)
 }
 
 #[derive(Debug)]
-struct Shared(Mutex<State>);
+struct BodyInner(Mutex<BodyState>);
 
 #[derive(Debug)]
-struct State {
+struct BodyState {
     pieces: VecDeque<Bytes>,
     /// The short pieces after all others.
     tail: BytesMut,
@@ -62,20 +62,20 @@ struct State {
     is_dropped: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl BodyInner {
+    fn state(&self) -> MutexGuard<'_, BodyState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl BodyState {
     fn push(&mut self, bytes: Bytes) -> Result<(), BudgetExceeded> {
         self.charge.moved(bytes.len());
-        if bytes.len() < SHORT {
+        if bytes.len() < MAX_COPIED_PIECE_BYTES {
             self.charge.grow(bytes.len())?;
             self.tail.extend_from_slice(&bytes);
         } else {
-            self.charge.grow(bytes.len() + PIECE_BYTES)?;
+            self.charge.grow(bytes.len() + PIECE_OVERHEAD_BYTES)?;
             if !self.tail.is_empty() {
                 let tail = self.tail.split().freeze();
                 self.pieces.push_back(tail);
@@ -101,16 +101,16 @@ impl State {
 }
 
 /// Receives a body from its stream.
-pub(super) struct Pump {
+pub(super) struct BodyPump {
     recv: Option<RecvStream>,
     /// The number of bytes that were received but not yet returned to the window.
     owed: usize,
-    shared: Arc<Shared>,
+    shared: Arc<BodyInner>,
 }
 
-impl Pump {
+impl BodyPump {
     /// Receives the available data, and wakes the task when more arrives. The reader wakes it after consuming data, unless that
-    /// happens before [`Pump::release`].
+    /// happens before [`BodyPump::release`].
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         self.release();
         let mut state = self.shared.state();
@@ -175,9 +175,9 @@ fn release(recv: &mut RecvStream, bytes: usize) {
 
 /// The body of a request.
 #[derive(Debug)]
-pub(super) struct Inbound(Arc<Shared>);
+pub(super) struct InboundBody(Arc<BodyInner>);
 
-impl Body for Inbound {
+impl Body for InboundBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -214,7 +214,7 @@ impl Body for Inbound {
     }
 }
 
-impl Drop for Inbound {
+impl Drop for InboundBody {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.is_dropped = true;

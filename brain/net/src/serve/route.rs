@@ -21,11 +21,11 @@ use tower::{BoxError, Service};
 use tracing::{Instrument as _, warn};
 
 use super::admission::PeerId;
-use super::connections::Connection;
-use super::rpc::{self, Limits, Observed};
+use super::connections::ConnectionState;
+use super::rpc::{self, RpcLimits, RpcObserver};
 use super::{head, path};
-use crate::gateway::{self, Exchange, Found, websocket};
-use crate::http::{Cors, Secure};
+use crate::gateway::{self, GatewayCall, MethodLookup, websocket};
+use crate::http::{Cors, OverTls};
 use crate::require_leader::refuses;
 use etcd_types::errors::Error;
 use runtime::budget::BudgetExceeded;
@@ -35,7 +35,7 @@ use telemetry::otel::{RpcSpan, Tracing};
 use telemetry::slow_requests::RpcLog;
 
 /// The routers of the ports: the same on all ports.
-pub(super) struct Answers {
+pub(super) struct PortRouters {
     pub(super) grpc: Router,
     pub(super) http: Router,
     /// True if there is a leader, for gRPC clients that require one.
@@ -50,7 +50,7 @@ pub(super) struct Answers {
 #[derive(Clone)]
 pub(super) struct PortRoutes {
     /// The current routers.
-    pub(super) answers: Arc<ArcSwap<Answers>>,
+    pub(super) answers: Arc<ArcSwap<PortRouters>>,
     /// True if a store serves requests.
     pub(super) opened: watch::Receiver<bool>,
     /// True if gRPC is served here.
@@ -63,18 +63,18 @@ pub(super) struct PortRoutes {
     pub(super) cors: Option<Cors>,
     pub(super) metrics: GrpcMetrics,
     /// The limits of RPCs.
-    pub(super) limits: Limits,
-    pub(super) refusals: Refusals,
+    pub(super) limits: RpcLimits,
+    pub(super) refusals: RefusalCounters,
 }
 
 /// Counts requests that were refused or reset because of the memory held by them or by their connections.
 #[derive(Debug, Clone)]
-pub(super) struct Refusals {
+pub(super) struct RefusalCounters {
     network: NetworkMetrics,
     log: LogOnce,
 }
 
-impl Refusals {
+impl RefusalCounters {
     pub(super) fn new(network: NetworkMetrics) -> Self {
         Self {
             network,
@@ -132,17 +132,17 @@ impl Caller {
             }
             Caller::TcpTls(info) => {
                 extensions.insert(info.clone());
-                extensions.insert(Secure);
+                extensions.insert(OverTls);
             }
             Caller::UnixTls(info) => {
                 extensions.insert(info.clone());
-                extensions.insert(Secure);
+                extensions.insert(OverTls);
             }
         }
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// The service of one connection.
 #[derive(Clone)]
@@ -151,9 +151,9 @@ pub(super) struct PerConnection {
     pub(super) caller: Caller,
     /// The member at the other end, on ports where members must prove their identity.
     pub(super) peer: Option<PeerId>,
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Arc<ConnectionState>,
     /// The protocol that follows on the connection.
-    pub(super) upgraded: Upgraded,
+    pub(super) upgraded: UpgradedProtocol,
 }
 
 impl<B> Service<Request<B>> for PerConnection
@@ -163,7 +163,7 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = AnswerFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(())) // routers always are
@@ -176,7 +176,7 @@ where
 
 impl PerConnection {
     /// Answers a request.
-    pub(super) fn respond<B>(&self, mut request: Request<B>) -> Answer
+    pub(super) fn respond<B>(&self, mut request: Request<B>) -> AnswerFuture
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -206,7 +206,7 @@ impl PerConnection {
                 };
                 Box::pin(async move {
                     // The connection is busy until its last byte is on its way.
-                    Ok(answer.await?.map(|body| Body::new(Busy { body, _http1: http1 })))
+                    Ok(answer.await?.map(|body| Body::new(BusyBody { body, _http1: http1 })))
                 })
             }
             false => Box::pin(async { Ok(nothing_here()) }),
@@ -214,7 +214,7 @@ impl PerConnection {
     }
 
     /// Answers an RPC.
-    fn rpc<B>(&self, request: Request<B>) -> Answer
+    fn rpc<B>(&self, request: Request<B>) -> AnswerFuture
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -228,13 +228,13 @@ impl PerConnection {
             answers.tracing.rpc(uri.path(), request.headers(), peer)
         });
         let context = span.as_ref().map(RpcSpan::context);
-        let observed = Observed { in_flight, span };
+        let observed = RpcObserver { in_flight, span };
         let has_leader = answers.has_leader.as_ref();
         if has_leader.is_some_and(|has_leader| refuses(request.headers(), has_leader)) {
             let refusal = async { Ok(Status::from(Error::NoLeader).into_http()) };
             return Box::pin(rpc::answer(refusal, uri, observed, None));
         }
-        let call = rpc::Call {
+        let call = rpc::RpcCall {
             grpc: answers.grpc.clone(),
             limits: routes.limits,
             account: self.connection.account.clone(),
@@ -250,7 +250,7 @@ impl PerConnection {
             client = self.caller.address().map(tracing::field::display)
         );
         let pending = rpc::within(deadline, call.run(request));
-        let answer: Answer = Box::pin(rpc::answer(pending, uri, observed, deadline).instrument(logged));
+        let answer: AnswerFuture = Box::pin(rpc::answer(pending, uri, observed, deadline).instrument(logged));
         match context {
             None => answer,
             Some(context) => Box::pin(answer.with_context(context)),
@@ -258,7 +258,7 @@ impl PerConnection {
     }
 
     /// Refuses a request that the CORS policy does not allow, and adds the CORS headers to the response.
-    fn gated<B>(&self, cors: &Cors, request: Request<B>) -> Answer
+    fn gated<B>(&self, cors: &Cors, request: Request<B>) -> AnswerFuture
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -276,7 +276,7 @@ impl PerConnection {
     }
 
     /// Answers a request of plain HTTP: an RPC of the gateway, or a page.
-    fn page<B>(&self, mut request: Request<B>) -> Answer
+    fn page<B>(&self, mut request: Request<B>) -> AnswerFuture
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -286,17 +286,17 @@ impl PerConnection {
         }
         let found = match self.routes.gateway {
             true => gateway::find(request.uri().path()),
-            false => Found::Elsewhere,
+            false => MethodLookup::Elsewhere,
         };
         let method = match found {
-            Found::Method(method) => method,
-            Found::Elsewhere => return Box::pin(self.routes.answers.load().http.clone().call(request)),
-            Found::Nothing => {
+            MethodLookup::Method(method) => method,
+            MethodLookup::Elsewhere => return Box::pin(self.routes.answers.load().http.clone().call(request)),
+            MethodLookup::Nothing => {
                 let nothing = Status::not_found("Not Found");
                 return Box::pin(async move { Ok(gateway::failure(&nothing)) });
             }
         };
-        let exchange = Exchange {
+        let exchange = GatewayCall {
             method,
             message: self.routes.limits.message,
             account: self.connection.account.clone(),
@@ -318,7 +318,7 @@ impl PerConnection {
         Box::pin(async { Ok(response) })
     }
 
-    async fn exchange<B>(&self, exchange: Exchange, request: Request<B>) -> Response<Body>
+    async fn exchange<B>(&self, exchange: GatewayCall, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -329,12 +329,12 @@ impl PerConnection {
 }
 
 /// A body whose connection counts as busy while it is sent.
-struct Busy<T> {
+struct BusyBody<T> {
     body: Body,
     _http1: T,
 }
 
-impl<T: Unpin> http_body::Body for Busy<T> {
+impl<T: Unpin> http_body::Body for BusyBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -356,9 +356,9 @@ impl<T: Unpin> http_body::Body for Busy<T> {
 
 /// The protocol that follows HTTP/1.1 on a connection, once a client has asked for it.
 #[derive(Clone, Default)]
-pub(super) struct Upgraded(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
+pub(super) struct UpgradedProtocol(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
 
-impl Upgraded {
+impl UpgradedProtocol {
     fn set(&self, serving: BoxFuture<'static, ()>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(serving);
     }

@@ -20,11 +20,13 @@ use tonic::{Code, Status};
 use tower::{BoxError, Service as _};
 
 use super::decoded_size::decoded_bytes;
-use super::framing::{BODY_RATE, BODY_TIMEOUT, Due, Framed, HEADER, Progress, announced};
-use super::gzip::{self, Deflated, Encoding, Inflated, Unreadable};
+use super::framing::{
+    BODY_TIMEOUT, FramedMessages, MESSAGE_PREFIX_BYTES, MIN_BODY_RATE, MessageProgress, RateDeadline, announced,
+};
+use super::gzip::{self, DeflatedBody, InflateError, InflatedMessages, MessageEncoding};
 use super::head;
-use super::route::Refusals;
-use super::rpc_timer::Timed;
+use super::route::RefusalCounters;
+use super::rpc_timer::RpcTimer;
 use etcd_types::errors::Error;
 use runtime::budget::{Account, BudgetExceeded, Charge, Meter};
 use telemetry::metrics::{InFlight, has_one_request};
@@ -32,11 +34,11 @@ use telemetry::otel::RpcSpan;
 use telemetry::slow_requests::RpcLog;
 
 /// The longest deadline that is enforced; a later one is ignored.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The limits of RPCs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct RpcLimits {
     /// The longest message in bytes.
     pub(super) message: usize,
     /// The most operations in one list of a txn.
@@ -44,18 +46,18 @@ pub(super) struct Limits {
 }
 
 /// An RPC that has not begun.
-pub(super) struct Call {
+pub(super) struct RpcCall {
     pub(super) grpc: Router,
-    pub(super) limits: Limits,
+    pub(super) limits: RpcLimits,
     pub(super) account: Account,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: RefusalCounters,
     /// Counts messages of a client that may send several.
     pub(super) received: Option<IntCounter>,
     /// The log of slow RPCs, and the address of the client.
     pub(super) slow: Option<(RpcLog, Option<SocketAddr>)>,
 }
 
-impl Call {
+impl RpcCall {
     /// Begins the RPC: a unary one when its whole request has arrived and there is memory for it.
     pub(super) async fn run<B>(mut self, request: Request<B>) -> Result<Response<Body>, Infallible>
     where
@@ -64,26 +66,26 @@ impl Call {
     {
         match self.begin(request).await {
             Ok(response) => Ok(response),
-            Err(Refused::Exceeded(exceeded)) => {
+            Err(RpcRefusal::Exceeded(exceeded)) => {
                 self.refusals.exceeded(exceeded);
                 Ok(Error::TooManyRequests.status().into_http())
             }
-            Err(Refused::Status(status)) => Ok(status.into_http()),
-            Err(Refused::Stalled) => {
+            Err(RpcRefusal::Status(status)) => Ok(status.into_http()),
+            Err(RpcRefusal::Stalled) => {
                 self.refusals.count("request_stalled");
                 Ok(Error::DeadlineExceeded.status().into_http())
             }
         }
     }
 
-    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<Body>, Refused>
+    async fn begin<B>(&mut self, mut request: Request<B>) -> Result<Response<Body>, RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         let meter = Meter::new(&self.account)?;
         request.extensions_mut().insert(meter.clone());
-        let encoding = Encoding::take(request.headers_mut())?;
+        let encoding = MessageEncoding::take(request.headers_mut())?;
         let charge = self.account.charge(0)?;
         let mut response = if has_one_request(request.uri().path()) {
             self.one_request(request, encoding, (charge, meter)).await?
@@ -91,17 +93,17 @@ impl Call {
             let plain = self.account.charge(0)?;
             let received = self.received.take();
             let request = request.map(|body| {
-                let framed = Framed::new(body.map_err(axum::Error::new), charge, received);
+                let framed = FramedMessages::new(body.map_err(axum::Error::new), charge, received);
                 match encoding {
-                    Encoding::Identity => Body::new(framed),
-                    Encoding::Gzip => Body::new(Inflated::new(framed, self.limits.message, plain)),
+                    MessageEncoding::Identity => Body::new(framed),
+                    MessageEncoding::Gzip => Body::new(InflatedMessages::new(framed, self.limits.message, plain)),
                 }
             });
             self.call(request, meter).await
         };
-        if encoding == Encoding::Gzip && !response.headers().contains_key(Status::GRPC_STATUS) {
+        if encoding == MessageEncoding::Gzip && !response.headers().contains_key(Status::GRPC_STATUS) {
             gzip::announce(response.headers_mut());
-            return Ok(response.map(|body| Body::new(Deflated::new(body, self.account.clone()))));
+            return Ok(response.map(|body| Body::new(DeflatedBody::new(body, self.account.clone()))));
         }
         Ok(response)
     }
@@ -110,9 +112,9 @@ impl Call {
     async fn one_request<B>(
         &mut self,
         request: Request<B>,
-        encoding: Encoding,
+        encoding: MessageEncoding,
         (mut charge, meter): (Charge, Meter),
-    ) -> Result<Response<Body>, Refused>
+    ) -> Result<Response<Body>, RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -121,15 +123,15 @@ impl Call {
         let whole = self.read(body, &mut charge).await?;
         let (whole, inflated) = gzip::inflate(encoding, whole, self.limits.message, &self.account).await?;
         let mut charge = inflated.unwrap_or(charge);
-        if let Some(message) = whole.get(HEADER..) {
+        if let Some(message) = whole.get(MESSAGE_PREFIX_BYTES..) {
             charge.grow(decoded_bytes(head.uri.path(), message, self.limits.txn_ops)?)?;
         }
         let slow = self.slow.take();
-        let timed = slow.and_then(|(log, client)| Timed::begin(log, client, &head.uri, whole.clone()));
+        let timed = slow.and_then(|(log, client)| RpcTimer::begin(log, client, &head.uri, whole.clone()));
         let request = Request::from_parts(head, Body::from(whole));
         let response = self.call(request, meter).await;
         // The memory of the request is charged as long as the log needs it.
-        let Some(timed) = timed.and_then(Timed::answered) else {
+        let Some(timed) = timed.and_then(RpcTimer::answered) else {
             drop(charge);
             return Ok(response);
         };
@@ -145,7 +147,7 @@ impl Call {
     }
 
     /// Reads the body of a request that is one message.
-    async fn read<B>(&self, body: B, charge: &mut Charge) -> Result<Bytes, Refused>
+    async fn read<B>(&self, body: B, charge: &mut Charge) -> Result<Bytes, RpcRefusal>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -153,11 +155,11 @@ impl Call {
         let mut body = Box::pin(body);
         let mut read = BytesMut::new();
         let mut first = None;
-        let mut due = Due::new(BODY_TIMEOUT, BODY_RATE);
+        let mut due = RateDeadline::new(BODY_TIMEOUT, MIN_BODY_RATE);
         loop {
             let mut next = body.frame();
             let next = poll_fn(|cx| match Pin::new(&mut next).poll(cx) {
-                Poll::Pending => due.poll(cx).map(|()| Err(Refused::Stalled)),
+                Poll::Pending => due.poll(cx).map(|()| Err(RpcRefusal::Stalled)),
                 Poll::Ready(next) => Poll::Ready(Ok(next)),
             });
             let Some(frame) = next.await? else { break };
@@ -172,7 +174,8 @@ impl Call {
                 first = Some(bytes);
             } else {
                 // The buffer doubles, but not beyond the announced length.
-                let announced = announced(earlier.as_deref().unwrap_or(&read)).map_or(0, |len| HEADER + len);
+                let announced =
+                    announced(earlier.as_deref().unwrap_or(&read)).map_or(0, |len| MESSAGE_PREFIX_BYTES + len);
                 if read.capacity() < len {
                     let capacity = len.max(announced.min(2 * len));
                     charge.set(capacity)?;
@@ -184,7 +187,7 @@ impl Call {
             let so_far: &[u8] = first.as_deref().unwrap_or(&read);
             let len = announced(so_far).unwrap_or(0);
             // Too long according to its header, or longer than announced: the service refuses it.
-            if len > self.limits.message || so_far.len() > HEADER + len {
+            if len > self.limits.message || so_far.len() > MESSAGE_PREFIX_BYTES + len {
                 break;
             }
         }
@@ -193,58 +196,58 @@ impl Call {
 
     async fn call(&mut self, request: Request<Body>, meter: Meter) -> Response<Body> {
         let response = self.grpc.call(request).await.unwrap_or_else(|never| match never {});
-        response.map(|body| Body::new(Metered { body, meter }))
+        response.map(|body| Body::new(MeteredBody { body, meter }))
     }
 }
 
 /// The reason why an RPC was not begun.
-enum Refused {
+enum RpcRefusal {
     Exceeded(BudgetExceeded),
     Status(Status),
     Stalled,
 }
 
-impl From<BudgetExceeded> for Refused {
+impl From<BudgetExceeded> for RpcRefusal {
     fn from(exceeded: BudgetExceeded) -> Self {
-        Refused::Exceeded(exceeded)
+        RpcRefusal::Exceeded(exceeded)
     }
 }
 
-impl From<Status> for Refused {
+impl From<Status> for RpcRefusal {
     fn from(status: Status) -> Self {
-        Refused::Status(status)
+        RpcRefusal::Status(status)
     }
 }
 
-impl From<Unreadable> for Refused {
-    fn from(unreadable: Unreadable) -> Self {
+impl From<InflateError> for RpcRefusal {
+    fn from(unreadable: InflateError) -> Self {
         match unreadable {
-            Unreadable::Exceeded(exceeded) => Refused::Exceeded(exceeded),
-            Unreadable::Status(status) => Refused::Status(status),
+            InflateError::Exceeded(exceeded) => RpcRefusal::Exceeded(exceeded),
+            InflateError::Status(status) => RpcRefusal::Status(status),
         }
     }
 }
 
-impl From<Error> for Refused {
+impl From<Error> for RpcRefusal {
     fn from(error: Error) -> Self {
-        Refused::Status(error.into())
+        RpcRefusal::Status(error.into())
     }
 }
 
 /// Converts an error of the client's body, or the lack of memory for it.
-fn refused(error: impl Into<BoxError>) -> Refused {
+fn refused(error: impl Into<BoxError>) -> RpcRefusal {
     let status = Status::from_error(error.into());
     if status.message() == Error::TooManyRequests.text() {
-        Refused::Exceeded(BudgetExceeded::Connection)
+        RpcRefusal::Exceeded(BudgetExceeded::Connection)
     } else {
-        Refused::Status(status)
+        RpcRefusal::Status(status)
     }
 }
 
 /// Returns the deadline of the client, from its `grpc-timeout`, which was [judged](super::head::refuse).
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Instant> {
-    let time = head::timeout(headers.get(head::TIMEOUT)?.as_bytes()).ok()?;
-    (time < FAR).then(|| Instant::now() + time)
+    let time = head::timeout(headers.get(head::TIMEOUT_HEADER)?.as_bytes()).ok()?;
+    (time < MAX_DEADLINE).then(|| Instant::now() + time)
 }
 
 /// Awaits the outcome of a call until its deadline. Then the call is dropped: parts that have not begun do not begin any more.
@@ -264,12 +267,12 @@ pub(super) async fn within(
 }
 
 /// Records the outcome of an RPC: metrics and a span. If it is dropped before the outcome is known, the client has disconnected.
-pub(super) struct Observed {
+pub(super) struct RpcObserver {
     pub(super) in_flight: Option<InFlight>,
     pub(super) span: Option<RpcSpan>,
 }
 
-impl Observed {
+impl RpcObserver {
     /// Takes the status of the RPC, which `headers` contain.
     fn end(self, code: Code, headers: &HeaderMap) {
         if let Some(in_flight) = self.in_flight {
@@ -287,7 +290,7 @@ impl Observed {
 pub(super) async fn answer(
     pending: impl Future<Output = Result<Response<Body>, Infallible>>,
     uri: Uri,
-    observed: Observed,
+    observed: RpcObserver,
     deadline: Option<Instant>,
 ) -> Result<Response<Body>, Infallible> {
     let (mut parts, body) = pending.await?.into_parts();
@@ -297,10 +300,10 @@ pub(super) async fn answer(
         return Ok(Response::from_parts(parts, body));
     }
     let sent = observed.in_flight.as_ref().and_then(InFlight::sent);
-    let body = Body::new(Answer {
+    let body = Body::new(AnswerBody {
         body,
         uri,
-        sent: sent.map(|sent| (sent, Progress::default())),
+        sent: sent.map(|sent| (sent, MessageProgress::default())),
         observed: Some(observed),
         deadline: deadline.map(|deadline| Box::pin(sleep_until(deadline))),
         is_over: false,
@@ -309,12 +312,12 @@ pub(super) async fn answer(
 }
 
 /// A body that keeps the charge of its request until it is encoded.
-struct Metered {
+struct MeteredBody {
     body: Body,
     meter: Meter,
 }
 
-impl http_body::Body for Metered {
+impl http_body::Body for MeteredBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -336,19 +339,19 @@ impl http_body::Body for Metered {
 }
 
 /// A body whose trailers contain the outcome of the RPC.
-struct Answer {
+struct AnswerBody {
     body: Body,
     uri: Uri,
     /// Counts messages of an answer that may have several.
-    sent: Option<(IntCounter, Progress)>,
+    sent: Option<(IntCounter, MessageProgress)>,
     /// Until the outcome is known.
-    observed: Option<Observed>,
+    observed: Option<RpcObserver>,
     deadline: Option<Pin<Box<Sleep>>>,
     /// True if the deadline ended it.
     is_over: bool,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -473,7 +476,7 @@ mod tests {
         let answer = || async { Ok(Response::new(Body::empty())) };
         let mut headers = HeaderMap::new();
         for (timeout, is_answered) in [("1S", true), ("99999999H", true), ("0n", false)] {
-            headers.insert(head::TIMEOUT, timeout.parse().unwrap());
+            headers.insert(head::TIMEOUT_HEADER, timeout.parse().unwrap());
             let response = within(deadline(&headers), answer()).await.unwrap();
             assert_eq!(
                 Status::from_header_map(response.headers()).is_none(),

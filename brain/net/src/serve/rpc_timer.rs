@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::Uri;
 use tokio::time::Instant;
 
-use super::framing::HEADER;
+use super::framing::MESSAGE_PREFIX_BYTES;
 use telemetry::metrics::is_unary;
 use telemetry::slow_requests::{RpcLog, UnaryExchange};
 
 /// An RPC that is timed. It is logged when it is dropped, if it took long: its client may have gone away, or its deadline be over.
-pub(super) struct Timed {
+pub(super) struct RpcTimer {
     log: RpcLog,
     client: Option<SocketAddr>,
     uri: Uri,
@@ -24,7 +24,7 @@ pub(super) struct Timed {
     answer: Option<Bytes>,
 }
 
-impl Timed {
+impl RpcTimer {
     /// Begins to time an RPC of etcd's services. Those for locks and elections wait for other clients, which is not slow.
     pub(super) fn begin(log: RpcLog, client: Option<SocketAddr>, uri: &Uri, request: Bytes) -> Option<Self> {
         let is_timed = uri.path().starts_with("/etcdserverpb.") && is_unary(uri.path());
@@ -52,13 +52,13 @@ impl Timed {
     }
 }
 
-impl Drop for Timed {
+impl Drop for RpcTimer {
     fn drop(&mut self) {
         let took = self.took.unwrap_or_else(|| self.began.elapsed());
         if !self.log.is_logged(took) {
             return;
         }
-        let message = |bytes: Bytes| bytes.slice(HEADER.min(bytes.len())..);
+        let message = |bytes: Bytes| bytes.slice(MESSAGE_PREFIX_BYTES.min(bytes.len())..);
         let rpc = UnaryExchange {
             path: self.uri.path(),
             request: message(std::mem::take(&mut self.request)),
@@ -79,12 +79,12 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
-    fn begin(path: &'static str) -> Option<Timed> {
+    fn begin(path: &'static str) -> Option<RpcTimer> {
         let log = RpcLog::new(LIMIT, |rpc| {
             DESCRIBED.lock().unwrap().push((rpc.request, rpc.answer));
             RequestStats::default()
         });
-        Timed::begin(log, None, &Uri::from_static(path), Bytes::from_static(b"\0\0\0\0\x01q"))
+        RpcTimer::begin(log, None, &Uri::from_static(path), Bytes::from_static(b"\0\0\0\0\x01q"))
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,24 +13,24 @@ use tokio::time::Instant;
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use super::connections::{Connection, Reason};
+use super::connections::{CloseReason, ConnectionState};
 use runtime::budget::Charge;
 use telemetry::metrics::NetworkMetrics;
 use tls::Io;
 
 /// The most bytes that are gathered. They are charged to the connection's account until the socket has accepted them.
-const QUEUE: usize = 32 * 1024;
+const MAX_QUEUED_BYTES: usize = 32 * 1024;
 
 /// The time for which one poll of a connection's task may continue to read: then others get their turn.
-const TURN: Duration = Duration::from_millis(5);
+const READ_TURN_TIME: Duration = Duration::from_millis(5);
 
 /// Longer writes are not copied.
-const COPIED: usize = 8 * 1024;
+const MAX_COPIED_BYTES: usize = 8 * 1024;
 
 /// A byte stream and its counters.
-pub(super) struct Socket {
+pub(super) struct QueuedSocket {
     io: Box<dyn Io>,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionState>,
     network: NetworkMetrics,
     gathers: bool,
     /// The beginning of the poll under way.
@@ -40,8 +40,8 @@ pub(super) struct Socket {
     charge: Option<Charge>,
 }
 
-impl Socket {
-    pub(super) fn new(io: Box<dyn Io>, connection: Arc<Connection>, network: NetworkMetrics) -> Self {
+impl QueuedSocket {
+    pub(super) fn new(io: Box<dyn Io>, connection: Arc<ConnectionState>, network: NetworkMetrics) -> Self {
         Self {
             io,
             connection,
@@ -58,7 +58,7 @@ impl Socket {
     }
 
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.gathers && self.polled.elapsed() > TURN {
+        if self.gathers && self.polled.elapsed() > READ_TURN_TIME {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -105,7 +105,7 @@ impl Socket {
     }
 
     /// Requests the connection's task to close it.
-    pub(super) fn close(&self, reason: Reason) {
+    pub(super) fn close(&self, reason: CloseReason) {
         if self.connection.close(reason) {
             self.network.closed.with_label_values(&[reason.label()]).inc();
         }
@@ -113,15 +113,15 @@ impl Socket {
 
     /// Copies a write into the queue, if it is short and there is room for it.
     fn gather(&mut self, bufs: &[IoSlice<'_>], len: usize) -> bool {
-        if !self.gathers || len > COPIED || self.queue.len() + len > QUEUE {
+        if !self.gathers || len > MAX_COPIED_BYTES || self.queue.len() + len > MAX_QUEUED_BYTES {
             return false;
         }
         if self.charge.is_none() {
-            let Ok(charge) = self.connection.account.charge(QUEUE) else {
+            let Ok(charge) = self.connection.account.charge(MAX_QUEUED_BYTES) else {
                 return false;
             };
             self.charge = Some(charge);
-            self.queue.reserve(QUEUE);
+            self.queue.reserve(MAX_QUEUED_BYTES);
         }
         for buf in bufs {
             self.queue.extend_from_slice(buf);
@@ -158,14 +158,14 @@ impl Socket {
 
 /// A socket that the task of a connection shares with its protocol.
 #[derive(Clone)]
-pub(super) struct SharedSocket(Arc<Mutex<Socket>>);
+pub(super) struct SharedSocket(Arc<Mutex<QueuedSocket>>);
 
 impl SharedSocket {
-    pub(super) fn new(socket: Socket) -> Self {
+    pub(super) fn new(socket: QueuedSocket) -> Self {
         Self(Arc::new(Mutex::new(socket)))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Socket> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, QueuedSocket> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +209,7 @@ mod tests {
 
     use tokio::io::AsyncWrite;
 
-    use super::super::connections::{Admitted, Connections};
+    use super::super::connections::{AdmittedConnection, Connections};
     use super::*;
     use runtime::budget::Budget;
     use telemetry::metrics::Metrics;
@@ -253,13 +253,13 @@ mod tests {
         }
     }
 
-    async fn socket(budget: usize) -> (SharedSocket, Recorder, Admitted) {
+    async fn socket(budget: usize) -> (SharedSocket, Recorder, AdmittedConnection) {
         let network = Metrics::new(false).network;
         let connections = Connections::new(1, Budget::new(budget, network.held.clone()), network.clone());
         let admitted = connections.admit(None).await.unwrap();
         let recorder = Recorder::default();
         recorder.open(true);
-        let socket = Socket::new(Box::new(recorder.clone()), Arc::clone(&admitted.connection), network);
+        let socket = QueuedSocket::new(Box::new(recorder.clone()), Arc::clone(&admitted.connection), network);
         (SharedSocket::new(socket), recorder, admitted)
     }
 
@@ -292,7 +292,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_reads_for_long_lets_others_run() {
         let (socket, _recorder, _admitted) = socket(1 << 24).await;
-        for (ago, is_over) in [(Duration::ZERO, false), (2 * TURN, true)] {
+        for (ago, is_over) in [(Duration::ZERO, false), (2 * READ_TURN_TIME, true)] {
             let woken = Arc::new(Woken(AtomicBool::new(false)));
             let waker = woken.clone().into();
             let mut locked = socket.lock();
@@ -336,8 +336,8 @@ mod tests {
         let used = admitted.connection.account.used();
         poll_once(&socket, &[100, 17, 3_000, 9]).await;
         assert_eq!(recorder.writes(), [3_126]);
-        poll_once(&socket, &[1, COPIED + 1, 2]).await;
-        assert_eq!(recorder.writes()[1..], [1, COPIED + 1, 2]);
+        poll_once(&socket, &[1, MAX_COPIED_BYTES + 1, 2]).await;
+        assert_eq!(recorder.writes()[1..], [1, MAX_COPIED_BYTES + 1, 2]);
         assert_eq!(admitted.connection.account.used(), used, "the queue is still charged");
     }
 
@@ -349,8 +349,8 @@ mod tests {
         recorder.open(false);
         let accepted = std::iter::from_fn(|| write(&socket, 1_000).is_ready().then_some(1_000));
         let accepted: usize = accepted.take(1_000).sum();
-        assert_eq!(accepted, QUEUE / 1_000 * 1_000);
-        assert_eq!(admitted.connection.account.used(), used + QUEUE);
+        assert_eq!(accepted, MAX_QUEUED_BYTES / 1_000 * 1_000);
+        assert_eq!(admitted.connection.account.used(), used + MAX_QUEUED_BYTES);
         assert!(admitted.connection.is_blocked());
         recorder.open(true);
         poll_once(&socket, &[]).await;

@@ -19,7 +19,7 @@ mod spans;
 
 use super::*;
 use crate::grpc_health::HealthService;
-use crate::http::Alarm;
+use crate::http::AlarmKind;
 use crate::not_ready::NotReady;
 use crate::refusal::{self, Refusal};
 use etcd_types::pb::healthpb::HealthCheckRequest;
@@ -44,7 +44,7 @@ impl Store {
 }
 
 #[tonic::async_trait]
-impl Health for Store {
+impl HealthChecks for Store {
     async fn linearizable_read(&self) -> Result<(), String> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         self.turns.acquire().await.map_err(|error| error.to_string())?.forget();
@@ -55,7 +55,7 @@ impl Health for Store {
         self.linearizable_read().await
     }
 
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmKind> {
         Vec::new()
     }
 
@@ -69,13 +69,13 @@ const SECURE: &str = "https://127.0.0.1:0";
 
 /// The ports of a server, and their options.
 struct Ports {
-    urls: Vec<(Url, Purpose)>,
+    urls: Vec<(Url, PortPurpose)>,
     tls: TlsOptions,
     options: PortOptions,
 }
 
 impl Ports {
-    fn new(urls: &[(&str, Purpose)]) -> Ports {
+    fn new(urls: &[(&str, PortPurpose)]) -> Ports {
         let urls = urls.iter().map(|(url, purpose)| (Url::parse(url).unwrap(), *purpose));
         Ports {
             urls: urls.collect(),
@@ -97,18 +97,18 @@ struct Running {
     stop: CancellationToken,
     tasks: Tasks,
     metrics: Arc<Metrics>,
-    open: Open,
+    open: OpenPorts,
 }
 
-fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> Services {
-    Services {
+fn services(store: Arc<Store>, routes: Routes, metrics: &Arc<Metrics>) -> PortServices {
+    PortServices {
         has_leader: None,
         slow: None,
         tracing: Tracing::default(),
         is_open: true,
         routes,
         health: store,
-        member: Err(Arc::new(|| Refusal::new(refusal::Code::NoLeader, "no store"))),
+        member: Err(Arc::new(|| Refusal::new(refusal::RefusalCode::NoLeader, "no store"))),
         metrics: Arc::clone(metrics),
     }
 }
@@ -131,11 +131,11 @@ impl Running {
         Running::with(ports, |metrics| services(store, routes, metrics))
     }
 
-    fn with(ports: Ports, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+    fn with(ports: Ports, services: impl FnOnce(&Arc<Metrics>) -> PortServices) -> Running {
         Running::by_clock(ports, tls::now, services)
     }
 
-    fn by_clock(ports: Ports, clock: fn() -> i64, services: impl FnOnce(&Arc<Metrics>) -> Services) -> Running {
+    fn by_clock(ports: Ports, clock: fn() -> i64, services: impl FnOnce(&Arc<Metrics>) -> PortServices) -> Running {
         let server = Server::bind(&ports.urls, &ports.tls, ports.options).unwrap();
         let server = Server { clock, ..server };
         let urls = server.bound().unwrap();
@@ -156,7 +156,7 @@ impl Running {
     }
 
     fn plain(store: Arc<Store>) -> Running {
-        Running::start(Ports::new(&[(PLAIN, Purpose::Both)]), store)
+        Running::start(Ports::new(&[(PLAIN, PortPurpose::Both)]), store)
     }
 
     fn address(&self, index: usize) -> &str {
@@ -325,7 +325,7 @@ async fn requests_beyond_the_grace_period_are_cut_off() {
 async fn clients_that_say_nothing_or_never_finish_are_dropped() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let ports = Ports::new(&[(PLAIN, Purpose::Both), (SECURE, Purpose::Both)]).with_tls(&dir);
+    let ports = Ports::new(&[(PLAIN, PortPurpose::Both), (SECURE, PortPurpose::Both)]).with_tls(&dir);
     let server = Running::start(ports, Store::with(1));
     for (index, said) in [
         (0, &b""[..]),
@@ -377,9 +377,9 @@ async fn tls_asks_clients_and_scrapers_for_certificates() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
     let urls = [
-        (SECURE, Purpose::Both),
-        (SECURE, Purpose::Metrics),
-        (PLAIN, Purpose::Metrics),
+        (SECURE, PortPurpose::Both),
+        (SECURE, PortPurpose::Metrics),
+        (PLAIN, PortPurpose::Metrics),
     ];
     let server = Running::start(Ports::new(&urls).with_tls(&dir), Store::with(9));
     let connect = async |index: usize, identity: Option<Identity>| {
@@ -421,7 +421,7 @@ async fn tls_asks_clients_and_scrapers_for_certificates() {
 async fn connection_is_closed_when_the_certificate_of_its_client_has_expired() {
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let ports = Ports::new(&[(SECURE, Purpose::Both)]).with_tls(&dir);
+    let ports = Ports::new(&[(SECURE, PortPurpose::Both)]).with_tls(&dir);
     // Handshakes have the clock of this machine; looks at open connections have one that is far ahead.
     let ahead = || i64::MAX - 1;
     let server = Running::by_clock(ports, ahead, |metrics| services(Store::with(9), probes(), metrics));
@@ -455,7 +455,7 @@ async fn http_can_have_ports_and_files_of_its_own() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("brain.sock");
     let socket = format!("unix://{}", path.display());
-    let ports = Ports::new(&[(&socket, Purpose::Grpc), (PLAIN, Purpose::Http)]);
+    let ports = Ports::new(&[(&socket, PortPurpose::Grpc), (PLAIN, PortPurpose::Http)]);
     let server = Running::start(ports, Store::with(9));
     assert!(
         ask(&mut UnixStream::connect(&path).await.unwrap(), "/livez")
@@ -479,8 +479,8 @@ async fn frame(io: &mut TcpStream) -> (u8, u8, Vec<u8>) {
 
 #[tokio::test]
 async fn client_that_waits_for_settings_gets_them_when_a_store_answers() {
-    let waiting = NotReady::new(Refusal::new(refusal::Code::NoLeader, "no store"));
-    let server = Running::with(Ports::new(&[(PLAIN, Purpose::Both)]), |metrics| {
+    let waiting = NotReady::new(Refusal::new(refusal::RefusalCode::NoLeader, "no store"));
+    let server = Running::with(Ports::new(&[(PLAIN, PortPurpose::Both)]), |metrics| {
         waiting.services(Arc::clone(metrics))
     });
     let mut patient = server.dial().await;
@@ -602,7 +602,7 @@ async fn request_on_a_connection_that_is_opened_while_the_server_stops_is_told_t
 
 #[tokio::test]
 async fn clients_take_no_memory_from_probes() {
-    let ports = Ports::new(&[(PLAIN, Purpose::Both), (PLAIN, Purpose::Metrics)]);
+    let ports = Ports::new(&[(PLAIN, PortPurpose::Both), (PLAIN, PortPurpose::Metrics)]);
     let server = Running::start(ports, Store::with(0));
     let mut io = TcpStream::connect(server.address(1)).await.unwrap();
     io.write_all(b"GET /metrics HTTP/1.1\r\nhost: brain\r\n\r\n")
@@ -653,7 +653,11 @@ async fn idle_connection_of_http_1_delays_no_stop() {
     assert_eq!(answer, *b"HTTP/1.1 200");
     let began = tokio::time::Instant::now();
     server.end().await;
-    assert!(began.elapsed() < 2 * lingering_close::LINGER, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < 2 * lingering_close::LINGER_TIMEOUT,
+        "{:?}",
+        began.elapsed()
+    );
     drop(io);
 }
 

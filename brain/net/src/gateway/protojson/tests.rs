@@ -3,7 +3,7 @@ use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 
 use super::*;
-use crate::gateway::methods::{Found, find};
+use crate::gateway::methods::{MethodLookup, find};
 use crate::gateway::syntax;
 
 /// Results of etcd's gateway for JSON: a line with the kind of message and the JSON, in which `␤` is a line end, and a line with the
@@ -11,7 +11,7 @@ use crate::gateway::syntax;
 const ANSWERS: &str = include_str!("answers.txt");
 
 fn input(path: &str) -> MessageDescriptor {
-    let Found::Method(method) = find(path) else {
+    let MethodLookup::Method(method) = find(path) else {
         panic!("no method {path}")
     };
     method.input.clone()
@@ -89,12 +89,12 @@ fn invalid_text_is_refused() {
 
 #[test]
 fn errors_repeat_the_beginning_of_what_they_refuse() {
-    let long = "\u{e4}".repeat(MAX_ECHO);
+    let long = "\u{e4}".repeat(MAX_ECHO_BYTES);
     for json in [
         format!(r#"{{"limit":"{long}"}}"#),
-        format!("{{\"limit\":{}.5}}", "1".repeat(2 * MAX_ECHO)),
+        format!("{{\"limit\":{}.5}}", "1".repeat(2 * MAX_ECHO_BYTES)),
     ] {
         let error = read(&json, &input("/v3/kv/range")).unwrap_err();
-        assert!(error.len() < MAX_ECHO + 100, "{error}");
+        assert!(error.len() < MAX_ECHO_BYTES + 100, "{error}");
     }
 }

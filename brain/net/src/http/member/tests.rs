@@ -4,30 +4,30 @@ use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::refusal::Code;
+use crate::refusal::RefusalCode;
 use telemetry::metrics::Metrics;
 
 /// A member whose term the test sets.
-struct Told(watch::Sender<Term>);
+struct Told(watch::Sender<LeaderTerm>);
 
 #[tonic::async_trait]
-impl Describe for Told {
-    async fn describe(&self) -> About {
+impl DescribeMember for Told {
+    async fn describe(&self) -> MemberPage {
         let term = self.term();
-        About {
+        MemberPage {
             name: "a-0".to_owned(),
             member_id: format!("{:016x}", 10),
             cluster_id: format!("{:016x}", 11),
             version: "0.1.0",
-            formats: Formats {
+            formats: StoredFormats {
                 lowest: 1,
                 highest: 2,
                 written: 2,
             },
             role: match term.leader {
-                0 => Role::None,
-                10 => Role::Leader,
-                _ => Role::Follower,
+                0 => MemberRole::None,
+                10 => MemberRole::Leader,
+                _ => MemberRole::Follower,
             },
             ready: true,
             epoch: term.epoch,
@@ -48,11 +48,11 @@ impl Describe for Told {
         }
     }
 
-    fn term(&self) -> Term {
+    fn term(&self) -> LeaderTerm {
         *self.0.borrow()
     }
 
-    async fn changed(&self, seen: Term) {
+    async fn changed(&self, seen: LeaderTerm) {
         let mut terms = self.0.subscribe();
         let ended = terms.wait_for(|term| *term != seen).await;
         assert!(ended.is_ok());
@@ -62,7 +62,7 @@ impl Describe for Told {
 struct Healthy;
 
 #[tonic::async_trait]
-impl crate::http::Health for Healthy {
+impl crate::http::HealthChecks for Healthy {
     async fn linearizable_read(&self) -> Result<(), String> {
         Ok(())
     }
@@ -71,7 +71,7 @@ impl crate::http::Health for Healthy {
         Ok(())
     }
 
-    fn alarms(&self) -> Vec<crate::http::Alarm> {
+    fn alarms(&self) -> Vec<crate::http::AlarmKind> {
         Vec::new()
     }
 
@@ -80,10 +80,10 @@ impl crate::http::Health for Healthy {
     }
 }
 
-fn site(described: Described) -> axum::Router {
+fn site(described: MemberDescription) -> axum::Router {
     crate::http::routes(
         Arc::new(Healthy),
-        (described, Certificates::default()),
+        (described, PortCertificates::default()),
         Arc::new(Metrics::new(false)),
     )
 }
@@ -100,7 +100,7 @@ async fn ask(site: &axum::Router, method: Method, uri: &str) -> (u16, String) {
 }
 
 fn told(epoch: u64, leader: u64) -> (Arc<Told>, axum::Router) {
-    let told = Arc::new(Told(watch::Sender::new(Term { epoch, leader })));
+    let told = Arc::new(Told(watch::Sender::new(LeaderTerm { epoch, leader })));
     (told.clone(), site(Ok(told)))
 }
 
@@ -130,14 +130,14 @@ async fn caller_that_knows_the_leader_waits_for_the_next() {
     );
     let ((status, body), ()) = tokio::join!(ask(&site, Method::GET, "/member?after=7"), async {
         tokio::task::yield_now().await;
-        told.0.send_replace(Term { epoch: 8, leader: 10 });
+        told.0.send_replace(LeaderTerm { epoch: 8, leader: 10 });
     });
     assert!(status == 200 && body.contains("\"epoch\":8"), "{body}");
     // Without a change the response arrives after the longest wait.
     let began = tokio::time::Instant::now();
     let (status, body) = ask(&site, Method::GET, "/member?after=8").await;
     assert!(status == 200 && body.contains("\"epoch\":8"), "{body}");
-    assert_eq!(began.elapsed(), WAIT);
+    assert_eq!(began.elapsed(), MAX_WAIT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,7 +145,7 @@ async fn caller_that_knows_a_leader_hears_that_it_is_gone() {
     let (told, site) = told(7, 12);
     let ((status, body), ()) = tokio::join!(ask(&site, Method::GET, "/member?after=7"), async {
         tokio::task::yield_now().await;
-        told.0.send_replace(Term { epoch: 7, leader: 0 });
+        told.0.send_replace(LeaderTerm { epoch: 7, leader: 0 });
     });
     assert!(status == 200 && body.contains("\"role\":\"None\""), "{body}");
 }
@@ -154,11 +154,11 @@ async fn caller_that_knows_a_leader_hears_that_it_is_gone() {
 async fn no_more_wait_than_there_is_room_for() {
     let (told, site) = told(7, 12);
     let mut waiting = JoinSet::new();
-    for _ in 0..WAITERS {
+    for _ in 0..MAX_WAITERS {
         let site = site.clone();
         waiting.spawn(async move { ask(&site, Method::GET, "/member?after=7").await.0 });
     }
-    while told.0.receiver_count() < WAITERS {
+    while told.0.receiver_count() < MAX_WAITERS {
         tokio::task::yield_now().await;
     }
     assert_eq!(ask(&site, Method::GET, "/member?after=7").await.0, 429);
@@ -167,7 +167,7 @@ async fn no_more_wait_than_there_is_room_for() {
         200,
         "who does not wait is answered"
     );
-    told.0.send_replace(Term { epoch: 8, leader: 10 });
+    told.0.send_replace(LeaderTerm { epoch: 8, leader: 10 });
     while let Some(status) = waiting.join_next().await {
         assert_eq!(status.unwrap(), 200);
     }
@@ -189,7 +189,7 @@ async fn unanswerable_requests_are_refused() {
 
 #[tokio::test]
 async fn member_without_a_store_says_why_by_a_stable_code() {
-    let why = || Refusal::new(Code::StorageUnreachable, "PD does not answer");
+    let why = || Refusal::new(RefusalCode::StorageUnreachable, "PD does not answer");
     let closed = site(Err(Arc::new(why)));
     let body = r#"{"refusal":{"code":"StorageUnreachable","message":"PD does not answer"}}"#;
     assert_eq!(ask(&closed, Method::GET, "/member").await, (503, body.to_owned()));

@@ -2,7 +2,7 @@
 
 /// The reason why this side closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::serve) enum Reason {
+pub(in crate::serve) enum CloseReason {
     /// No complete request arrived in time.
     NoRequest,
     /// There was no open stream for a long time.
@@ -29,27 +29,30 @@ pub(in crate::serve) enum Reason {
     Certificate,
 }
 
-impl Reason {
+impl CloseReason {
     /// Returns the label in metrics.
     pub(in crate::serve) fn label(self) -> &'static str {
         match self {
-            Reason::NoRequest => "no_request",
-            Reason::Idle => "idle",
-            Reason::Stalled => "stalled",
-            Reason::Evicted => "evicted",
-            Reason::Share => "address_share",
-            Reason::Memory => "memory",
-            Reason::Handshake => "handshake",
-            Reason::Ping => "ping_timeout",
-            Reason::Settings => "settings",
-            Reason::Pings => "too_many_pings",
-            Reason::Blank => "empty_lines",
-            Reason::Certificate => "certificate_expired",
+            CloseReason::NoRequest => "no_request",
+            CloseReason::Idle => "idle",
+            CloseReason::Stalled => "stalled",
+            CloseReason::Evicted => "evicted",
+            CloseReason::Share => "address_share",
+            CloseReason::Memory => "memory",
+            CloseReason::Handshake => "handshake",
+            CloseReason::Ping => "ping_timeout",
+            CloseReason::Settings => "settings",
+            CloseReason::Pings => "too_many_pings",
+            CloseReason::Blank => "empty_lines",
+            CloseReason::Certificate => "certificate_expired",
         }
     }
 
     /// Returns true if no request is lost by the close: there is none, or it has time to end.
     pub(in crate::serve) fn is_graceful(self) -> bool {
-        matches!(self, Reason::NoRequest | Reason::Idle | Reason::Certificate)
+        matches!(
+            self,
+            CloseReason::NoRequest | CloseReason::Idle | CloseReason::Certificate
+        )
     }
 }

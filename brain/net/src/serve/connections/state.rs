@@ -8,39 +8,39 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Reason;
+use super::CloseReason;
 use crate::serve::HANDSHAKE_TIMEOUT;
-use crate::serve::connections::Address;
-use crate::serve::frames::Traffic;
-use crate::serve::headers::{BlockCharge, Unaccepted};
+use crate::serve::connections::SourceAddress;
+use crate::serve::frames::StreamActivity;
+use crate::serve::headers::{BlockCharge, UnacceptedBlocks};
 use runtime::budget::{Account, Charge};
 
 /// The time for which a connection without open streams is kept; the second one applies when memory is short.
-pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
-const IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(60);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+const IDLE_TIMEOUT_UNDER_PRESSURE: Duration = Duration::from_secs(60);
 
 /// The time after which a client that reads none of the data sent to it is disconnected.
-const STALLED: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// When memory is short, a connection is closed that moves less than one part in `TURNOVER` of the memory it holds within this
+/// When memory is short, a connection is closed that moves less than one part in `TURNOVER_DIVISOR` of the memory it holds within this
 /// time. Only bytes of bodies count: pings and their answers do not keep a connection open.
-const TURNOVER_TIME: Duration = Duration::from_secs(5);
-const TURNOVER: u64 = 64;
+const TURNOVER_INTERVAL: Duration = Duration::from_secs(5);
+const TURNOVER_DIVISOR: u64 = 64;
 
 /// About the bytes on the wire of an answer without a body.
-const UNSENT_BYTES: usize = 128;
+const EMPTY_ANSWER_BYTES: usize = 128;
 
 /// The most bytes of empty lines before a request of HTTP/1. hyper scans all of them again for each read. Go accepts four bytes, and only
 /// after a POST request.
-const BLANK: usize = 16;
+const MAX_BLANK_BYTES: usize = 16;
 
 /// The part of a head of HTTP/1 that is not charged while it arrives.
-const UNCHARGED: usize = 16 * 1024;
+const UNCHARGED_HEAD_BYTES: usize = 16 * 1024;
 
 /// One connection, shared by its task and the table.
 #[derive(Debug)]
-pub(in crate::serve) struct Connection {
-    pub(super) address: Option<Address>,
+pub(in crate::serve) struct ConnectionState {
+    pub(super) address: Option<SourceAddress>,
     opened: Instant,
     /// The deadline of its first request, in milliseconds since it was opened.
     request_due: AtomicU64,
@@ -65,17 +65,17 @@ pub(in crate::serve) struct Connection {
     unsent: Mutex<VecDeque<Charge>>,
     has_unsent: AtomicBool,
     /// Charges of long header blocks whose requests were not accepted yet, oldest first.
-    headers: Mutex<Unaccepted>,
+    headers: Mutex<UnacceptedBlocks>,
     /// The head of HTTP/1 under way.
-    head: Mutex<Head>,
+    head: Mutex<Http1Head>,
     /// When the client's certificate expires, in seconds since 1970; the last moment if it shows none.
     ends: AtomicI64,
     closing: CancellationToken,
-    pub(super) reason: OnceLock<Reason>,
+    pub(super) reason: OnceLock<CloseReason>,
 }
 
-impl Connection {
-    pub(super) fn new(address: Option<Address>, account: Account) -> Self {
+impl ConnectionState {
+    pub(super) fn new(address: Option<SourceAddress>, account: Account) -> Self {
         Self {
             address,
             opened: Instant::now(),
@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Returns the reason to close it, if there is one.
-    pub(in crate::serve) fn reason(&self) -> Option<Reason> {
+    pub(in crate::serve) fn reason(&self) -> Option<CloseReason> {
         self.reason.get().copied()
     }
 
@@ -144,12 +144,12 @@ impl Connection {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Records that the socket accepted bytes, and releases the oldest charges of frames that waited: about one for each [`UNSENT_BYTES`].
+    /// Records that the socket accepted bytes, and releases the oldest charges of frames that waited: about one for each [`EMPTY_ANSWER_BYTES`].
     pub(in crate::serve) fn sent(&self, bytes: usize) {
         self.blocked_since.store(0, Ordering::Relaxed);
         if self.has_unsent.load(Ordering::Acquire) {
             let mut unsent = self.unsent();
-            let sent = bytes.div_ceil(UNSENT_BYTES).min(unsent.len());
+            let sent = bytes.div_ceil(EMPTY_ANSWER_BYTES).min(unsent.len());
             unsent.drain(..sent);
         }
     }
@@ -201,7 +201,7 @@ impl Connection {
     /// Charges bytes of HTTP/1 that arrive before their request begins: the head of the next one. It is charged for twice their length, for
     /// they are read into one buffer that doubles, and as long as the connection is open: hyper keeps that buffer. Returns the reason to
     /// close the connection, if there is one.
-    pub(in crate::serve) fn read_head(&self, bytes: &[u8]) -> Result<(), Reason> {
+    pub(in crate::serve) fn read_head(&self, bytes: &[u8]) -> Result<(), CloseReason> {
         if !self.is_idle() {
             return Ok(());
         }
@@ -209,30 +209,30 @@ impl Connection {
         if head.blank == head.bytes {
             let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             head.blank += blank;
-            if head.blank > BLANK {
-                return Err(Reason::Blank);
+            if head.blank > MAX_BLANK_BYTES {
+                return Err(CloseReason::Blank);
             }
         }
         head.bytes += bytes.len();
         let needed = 2 * head.bytes;
-        if head.bytes > UNCHARGED && needed > head.charged {
+        if head.bytes > UNCHARGED_HEAD_BYTES && needed > head.charged {
             // The charge of before is kept until there is a larger one.
-            head.charge = Some(self.account.charge(needed).map_err(|_| Reason::Memory)?);
+            head.charge = Some(self.account.charge(needed).map_err(|_| CloseReason::Memory)?);
             head.charged = needed;
         }
         Ok(())
     }
 
-    fn head(&self) -> MutexGuard<'_, Head> {
+    fn head(&self) -> MutexGuard<'_, Http1Head> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn headers(&self) -> MutexGuard<'_, Unaccepted> {
+    fn headers(&self) -> MutexGuard<'_, UnacceptedBlocks> {
         self.headers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests its task to close it. Only the first reason counts; false for others.
-    pub(in crate::serve) fn close(&self, reason: Reason) -> bool {
+    pub(in crate::serve) fn close(&self, reason: CloseReason) -> bool {
         let is_first = self.reason.set(reason).is_ok();
         if is_first {
             self.closing.cancel();
@@ -246,9 +246,9 @@ impl Connection {
     }
 
     /// Waits until it must be closed.
-    pub(in crate::serve) async fn closed(&self) -> Reason {
+    pub(in crate::serve) async fn closed(&self) -> CloseReason {
         self.closing.cancelled().await;
-        self.reason.get().copied().unwrap_or(Reason::Evicted)
+        self.reason.get().copied().unwrap_or(CloseReason::Evicted)
     }
 
     /// Returns true if it has no request in flight.
@@ -257,38 +257,42 @@ impl Connection {
     }
 
     /// Returns the reason to close it now, if there is one. `clock` is the time in seconds since 1970.
-    pub(super) fn overdue(&self, pressure: bool, clock: i64) -> Option<Reason> {
+    pub(super) fn overdue(&self, pressure: bool, clock: i64) -> Option<CloseReason> {
         if clock > self.ends.load(Ordering::Relaxed) {
-            return Some(Reason::Certificate);
+            return Some(CloseReason::Certificate);
         }
         let now = self.now();
         let since = |at: u64| now.saturating_sub(at);
         let blocked = self.blocked_since.load(Ordering::Relaxed);
-        if blocked != 0 && since(blocked) > millis(STALLED) {
-            return Some(Reason::Stalled);
+        if blocked != 0 && since(blocked) > millis(STALL_TIMEOUT) {
+            return Some(CloseReason::Stalled);
         }
         if !self.asked.load(Ordering::Relaxed) {
-            return (now > self.request_due.load(Ordering::Relaxed)).then_some(Reason::NoRequest);
+            return (now > self.request_due.load(Ordering::Relaxed)).then_some(CloseReason::NoRequest);
         }
-        let idle = if pressure { IDLE_UNDER_PRESSURE } else { IDLE };
-        (self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(idle)).then_some(Reason::Idle)
+        let idle = if pressure {
+            IDLE_TIMEOUT_UNDER_PRESSURE
+        } else {
+            IDLE_TIMEOUT
+        };
+        (self.is_idle() && since(self.idle_since.load(Ordering::Relaxed)) > millis(idle)).then_some(CloseReason::Idle)
     }
 
-    /// Returns true if it holds much memory and has moved few bytes for [`TURNOVER_TIME`].
+    /// Returns true if it holds much memory and has moved few bytes for [`TURNOVER_INTERVAL`].
     pub(super) fn is_stagnant(&self) -> bool {
         let used = self.account.used();
         let (now, moved) = (self.now(), self.account.moved());
         let since = moved.saturating_sub(self.moved.load(Ordering::Relaxed));
-        if used <= self.account.small() || since > used as u64 / TURNOVER {
+        if used <= self.account.small() || since > used as u64 / TURNOVER_DIVISOR {
             self.moved.store(moved, Ordering::Relaxed);
             self.moved_at.store(now, Ordering::Relaxed);
             return false;
         }
-        now.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > millis(TURNOVER_TIME)
+        now.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > millis(TURNOVER_INTERVAL)
     }
 }
 
-impl Traffic for Connection {
+impl StreamActivity for ConnectionState {
     fn has_streams(&self) -> bool {
         !self.is_idle()
     }
@@ -304,7 +308,7 @@ fn millis(time: Duration) -> u64 {
 
 /// The head of HTTP/1 under way.
 #[derive(Debug, Default)]
-struct Head {
+struct Http1Head {
     /// Its bytes so far.
     bytes: usize,
     /// Those of them that end empty lines before its first line.
@@ -316,7 +320,7 @@ struct Head {
 
 /// A request in flight.
 #[derive(Debug)]
-pub(in crate::serve) struct InFlight(Arc<Connection>);
+pub(in crate::serve) struct InFlight(Arc<ConnectionState>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {

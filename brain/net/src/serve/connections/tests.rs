@@ -1,6 +1,6 @@
 use std::task::Poll;
 
-use super::state::IDLE;
+use super::state::IDLE_TIMEOUT;
 use super::*;
 use crate::serve::HANDSHAKE_TIMEOUT;
 use crate::serve::headers::BlockCharge;
@@ -18,7 +18,7 @@ fn ip(last: u8) -> Option<IpAddr> {
 /// The memory budget of all connections in these tests.
 const BUDGET: usize = 1 << 20;
 
-fn reason(admitted: &Admitted) -> Option<Reason> {
+fn reason(admitted: &AdmittedConnection) -> Option<CloseReason> {
     admitted.connection.reason.get().copied()
 }
 
@@ -32,7 +32,7 @@ async fn oldest_idle_connection_of_the_heaviest_address_makes_room() {
     let busy = open[1].connection.begin();
     let newcomer = connections.admit(ip(4)).await.unwrap();
     let reasons: Vec<_> = open.iter().map(reason).collect();
-    assert_eq!(reasons, [None, None, Some(Reason::Evicted), None]);
+    assert_eq!(reasons, [None, None, Some(CloseReason::Evicted), None]);
     drop((busy, newcomer));
     // No connection of the address is idle: it has reached its share.
     let first = connections.admit(ip(1)).await.unwrap();
@@ -44,7 +44,7 @@ async fn oldest_idle_connection_of_the_heaviest_address_makes_room() {
     );
     drop(work);
     assert!(connections.admit(ip(1)).await.is_some());
-    assert_eq!(reason(&open[1]), Some(Reason::Evicted));
+    assert_eq!(reason(&open[1]), Some(CloseReason::Evicted));
 }
 
 #[tokio::test]
@@ -74,25 +74,29 @@ async fn connections_are_closed_when_their_time_is_over() {
     let [_silent, polite, served, busy, stuck] = &open[..] else {
         unreachable!()
     };
-    polite.connection.expect_request(FIRST_REQUEST);
+    polite.connection.expect_request(FIRST_REQUEST_TIMEOUT);
     drop(served.connection.begin());
     let _work = busy.connection.begin();
     let _blocked = stuck.connection.begin();
     stuck.connection.blocked();
     let mut closed = Vec::new();
-    for age in [2 * HANDSHAKE_TIMEOUT, FIRST_REQUEST + Duration::from_millis(1), IDLE] {
+    for age in [
+        2 * HANDSHAKE_TIMEOUT,
+        FIRST_REQUEST_TIMEOUT + Duration::from_millis(1),
+        IDLE_TIMEOUT,
+    ] {
         tokio::time::advance(age - Duration::from_millis(1)).await;
         connections.sweep(0);
         closed.push(
             open.iter()
-                .map(|open| reason(open).map(Reason::label))
+                .map(|open| reason(open).map(CloseReason::label))
                 .collect::<Vec<_>>(),
         );
         tokio::time::advance(Duration::from_millis(1)).await;
     }
     tokio::time::advance(Duration::from_millis(2)).await;
     connections.sweep(0);
-    closed.push(open.iter().map(|open| reason(open).map(Reason::label)).collect());
+    closed.push(open.iter().map(|open| reason(open).map(CloseReason::label)).collect());
     assert_eq!(closed[0], [None; 5]);
     assert_eq!(
         closed[1],
@@ -124,7 +128,7 @@ async fn connection_is_closed_when_its_certificate_has_expired() {
         [&shown, &anonymous].map(reason)
     };
     assert_eq!(reasons(1_000), [None, None]);
-    assert_eq!(reasons(1_001), [Some(Reason::Certificate), None]);
+    assert_eq!(reasons(1_001), [Some(CloseReason::Certificate), None]);
     assert_eq!(
         connections
             .0
@@ -176,7 +180,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
         let bytes = BUDGET / 32 + if n == 7 { 20_000 } else { 0 };
         charges.push(open.connection.account.charge(bytes).unwrap());
     }
-    let reasons = |open: &[Admitted]| open.iter().map(reason).collect::<Vec<_>>();
+    let reasons = |open: &[AdmittedConnection]| open.iter().map(reason).collect::<Vec<_>>();
     assert!(connections.0.budget.shortage() > 0);
     for _ in 0..6 {
         // The first client reads its data; pings and their answers are no progress.
@@ -187,7 +191,9 @@ async fn connections_that_hold_much_and_move_little_make_room() {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     connections.sweep(0);
-    let closed: Vec<_> = (0..12).filter(|n| reason(&open[*n]) == Some(Reason::Memory)).collect();
+    let closed: Vec<_> = (0..12)
+        .filter(|n| reason(&open[*n]) == Some(CloseReason::Memory))
+        .collect();
     assert!(
         closed.contains(&7) && !closed.contains(&0) && !closed.contains(&11),
         "{closed:?}"
@@ -211,7 +217,7 @@ async fn connections_are_charged_and_idle_ones_make_room() {
             Poll::Pending => break admitted,
         }
     };
-    let evicted = open.iter().position(|open| reason(open) == Some(Reason::Evicted));
+    let evicted = open.iter().position(|open| reason(open) == Some(CloseReason::Evicted));
     drop(open.remove(evicted.unwrap()));
     let _admitted = newcomer.await.unwrap();
     assert!(connections.0.budget.used() > BUDGET / 8 * 7 - 2 * CONNECTION_BYTES);
@@ -219,17 +225,17 @@ async fn connections_are_charged_and_idle_ones_make_room() {
 
 #[tokio::test]
 async fn only_some_connections_are_looked_at_for_room() {
-    let mut order = Order::default();
+    let mut order = ExamineOrder::default();
     let mut open = BTreeMap::new();
     let budget = Budget::new(BUDGET, Metrics::new(false).network.held);
     let mut work = Vec::new();
-    for id in 0..10 * LOOKED_AT as u64 {
-        let connection = Arc::new(Connection::new(None, budget.account(None)));
+    for id in 0..10 * MAX_EXAMINED_CONNECTIONS as u64 {
+        let connection = Arc::new(ConnectionState::new(None, budget.account(None)));
         work.push(connection.begin());
         open.insert(id, connection);
         order.silent.insert(id);
     }
-    let idle = 3 * LOOKED_AT as u64 + 5;
+    let idle = 3 * MAX_EXAMINED_CONNECTIONS as u64 + 5;
     work.swap_remove(usize::try_from(idle).unwrap());
     let looks: Vec<_> = (0..4).map(|_| order.idle(&open)).collect();
     assert_eq!(looks, [None, None, None, Some(idle)]);
@@ -243,10 +249,13 @@ async fn oldest_handshake_gives_up_its_turn() {
         connections.admit(ip(1)).await.unwrap(),
     );
     let mut turns = Vec::new();
-    for _ in 0..HANDSHAKES_PER_ADDRESS {
+    for _ in 0..MAX_HANDSHAKES_PER_ADDRESS {
         turns.push(connections.handshake(&greedy.connection).await);
     }
-    for (age, expected) in [(Duration::ZERO, None), (2 * HANDSHAKE, Some(Reason::Handshake))] {
+    for (age, expected) in [
+        (Duration::ZERO, None),
+        (2 * MIN_ABORTED_HANDSHAKE_AGE, Some(CloseReason::Handshake)),
+    ] {
         tokio::time::advance(age).await;
         let next = connections.handshake(&other.connection);
         tokio::pin!(next);
@@ -264,7 +273,7 @@ async fn turns_of_one_address_leave_turns_for_others() {
         connections.admit(ip(2)).await.unwrap(),
     );
     let mut turns = Vec::new();
-    for _ in 0..HANDSHAKES_PER_ADDRESS {
+    for _ in 0..MAX_HANDSHAKES_PER_ADDRESS {
         turns.push(connections.handshake(&greedy.connection).await);
     }
     let next = connections.handshake(&greedy.connection);

@@ -8,18 +8,18 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
 
-use super::{Deflater, Unreadable};
+use super::{Deflater, InflateError};
 use runtime::budget::Account;
 
 /// A body whose messages are compressed.
-pub(in crate::serve) struct Deflated {
+pub(in crate::serve) struct DeflatedBody {
     body: Body,
     account: Account,
     deflater: Option<Deflater>,
     is_over: bool,
 }
 
-impl Deflated {
+impl DeflatedBody {
     pub(in crate::serve) fn new(body: Body, account: Account) -> Self {
         Self {
             body,
@@ -30,7 +30,7 @@ impl Deflated {
     }
 
     /// Compresses the next part of a frame of messages.
-    fn poll_deflated(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<Bytes>>, Unreadable> {
+    fn poll_deflated(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<Bytes>>, InflateError> {
         let Some(deflater) = &mut self.deflater else {
             return Ok(Poll::Ready(None));
         };
@@ -42,13 +42,13 @@ impl Deflated {
         Ok(Poll::Ready(Some(bytes)))
     }
 
-    fn begin(&mut self, plain: Bytes) -> Result<(), Unreadable> {
+    fn begin(&mut self, plain: Bytes) -> Result<(), InflateError> {
         self.deflater = Some(Deflater::new(plain, self.account.charge(0)?)?);
         Ok(())
     }
 
     /// Ends the answer with a status.
-    fn fail(&mut self, why: Unreadable) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    fn fail(&mut self, why: InflateError) -> Option<Result<Frame<Bytes>, axum::Error>> {
         self.is_over = true;
         (self.body, self.deflater) = (Body::empty(), None);
         let (mut trailers, status) = (HeaderMap::new(), why.into_status());
@@ -59,7 +59,7 @@ impl Deflated {
     }
 }
 
-impl http_body::Body for Deflated {
+impl http_body::Body for DeflatedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -7,29 +7,29 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http_body::{Body, Frame};
 use tonic::Status;
 
-use super::{Encoding, Inflater, Unreadable};
-use crate::serve::framing::{HEADER, announced};
+use super::{InflateError, Inflater, MessageEncoding};
+use crate::serve::framing::{MESSAGE_PREFIX_BYTES, announced};
 use runtime::budget::{Account, Charge};
 
 /// Decompresses the message of a request, if it is compressed. `limit` is the longest message in bytes. Returns the message with its
 /// header, and what is charged for it if it was decompressed.
 pub(in crate::serve) async fn inflate(
-    encoding: Encoding,
+    encoding: MessageEncoding,
     whole: Bytes,
     limit: usize,
     account: &Account,
-) -> Result<(Bytes, Option<Charge>), Unreadable> {
+) -> Result<(Bytes, Option<Charge>), InflateError> {
     if whole.first() != Some(&1) {
         return Ok((whole, None));
     }
     encoding.check()?;
     let len = announced(&whole).ok_or_else(cut)?;
     check_len(len, limit)?;
-    let end = HEADER + len;
+    let end = MESSAGE_PREFIX_BYTES + len;
     if whole.len() < end {
         return Err(cut().into());
     }
-    let mut inflater = Inflater::new(whole.slice(HEADER..end), limit, account.charge(0)?)?;
+    let mut inflater = Inflater::new(whole.slice(MESSAGE_PREFIX_BYTES..end), limit, account.charge(0)?)?;
     loop {
         if let Some((message, charge)) = inflater.step()? {
             return Ok((message, Some(charge)));
@@ -53,7 +53,7 @@ fn cut() -> Status {
 
 /// A stream of messages that may be compressed. Charged for those bytes of a message that have arrived, and for the longest plain
 /// message, because the decoder of messages keeps its buffer.
-pub(in crate::serve) struct Inflated<B> {
+pub(in crate::serve) struct InflatedMessages<B> {
     body: Pin<Box<B>>,
     limit: usize,
     /// The bytes of the next messages.
@@ -64,7 +64,7 @@ pub(in crate::serve) struct Inflated<B> {
     is_over: bool,
 }
 
-impl<B> Inflated<B> {
+impl<B> InflatedMessages<B> {
     pub(in crate::serve) fn new(body: B, limit: usize, charge: Charge) -> Self {
         Self {
             body: Box::pin(body),
@@ -78,24 +78,24 @@ impl<B> Inflated<B> {
     }
 
     /// Returns the next plain message, if it has arrived. If it is compressed, begins to decompress it.
-    fn next(&mut self) -> Result<Option<Bytes>, Unreadable> {
+    fn next(&mut self) -> Result<Option<Bytes>, InflateError> {
         let Some(len) = announced(&self.buffer) else {
             return Ok(None);
         };
         check_len(len, self.limit)?;
-        if self.buffer.len() < HEADER + len {
+        if self.buffer.len() < MESSAGE_PREFIX_BYTES + len {
             return Ok(None);
         }
-        let mut message = self.buffer.split_to(HEADER + len).freeze();
+        let mut message = self.buffer.split_to(MESSAGE_PREFIX_BYTES + len).freeze();
         if message[0] != 1 {
             return Ok(Some(message));
         }
-        message.advance(HEADER);
+        message.advance(MESSAGE_PREFIX_BYTES);
         self.inflater = Some(Inflater::new(message, self.limit, self.charge.split(0))?);
         Ok(None)
     }
 
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<Bytes>>, Unreadable> {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Result<Poll<Option<Bytes>>, InflateError> {
         if let Some(inflater) = &mut self.inflater {
             let Some((message, charge)) = inflater.step()? else {
                 cx.waker().wake_by_ref();
@@ -115,13 +115,13 @@ impl<B> Inflated<B> {
     }
 }
 
-impl<B: Body<Data = Bytes, Error = axum::Error>> Body for Inflated<B> {
+impl<B: Body<Data = Bytes, Error = axum::Error>> Body for InflatedMessages<B> {
     type Data = Bytes;
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let failed = |why: Unreadable| Poll::Ready(Some(Err(axum::Error::new(why.into_status()))));
+        let failed = |why: InflateError| Poll::Ready(Some(Err(axum::Error::new(why.into_status()))));
         while !this.is_over {
             match this.poll_message(cx) {
                 Ok(Poll::Pending) => return Poll::Pending,

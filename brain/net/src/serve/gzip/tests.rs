@@ -38,16 +38,16 @@ fn text(len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-async fn inflated(whole: Bytes, budget: &Budget) -> Result<Bytes, Unreadable> {
+async fn inflated(whole: Bytes, budget: &Budget) -> Result<Bytes, InflateError> {
     let account = budget.account(None);
-    let (message, charge) = inflate(Encoding::Gzip, whole, LIMIT, &account).await?;
+    let (message, charge) = inflate(MessageEncoding::Gzip, whole, LIMIT, &account).await?;
     if let Some(charge) = charge {
-        assert!(charge.bytes() >= message.len() - HEADER, "{charge:?}");
+        assert!(charge.bytes() >= message.len() - MESSAGE_PREFIX_BYTES, "{charge:?}");
     }
     Ok(message)
 }
 
-fn status(unreadable: Unreadable) -> (Code, String) {
+fn status(unreadable: InflateError) -> (Code, String) {
     let status = unreadable.into_status();
     (status.code(), status.message().to_owned())
 }
@@ -70,12 +70,12 @@ async fn compressed_message_is_read_as_plain_one() {
 #[tokio::test]
 async fn message_that_becomes_too_large_is_refused_within_its_memory() {
     let bomb = framed(1, &gzipped(&vec![0; 64 << 20]));
-    let budget_of_two = budget(2 * (LIMIT + HEADER + DECODER + 1));
+    let budget_of_two = budget(2 * (LIMIT + MESSAGE_PREFIX_BYTES + DECODER_BYTES + 1));
     let refused = status(inflated(bomb.clone(), &budget_of_two).await.unwrap_err());
     let text = format!("grpc: received message after decompression larger than max {LIMIT}");
     assert_eq!(refused, (Code::ResourceExhausted, text));
     let small = inflated(bomb, &budget(LIMIT)).await.unwrap_err();
-    assert!(matches!(small, Unreadable::Exceeded(_)), "{small:?}");
+    assert!(matches!(small, InflateError::Exceeded(_)), "{small:?}");
     let long = framed(1, &vec![0; LIMIT + 1]);
     let refused = status(inflated(long, &budget_of_two).await.unwrap_err());
     let text = format!("grpc: received message larger than max ({} vs. {LIMIT})", LIMIT + 1);
@@ -98,7 +98,7 @@ async fn damaged_message_is_refused() {
     let refused = status(inflated(cut, &budget).await.unwrap_err());
     assert_eq!(refused, (Code::Internal, "unexpected EOF".to_owned()));
     let account = budget.account(None);
-    let unnamed = inflate(Encoding::Identity, framed(1, &whole), LIMIT, &account).await;
+    let unnamed = inflate(MessageEncoding::Identity, framed(1, &whole), LIMIT, &account).await;
     let text = "grpc: compressed flag set with identity or empty encoding";
     assert_eq!(status(unnamed.unwrap_err()), (Code::Internal, text.to_owned()));
     assert_eq!(budget.used(), 0);
@@ -108,18 +108,26 @@ async fn damaged_message_is_refused() {
 fn encodings_are_those_of_grpc_go() {
     let take = |name: &'static str| {
         let mut headers = HeaderMap::new();
-        headers.insert(ENCODING, HeaderValue::from_static(name));
-        let encoding = Encoding::take(&mut headers).map_err(|status| (status.code(), status.message().to_owned()));
+        headers.insert(ENCODING_HEADER, HeaderValue::from_static(name));
+        let encoding =
+            MessageEncoding::take(&mut headers).map_err(|status| (status.code(), status.message().to_owned()));
         assert!(headers.is_empty());
         encoding
     };
     assert_eq!(
         (take("gzip"), take("identity"), take("")),
-        (Ok(Encoding::Gzip), Ok(Encoding::Identity), Ok(Encoding::Identity))
+        (
+            Ok(MessageEncoding::Gzip),
+            Ok(MessageEncoding::Identity),
+            Ok(MessageEncoding::Identity)
+        )
     );
     let text = "grpc: Decompressor is not installed for grpc-encoding \"odd\"";
     assert_eq!(take("odd"), Err((Code::Unimplemented, text.to_owned())));
-    assert_eq!(Encoding::take(&mut HeaderMap::new()).unwrap(), Encoding::Identity);
+    assert_eq!(
+        MessageEncoding::take(&mut HeaderMap::new()).unwrap(),
+        MessageEncoding::Identity
+    );
 }
 
 fn parts(bytes: &[u8], len: usize) -> Vec<Result<Frame<Bytes>, axum::Error>> {
@@ -142,12 +150,12 @@ async fn stream_of_messages_is_decompressed_however_it_is_cut() {
     let budget = budget(16 << 20);
     for len in [1, 7, 999, sent.len()] {
         let body = StreamBody::new(stream::iter(parts(&sent, len)));
-        let inflated = Inflated::new(body, LIMIT, budget.account(None).charge(0).unwrap());
+        let inflated = InflatedMessages::new(body, LIMIT, budget.account(None).charge(0).unwrap());
         assert!(inflated.collect().await.unwrap().to_bytes() == expected, "{len}");
     }
     assert_eq!(budget.used(), 0);
     let cut = StreamBody::new(stream::iter(parts(&sent[..sent.len() - 1], 999)));
-    let mut inflated = Inflated::new(cut, LIMIT, budget.account(None).charge(0).unwrap());
+    let mut inflated = InflatedMessages::new(cut, LIMIT, budget.account(None).charge(0).unwrap());
     let mut outcomes = Vec::new();
     while let Some(frame) = inflated.frame().await {
         outcomes.push(frame.is_ok());
@@ -157,7 +165,7 @@ async fn stream_of_messages_is_decompressed_however_it_is_cut() {
 
 #[tokio::test]
 async fn answers_are_compressed_unless_they_are_short() {
-    let (long, short) = (text(300_000), text(MIN_DEFLATED - 1));
+    let (long, short) = (text(300_000), text(MIN_DEFLATED_BYTES - 1));
     let frames = [framed(0, &short), framed(0, &long), framed(0, b""), framed(0, &long)].concat();
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -167,12 +175,12 @@ async fn answers_are_compressed_unless_they_are_short() {
     ];
     let body = Body::new(StreamBody::new(stream::iter::<Vec<Result<_, axum::Error>>>(sent)));
     let budget = budget(16 << 20);
-    let mut deflated = Deflated::new(body, budget.account(None));
+    let mut deflated = DeflatedBody::new(body, budget.account(None));
     let mut received = deflated.frame().await.unwrap().unwrap().into_data().unwrap();
     let flags: Vec<_> = std::iter::from_fn(|| {
         let len = announced(&received)?;
-        let message = received.split_to(HEADER + len);
-        Some((message[0], message.slice(HEADER..)))
+        let message = received.split_to(MESSAGE_PREFIX_BYTES + len);
+        Some((message[0], message.slice(MESSAGE_PREFIX_BYTES..)))
     })
     .collect();
     assert_eq!(flags.iter().map(|(flag, _)| *flag).collect::<Vec<_>>(), [0, 1, 0, 1]);
@@ -192,9 +200,9 @@ async fn answers_are_compressed_unless_they_are_short() {
 
 #[tokio::test]
 async fn answer_without_memory_to_compress_it_is_sent_as_it_is() {
-    let budget = budget(ENCODER);
+    let budget = budget(ENCODER_BYTES);
     let message = framed(0, &text(10_000));
-    let mut deflated = Deflated::new(Body::from(message.clone()), budget.account(None));
+    let mut deflated = DeflatedBody::new(Body::from(message.clone()), budget.account(None));
     let received = deflated.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(received == message);
     assert!(deflated.frame().await.is_none());

@@ -29,8 +29,8 @@ fn follow(stream: &[u8], len: usize) -> Vec<u8> {
     for piece in [PREFACE, stream].concat().chunks(len) {
         let mut piece = piece.to_vec();
         match blocks.follow(&mut piece, &account, &mut done).unwrap() {
-            Followed::Here(len) => passed.extend(&piece[..len]),
-            Followed::Instead(bytes) => passed.extend(bytes),
+            FollowOutcome::Here(len) => passed.extend(&piece[..len]),
+            FollowOutcome::Instead(bytes) => passed.extend(bytes),
         }
     }
     passed.extend(blocks.take_held());
@@ -176,7 +176,7 @@ fn long_blocks_are_charged_while_they_arrive() {
     blocks
         .follow(&mut frame(HEADERS, END_HEADERS, 7, &[0x82; 2_000]), &account, &mut done)
         .unwrap();
-    assert!(account.used() > 2_000 * FIELD_BYTES);
+    assert!(account.used() > 2_000 * FIELD_OVERHEAD_BYTES);
     // A small one costs nothing here.
     done.clear();
     blocks

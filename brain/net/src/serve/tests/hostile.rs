@@ -82,7 +82,7 @@ fn start_with(change: impl FnOnce(&mut PortOptions)) -> (Running, Arc<Asked>) {
         .route("/etcdserverpb.Watch/Watch", post(watch))
         .route("/etcdserverpb.Lease/LeaseKeepAlive", post(stuck))
         .with_state(asked.clone());
-    let mut ports = Ports::new(&[(PLAIN, Purpose::Both)]);
+    let mut ports = Ports::new(&[(PLAIN, PortPurpose::Both)]);
     change(&mut ports.options);
     (Running::serving(ports, Store::with(0), Routes::from(router)), asked)
 }
@@ -492,7 +492,7 @@ async fn client_that_asks_nothing_is_dropped() {
 
 #[tokio::test]
 async fn metrics_port_speaks_http1_alone() {
-    let ports = Ports::new(&[(PLAIN, Purpose::Both), (PLAIN, Purpose::Metrics)]);
+    let ports = Ports::new(&[(PLAIN, PortPurpose::Both), (PLAIN, PortPurpose::Metrics)]);
     let server = Running::start(ports, Store::with(0));
     let mut client = TcpStream::connect(server.address(1)).await.unwrap();
     client
@@ -514,7 +514,7 @@ async fn gets_in_beside(sent: &[u8]) {
     const OTHERS: i64 = 1_100;
     let ca = Ca::new("ca");
     let dir = Files::new(&ca);
-    let ports = Ports::new(&[(SECURE, Purpose::Both)]).with_tls(&dir);
+    let ports = Ports::new(&[(SECURE, PortPurpose::Both)]).with_tls(&dir);
     let server = Running::start(ports, Store::with(9));
     let leaf = ca.client("apiserver");
     let tls = ClientTlsConfig::new()
