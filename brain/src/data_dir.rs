@@ -1,6 +1,6 @@
 //! The data directory: its owner, and the lock that admits one process.
 //!
-//! Invariant: nothing is created or changed in a directory that is refused, and a directory without `IDENTITY` is accepted only if
+//! Invariant: nothing is created or changed in a directory that is refused, and a directory without `IDENTITY_FILE` is accepted only if
 //! it is empty.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,31 +14,31 @@ use engine::log::LogId;
 use runtime::kill_points;
 
 pub use identity::Identity;
-pub use look::Look;
-pub use restoring::{Importing, Restoring, RestoringFrom};
+pub use look::LockedDataDir;
+pub use restoring::{DirImport, RestoringDir, RestoringFrom};
 
 mod identity;
 mod look;
 mod restoring;
 
 /// The newest layout of the directory that this program reads and writes.
-pub const FORMAT: u32 = 3;
+pub const DIR_FORMAT: u32 = 3;
 
-/// The oldest layout that this program reads: in older ones, `IDENTITY` does not name the log.
-pub const OLDEST_FORMAT: u32 = 3;
+/// The oldest layout that this program reads: in older ones, `IDENTITY_FILE` does not name the log.
+pub const OLDEST_DIR_FORMAT: u32 = 3;
 
-const IDENTITY: &str = "IDENTITY";
-const IDENTITY_NEW: &str = "IDENTITY.new";
-const LOCK: &str = "LOCK";
+const IDENTITY_FILE: &str = "IDENTITY";
+const IDENTITY_NEW_FILE: &str = "IDENTITY.new";
+const LOCK_FILE: &str = "LOCK";
 /// The directory of certificates that a member makes for itself.
-const FIXTURES: &str = "fixtures";
+const FIXTURES_DIR: &str = "fixtures";
 
 /// Directory of the log.
-pub const LOG: &str = "log";
+pub const LOG_DIR: &str = "log";
 /// Directory of the rows.
-pub const ROWS: &str = "rows";
+pub const ROWS_DIR: &str = "rows";
 /// The rows while they are made.
-const ROWS_NEW: &str = "rows.new";
+const ROWS_NEW_DIR: &str = "rows.new";
 
 /// A data directory that this process owns until it is dropped.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ pub enum DataDirError {
         found: String,
     },
     /// A newer program wrote it.
-    #[error("data directory {} has format {found}, newer than {FORMAT}, the newest known here: run a newer kubebrain", path.display())]
+    #[error("data directory {} has format {found}, newer than {DIR_FORMAT}, the newest known here: run a newer kubebrain", path.display())]
     Newer {
         /// The directory.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum DataDirError {
         found: u32,
     },
     /// An older program wrote it.
-    #[error("data directory {} has format {found}, older than {OLDEST_FORMAT}, the oldest that this version reads: choose an empty --data-dir", path.display())]
+    #[error("data directory {} has format {found}, older than {OLDEST_DIR_FORMAT}, the oldest that this version reads: choose an empty --data-dir", path.display())]
     Older {
         /// The directory.
         path: PathBuf,
@@ -139,7 +139,7 @@ pub enum DataDirError {
         wanted: u64,
     },
     /// It contains another log.
-    #[error("data directory {} holds another log than its {IDENTITY} file names: restore the whole data directory from one copy", path.display())]
+    #[error("data directory {} holds another log than its {IDENTITY_FILE} file names: restore the whole data directory from one copy", path.display())]
     OtherLog {
         /// The directory.
         path: PathBuf,
@@ -305,7 +305,7 @@ pub fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
         action: "cannot be read",
         source,
     };
-    let file = path.join(IDENTITY);
+    let file = path.join(IDENTITY_FILE);
     match fs::read(&file) {
         Ok(bytes) => {
             let identity = identity::decode(&bytes).map_err(|refusal| refusal.at(path, &file))?;
@@ -318,11 +318,11 @@ pub fn inspect(path: &Path) -> Result<Option<Identity>, DataDirError> {
     let found = contents(path)?;
     let found = match found.first() {
         None => return Ok(None),
-        Some(_) if found.iter().any(|name| name == restoring::RESTORING) => {
+        Some(_) if found.iter().any(|name| name == restoring::RESTORING_FILE) => {
             return Err(DataDirError::Restoring { path: path.to_owned() });
         }
         Some(first) if first == "member" => "data of etcd (member)".to_owned(),
-        Some(first) => format!("{first:?} but no {IDENTITY} file"),
+        Some(first) => format!("{first:?} but no {IDENTITY_FILE} file"),
     };
     Err(DataDirError::Foreign {
         path: path.to_owned(),
@@ -342,7 +342,7 @@ fn contents(path: &Path) -> Result<Vec<String>, DataDirError> {
         let name = entry.map_err(io)?.file_name();
         // A new file system contains lost+found, and certificates of --auto-tls are made before anything else; the other files remain
         // from a first start that was interrupted.
-        if ![LOCK, IDENTITY, IDENTITY_NEW, FIXTURES, "lost+found"]
+        if ![LOCK_FILE, IDENTITY_FILE, IDENTITY_NEW_FILE, FIXTURES_DIR, "lost+found"]
             .iter()
             .any(|ours| name == *ours)
         {
@@ -358,7 +358,7 @@ fn require_parts(path: &Path, identity: &Identity) -> Result<(), DataDirError> {
     if identity.log.is_none() {
         return Ok(());
     }
-    for (part, is_missing) in [(LOG, "the log is"), (ROWS, "the rows are")] {
+    for (part, is_missing) in [(LOG_DIR, "the log is"), (ROWS_DIR, "the rows are")] {
         let is_there = match fs::read_dir(path.join(part)) {
             Ok(mut entries) => entries.next().is_some(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -395,7 +395,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         .mode(0o600)
         // The target of a link may belong to someone else.
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path.join(LOCK))
+        .open(path.join(LOCK_FILE))
         .map_err(io)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
@@ -427,7 +427,7 @@ fn note_owner(lock: &mut File) -> io::Result<()> {
 
 /// Writes the identity atomically.
 fn write(path: &Path, identity: &Identity) -> io::Result<()> {
-    let new = path.join(IDENTITY_NEW);
+    let new = path.join(IDENTITY_NEW_FILE);
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -437,7 +437,7 @@ fn write(path: &Path, identity: &Identity) -> io::Result<()> {
     file.write_all(&identity::encode(identity))?;
     file.sync_all()?;
     kill_points::reach("identity-written");
-    fs::rename(&new, path.join(IDENTITY))?;
+    fs::rename(&new, path.join(IDENTITY_FILE))?;
     sync_dir(path)
 }
 

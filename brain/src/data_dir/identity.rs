@@ -4,16 +4,16 @@
 
 use std::path::Path;
 
-use super::{DataDirError, FORMAT, OLDEST_FORMAT};
+use super::{DIR_FORMAT, DataDirError, OLDEST_DIR_FORMAT};
 use engine::log::LogId;
 
-const MAGIC: &str = "kubebrain data directory";
+const IDENTITY_MAGIC: &str = "kubebrain data directory";
 const NO_LOG: &str = "none";
 
 /// The cluster and member that the data belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Layout of the directory; at most [`FORMAT`].
+    /// Layout of the directory; at most [`DIR_FORMAT`].
     pub format: u32,
     /// Id of the cluster, sent in every response.
     pub cluster_id: u64,
@@ -25,24 +25,24 @@ pub struct Identity {
 
 /// The reason why the bytes are not a usable identity.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum IdentityError {
     Newer(u32),
     Older(u32),
     Damaged(&'static str),
 }
 
-impl Refusal {
+impl IdentityError {
     pub(super) fn at(self, dir: &Path, file: &Path) -> DataDirError {
         match self {
-            Refusal::Newer(found) => DataDirError::Newer {
+            IdentityError::Newer(found) => DataDirError::Newer {
                 path: dir.to_owned(),
                 found,
             },
-            Refusal::Older(found) => DataDirError::Older {
+            IdentityError::Older(found) => DataDirError::Older {
                 path: dir.to_owned(),
                 found,
             },
-            Refusal::Damaged(what) => DataDirError::Damaged {
+            IdentityError::Damaged(what) => DataDirError::Damaged {
                 path: file.to_owned(),
                 what: what.to_owned(),
             },
@@ -61,46 +61,47 @@ pub(super) fn encode(identity: &Identity) -> Vec<u8> {
         || NO_LOG.to_owned(),
         |LogId(id)| format!("{:032x}", u128::from_be_bytes(id)),
     );
-    let body = format!("{MAGIC}\nformat {format}\ncluster {cluster_id:016x}\nmember {member_id:016x}\nlog {log}\n");
+    let body =
+        format!("{IDENTITY_MAGIC}\nformat {format}\ncluster {cluster_id:016x}\nmember {member_id:016x}\nlog {log}\n");
     let sum = crc32c::crc32c(body.as_bytes());
     format!("{body}crc32c {sum:08x}\n").into_bytes()
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::Damaged("it is not text"))?;
+pub(super) fn decode(bytes: &[u8]) -> Result<Identity, IdentityError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| IdentityError::Damaged("it is not text"))?;
     let mut lines = text.lines();
-    if lines.next() != Some(MAGIC) {
-        return Err(Refusal::Damaged("its first line is not that of kubebrain"));
+    if lines.next() != Some(IDENTITY_MAGIC) {
+        return Err(IdentityError::Damaged("its first line is not that of kubebrain"));
     }
     let format = lines
         .next()
         .and_then(|line| line.strip_prefix("format "))
         .and_then(|number| number.parse().ok());
-    let format: u32 = format.ok_or(Refusal::Damaged("it names no format"))?;
-    if format > FORMAT {
-        return Err(Refusal::Newer(format));
+    let format: u32 = format.ok_or(IdentityError::Damaged("it names no format"))?;
+    if format > DIR_FORMAT {
+        return Err(IdentityError::Newer(format));
     }
-    if format < OLDEST_FORMAT {
-        return Err(Refusal::Older(format));
+    if format < OLDEST_DIR_FORMAT {
+        return Err(IdentityError::Older(format));
     }
     let (Some(cluster), Some(member), Some(log)) = (lines.next(), lines.next(), lines.next()) else {
-        return Err(Refusal::Damaged("it is truncated"));
+        return Err(IdentityError::Damaged("it is truncated"));
     };
     let hex = |line: &str, name| {
         line.strip_prefix(name)
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())
     };
     let (Some(cluster_id), Some(member_id)) = (hex(cluster, "cluster "), hex(member, "member ")) else {
-        return Err(Refusal::Damaged("its ids cannot be parsed"));
+        return Err(IdentityError::Damaged("its ids cannot be parsed"));
     };
     let log = match log.strip_prefix("log ") {
         Some(NO_LOG) => None,
         Some(digits) => Some(
             u128::from_str_radix(digits, 16)
                 .map(|id| LogId(id.to_be_bytes()))
-                .map_err(|_| Refusal::Damaged("its ids cannot be parsed"))?,
+                .map_err(|_| IdentityError::Damaged("its ids cannot be parsed"))?,
         ),
-        None => return Err(Refusal::Damaged("it names no log")),
+        None => return Err(IdentityError::Damaged("it names no log")),
     };
     let identity = Identity {
         format,
@@ -109,7 +110,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Identity, Refusal> {
         log,
     };
     if encode(&identity) != bytes {
-        return Err(Refusal::Damaged("its checksum does not match"));
+        return Err(IdentityError::Damaged("its checksum does not match"));
     }
     Ok(identity)
 }

@@ -6,27 +6,27 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::{DataDirError, Identity, LOCK, inspect};
+use super::{DataDirError, Identity, LOCK_FILE, inspect};
 
 /// A data directory that no server uses as long as this exists.
 #[derive(Debug)]
-pub struct Look {
+pub struct LockedDataDir {
     path: PathBuf,
     identity: Identity,
     /// `None` in a copy that was made without the file: no server uses it.
     _lock: Option<File>,
 }
 
-impl Look {
+impl LockedDataDir {
     /// Locks servers out, and reads the directory's identity. Several readers may do so at the same time. Fails if there is no
     /// store, if it is not kubebrain's, or if a server holds it.
-    pub fn at(path: &Path) -> Result<Look, DataDirError> {
+    pub fn at(path: &Path) -> Result<LockedDataDir, DataDirError> {
         let lock = shared_lock(path)?;
         let identity = inspect(path)?.ok_or_else(|| DataDirError::Missing {
             path: path.to_owned(),
             part: "a store is",
         })?;
-        Ok(Look {
+        Ok(LockedDataDir {
             path: path.to_owned(),
             identity,
             _lock: lock,
@@ -54,7 +54,7 @@ fn shared_lock(path: &Path) -> Result<Option<File>, DataDirError> {
             source,
         }
     };
-    let mut file = match File::open(path.join(LOCK)) {
+    let mut file = match File::open(path.join(LOCK_FILE)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io("cannot be read")(error)),

@@ -1,4 +1,4 @@
-//! A data directory that a snapshot is being restored into. It has no `IDENTITY` before it is complete, so no server starts on it.
+//! A data directory that a snapshot is being restored into. It has no `IDENTITY_FILE` before it is complete, so no server starts on it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,25 +8,26 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DataDirError, FORMAT, IDENTITY, Identity, LOG, ROWS, ROWS_NEW, contents, create, lock, note_owner, sync_dir, write,
+    DIR_FORMAT, DataDirError, IDENTITY_FILE, Identity, LOG_DIR, ROWS_DIR, ROWS_NEW_DIR, contents, create, lock,
+    note_owner, sync_dir, write,
 };
 
 /// Marks log and rows as those of a restore or an import that is not complete. It holds [`RestoringFrom`] once a restore can continue with
 /// them.
-pub(super) const RESTORING: &str = "RESTORING";
+pub(super) const RESTORING_FILE: &str = "RESTORING";
 
-/// The name of [`RESTORING`] before it is complete.
-const RESTORING_NEW: &str = "RESTORING.new";
+/// The name of [`RESTORING_FILE`] before it is complete.
+const RESTORING_NEW_FILE: &str = "RESTORING.new";
 
 /// Says that log and rows are a copy of another store that follows it: all of it up to the revision that it is at.
-pub(super) const IMPORTING: &str = "IMPORTING";
+pub(super) const IMPORTING_FILE: &str = "IMPORTING";
 
-/// The name of [`IMPORTING`] before it is complete.
-const IMPORTING_NEW: &str = "IMPORTING.new";
+/// The name of [`IMPORTING_FILE`] before it is complete.
+const IMPORTING_NEW_FILE: &str = "IMPORTING.new";
 
 /// The copy of another store that a directory holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Importing {
+pub struct DirImport {
     /// The id of the cluster that is copied.
     pub source: u64,
     /// The cluster's id that the store gets.
@@ -54,29 +55,29 @@ pub struct RestoringFrom {
 
 /// A data directory that this process fills until it is dropped.
 #[derive(Debug)]
-pub struct Restoring {
+pub struct RestoringDir {
     path: PathBuf,
     /// Holds the lock.
     _lock: File,
 }
 
-impl Restoring {
+impl RestoringDir {
     /// Creates the directory, or takes an empty one, and locks it. Deletes what an interrupted restore has left there. If it is
     /// refused, nothing was changed in it.
-    pub fn begin(path: &Path) -> Result<Restoring, DataDirError> {
+    pub fn begin(path: &Path) -> Result<RestoringDir, DataDirError> {
         Self::empty(path, false)
     }
 
     /// As [`begin`](Self::begin), and also deletes a copy of another store that is not complete.
-    pub fn begin_again(path: &Path) -> Result<Restoring, DataDirError> {
+    pub fn begin_again(path: &Path) -> Result<RestoringDir, DataDirError> {
         Self::empty(path, true)
     }
 
-    fn empty(path: &Path, drops_import: bool) -> Result<Restoring, DataDirError> {
+    fn empty(path: &Path, drops_import: bool) -> Result<RestoringDir, DataDirError> {
         let io = |action| move |source| io_error(path, action, source);
         create(path).map_err(io("cannot be created"))?;
         let this = Self::locked(path, drops_import)?;
-        if path.join(LOG).exists() {
+        if path.join(LOG_DIR).exists() {
             tracing::info!(data_dir = %path.display(), "deleting an incomplete restore or import");
         }
         this.mark().map_err(io("is not writable"))?;
@@ -85,9 +86,9 @@ impl Restoring {
     }
 
     /// Locks the directory if it holds a copy of another store that is not complete; returns `None` if it does not.
-    pub fn resume(path: &Path) -> Result<Option<(Restoring, Importing)>, DataDirError> {
-        let file = path.join(IMPORTING);
-        if !file.exists() || path.join(IDENTITY).exists() {
+    pub fn resume(path: &Path) -> Result<Option<(RestoringDir, DirImport)>, DataDirError> {
+        let file = path.join(IMPORTING_FILE);
+        if !file.exists() || path.join(IDENTITY_FILE).exists() {
             return Ok(None);
         }
         let this = Self::locked(path, true)?;
@@ -103,12 +104,12 @@ impl Restoring {
     pub fn resume_restore(
         path: &Path,
         snapshot: &[u8; 32],
-    ) -> Result<Option<(Restoring, RestoringFrom)>, DataDirError> {
+    ) -> Result<Option<(RestoringDir, RestoringFrom)>, DataDirError> {
         let read = || {
-            let from: RestoringFrom = serde_json::from_slice(&fs::read(path.join(RESTORING)).ok()?).ok()?;
-            (from.snapshot == *snapshot && from.format == FORMAT).then_some(from)
+            let from: RestoringFrom = serde_json::from_slice(&fs::read(path.join(RESTORING_FILE)).ok()?).ok()?;
+            (from.snapshot == *snapshot && from.format == DIR_FORMAT).then_some(from)
         };
-        if read().is_none() || path.join(IDENTITY).exists() {
+        if read().is_none() || path.join(IDENTITY_FILE).exists() {
             return Ok(None);
         }
         let this = Self::locked(path, false)?;
@@ -116,12 +117,12 @@ impl Restoring {
         Ok(read().map(|from| (this, from)))
     }
 
-    fn locked(path: &Path, may_import: bool) -> Result<Restoring, DataDirError> {
+    fn locked(path: &Path, may_import: bool) -> Result<RestoringDir, DataDirError> {
         check(path, may_import)?;
         let mut lock = lock(path)?;
         // Another process may have changed it between the check and the lock.
         check(path, may_import)?;
-        Ok(Restoring {
+        Ok(RestoringDir {
             path: path.to_owned(),
             _lock: {
                 // Only for the message to a second process.
@@ -132,14 +133,14 @@ impl Restoring {
     }
 
     /// Records durably that log and rows are a copy that an import can continue with. Fails if the file system returns an error.
-    pub fn set_importing(&self, importing: &Importing) -> Result<(), DataDirError> {
-        self.replace(IMPORTING, IMPORTING_NEW, importing)
+    pub fn set_importing(&self, importing: &DirImport) -> Result<(), DataDirError> {
+        self.replace(IMPORTING_FILE, IMPORTING_NEW_FILE, importing)
     }
 
     /// Records durably that log and rows are a part of a snapshot that a restore can continue with. Fails if the file system returns an
     /// error.
     pub fn set_restoring(&self, from: &RestoringFrom) -> Result<(), DataDirError> {
-        self.replace(RESTORING, RESTORING_NEW, from)
+        self.replace(RESTORING_FILE, RESTORING_NEW_FILE, from)
     }
 
     fn replace(&self, name: &str, new: &str, content: &impl Serialize) -> Result<(), DataDirError> {
@@ -167,8 +168,8 @@ impl Restoring {
         sync_dir(&self.path).map_err(io)?;
         write(&self.path, identity).map_err(io)?;
         // They mean nothing beside an identity.
-        remove(&self.path.join(IMPORTING)).map_err(io)?;
-        fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
+        remove(&self.path.join(IMPORTING_FILE)).map_err(io)?;
+        fs::remove_file(self.path.join(RESTORING_FILE)).map_err(io)?;
         sync_dir(&self.path).map_err(io)
     }
 
@@ -178,7 +179,7 @@ impl Restoring {
         // This comes first, so that no restore or import continues with files that are deleted in part.
         self.mark().map_err(io)?;
         self.clear().map_err(io)?;
-        fs::remove_file(self.path.join(RESTORING)).map_err(io)?;
+        fs::remove_file(self.path.join(RESTORING_FILE)).map_err(io)?;
         sync_dir(&self.path).map_err(io)
     }
 
@@ -186,17 +187,17 @@ impl Restoring {
         let mut options = OpenOptions::new();
         // The file's content about log and rows is not valid any more.
         let marker = options.write(true).create(true).truncate(true).mode(0o600);
-        marker.open(self.path.join(RESTORING))?.sync_all()?;
+        marker.open(self.path.join(RESTORING_FILE))?.sync_all()?;
         sync_dir(&self.path)
     }
 
     fn clear(&self) -> io::Result<()> {
         // First: without log and rows it would be wrong.
-        for file in [IMPORTING, IMPORTING_NEW, RESTORING_NEW] {
+        for file in [IMPORTING_FILE, IMPORTING_NEW_FILE, RESTORING_NEW_FILE] {
             remove(&self.path.join(file))?;
         }
         sync_dir(&self.path)?;
-        for part in [LOG, ROWS, ROWS_NEW] {
+        for part in [LOG_DIR, ROWS_DIR, ROWS_NEW_DIR] {
             match fs::remove_dir_all(self.path.join(part)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -216,16 +217,23 @@ fn remove(file: &Path) -> io::Result<()> {
 
 /// Refuses a directory that holds anything but an interrupted restore, or, with `may_import`, an import that is not complete.
 fn check(path: &Path, may_import: bool) -> Result<(), DataDirError> {
-    let is_store = path.join(IDENTITY).exists();
+    let is_store = path.join(IDENTITY_FILE).exists();
     let found = contents(path)?;
-    let is_interrupted = found.iter().any(|name| name == RESTORING);
-    let parts = [RESTORING, RESTORING_NEW, IMPORTING_NEW, LOG, ROWS, ROWS_NEW];
-    let imports = |name: &str| may_import && name == IMPORTING;
+    let is_interrupted = found.iter().any(|name| name == RESTORING_FILE);
+    let parts = [
+        RESTORING_FILE,
+        RESTORING_NEW_FILE,
+        IMPORTING_NEW_FILE,
+        LOG_DIR,
+        ROWS_DIR,
+        ROWS_NEW_DIR,
+    ];
+    let imports = |name: &str| may_import && name == IMPORTING_FILE;
     let is_ours = |name: &String| is_interrupted && (parts.contains(&name.as_str()) || imports(name));
     let other = found.iter().find(|name| !is_ours(name));
     let found = match other {
         _ if is_store => "a store".to_owned(),
-        Some(name) if name == IMPORTING => {
+        Some(name) if name == IMPORTING_FILE => {
             "an incomplete copy of another store, which `kubebrain import` can complete".to_owned()
         }
         Some(name) => format!("{name:?}"),
@@ -252,14 +260,14 @@ mod tests {
     use engine::log::LogId;
 
     const IDENTITY_OF: Identity = Identity {
-        format: FORMAT,
+        format: DIR_FORMAT,
         cluster_id: 1,
         member_id: 2,
         log: Some(LogId([3; 16])),
     };
 
-    fn fill(target: &Restoring) {
-        for part in [LOG, ROWS] {
+    fn fill(target: &RestoringDir) {
+        for part in [LOG_DIR, ROWS_DIR] {
             fs::create_dir(target.path().join(part)).unwrap();
             fs::write(target.path().join(part).join("file"), "content").unwrap();
         }
@@ -269,33 +277,33 @@ mod tests {
     fn directory_is_no_store_before_the_restore_ends() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("new");
-        let target = Restoring::begin(&dir).unwrap();
+        let target = RestoringDir::begin(&dir).unwrap();
         fill(&target);
-        let again = Restoring::begin(&dir).unwrap_err();
+        let again = RestoringDir::begin(&dir).unwrap_err();
         assert!(matches!(again, DataDirError::InUse { .. }), "{again}");
         drop(target);
         let opened = DataDir::open(&dir, || IDENTITY_OF).unwrap_err();
         assert!(matches!(opened, DataDirError::Restoring { .. }), "{opened}");
 
-        let target = Restoring::begin(&dir).unwrap();
-        assert!(!dir.join(LOG).exists(), "what was interrupted is begun anew");
+        let target = RestoringDir::begin(&dir).unwrap();
+        assert!(!dir.join(LOG_DIR).exists(), "what was interrupted is begun anew");
         fill(&target);
         target.finish(&IDENTITY_OF).unwrap();
         let opened = DataDir::open(&dir, || panic!("it is new")).unwrap();
         assert_eq!(*opened.identity(), IDENTITY_OF);
         drop(opened);
-        let full = Restoring::begin(&dir).unwrap_err();
+        let full = RestoringDir::begin(&dir).unwrap_err();
         assert!(matches!(full, DataDirError::NotEmpty { .. }), "{full}");
-        assert!(dir.join(LOG).join("file").exists() && !dir.join(RESTORING).exists());
+        assert!(dir.join(LOG_DIR).join("file").exists() && !dir.join(RESTORING_FILE).exists());
     }
 
     #[test]
     fn import_is_gone_on_with_and_deleted_only_on_request() {
         let temp = tempfile::tempdir().unwrap();
-        assert!(Restoring::resume(temp.path()).unwrap().is_none());
-        let target = Restoring::begin(temp.path()).unwrap();
+        assert!(RestoringDir::resume(temp.path()).unwrap().is_none());
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
-        let importing = Importing {
+        let importing = DirImport {
             source: u64::MAX,
             cluster_id: 1,
             member_id: 2,
@@ -305,57 +313,57 @@ mod tests {
         drop(target);
         let refused = DataDir::open(temp.path(), || IDENTITY_OF).unwrap_err();
         assert!(matches!(refused, DataDirError::Restoring { .. }), "{refused}");
-        let refused = Restoring::begin(temp.path()).unwrap_err();
+        let refused = RestoringDir::begin(temp.path()).unwrap_err();
         assert!(refused.to_string().contains("kubebrain import"), "{refused}");
-        let (target, found) = Restoring::resume(temp.path()).unwrap().unwrap();
+        let (target, found) = RestoringDir::resume(temp.path()).unwrap().unwrap();
         assert_eq!(found, importing);
-        assert!(temp.path().join(LOG).join("file").exists());
+        assert!(temp.path().join(LOG_DIR).join("file").exists());
         drop(target);
-        drop(Restoring::begin_again(temp.path()).unwrap());
-        assert!(!temp.path().join(LOG).exists());
-        assert!(Restoring::resume(temp.path()).unwrap().is_none());
+        drop(RestoringDir::begin_again(temp.path()).unwrap());
+        assert!(!temp.path().join(LOG_DIR).exists());
+        assert!(RestoringDir::resume(temp.path()).unwrap().is_none());
 
-        let target = Restoring::begin(temp.path()).unwrap();
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         target.set_importing(&importing).unwrap();
         target.finish(&IDENTITY_OF).unwrap();
-        assert!(!temp.path().join(IMPORTING).exists());
+        assert!(!temp.path().join(IMPORTING_FILE).exists());
         DataDir::open(temp.path(), || panic!("it is new")).unwrap();
-        assert!(Restoring::resume(temp.path()).unwrap().is_none());
+        assert!(RestoringDir::resume(temp.path()).unwrap().is_none());
     }
 
     #[test]
     fn restore_of_the_same_snapshot_is_gone_on_with() {
         let temp = tempfile::tempdir().unwrap();
         let from = RestoringFrom {
-            format: FORMAT,
+            format: DIR_FORMAT,
             snapshot: [7; 32],
             cluster_id: u64::MAX,
             member_id: 2,
             log: [3; 16],
         };
-        let resumed = |snapshot| Restoring::resume_restore(temp.path(), &snapshot).unwrap();
-        let target = Restoring::begin(temp.path()).unwrap();
+        let resumed = |snapshot| RestoringDir::resume_restore(temp.path(), &snapshot).unwrap();
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         drop(target);
         assert!(resumed([7; 32]).is_none(), "what it is a part of is not known");
 
-        let target = Restoring::begin(temp.path()).unwrap();
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         target.set_restoring(&from).unwrap();
-        let used = Restoring::resume_restore(temp.path(), &[7; 32]).unwrap_err();
+        let used = RestoringDir::resume_restore(temp.path(), &[7; 32]).unwrap_err();
         assert!(matches!(used, DataDirError::InUse { .. }), "{used}");
         drop(target);
         assert!(resumed([8; 32]).is_none());
         let (target, found) = resumed([7; 32]).unwrap();
-        assert!(found == from && temp.path().join(LOG).join("file").exists());
+        assert!(found == from && temp.path().join(LOG_DIR).join("file").exists());
         drop(target);
         let refused = DataDir::open(temp.path(), || IDENTITY_OF).unwrap_err();
         assert!(matches!(refused, DataDirError::Restoring { .. }), "{refused}");
 
-        drop(Restoring::begin(temp.path()).unwrap());
-        assert!(resumed([7; 32]).is_none() && !temp.path().join(LOG).exists());
-        let target = Restoring::begin(temp.path()).unwrap();
+        drop(RestoringDir::begin(temp.path()).unwrap());
+        assert!(resumed([7; 32]).is_none() && !temp.path().join(LOG_DIR).exists());
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         target.set_restoring(&from).unwrap();
         target.finish(&IDENTITY_OF).unwrap();
@@ -366,7 +374,7 @@ mod tests {
     #[test]
     fn abandoned_directory_is_empty_and_the_data_of_others_is_left_alone() {
         let temp = tempfile::tempdir().unwrap();
-        let target = Restoring::begin(temp.path()).unwrap();
+        let target = RestoringDir::begin(temp.path()).unwrap();
         fill(&target);
         target.abandon().unwrap();
         DataDir::open(temp.path(), || Identity {
@@ -378,7 +386,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         for name in ["file", "log"] {
             fs::write(temp.path().join(name), "content").unwrap();
-            let refused = Restoring::begin(temp.path()).unwrap_err();
+            let refused = RestoringDir::begin(temp.path()).unwrap_err();
             assert!(matches!(refused, DataDirError::NotEmpty { .. }), "{refused}");
             assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
             fs::remove_file(temp.path().join(name)).unwrap();

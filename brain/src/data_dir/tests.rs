@@ -6,7 +6,7 @@ use super::*;
 use engine::log::LogId;
 
 const FIRST: Identity = Identity {
-    format: FORMAT,
+    format: DIR_FORMAT,
     cluster_id: 0xc1,
     member_id: 0xa1,
     log: None,
@@ -84,8 +84,8 @@ fn the_data_of_others_is_left_alone() {
 fn a_first_start_that_was_cut_short_is_taken_up_again() {
     let temp = TempDir::new().unwrap();
     fs::create_dir(temp.path().join("lost+found")).unwrap();
-    fs::write(temp.path().join(LOCK), "").unwrap();
-    fs::write(temp.path().join(IDENTITY_NEW), "kubebr").unwrap();
+    fs::write(temp.path().join(LOCK_FILE), "").unwrap();
+    fs::write(temp.path().join(IDENTITY_NEW_FILE), "kubebr").unwrap();
     assert_eq!(DataDir::open(temp.path(), || FIRST).unwrap().identity(), &FIRST);
 }
 
@@ -98,7 +98,7 @@ fn store_is_there_once_its_log_is_named() {
     assert!(!DataDir::holds_store(temp.path()).unwrap());
     let mut dir = DataDir::open(&path, || FIRST).unwrap();
     assert!(!DataDir::holds_store(&path).unwrap());
-    for part in [LOG, ROWS] {
+    for part in [LOG_DIR, ROWS_DIR] {
         fs::create_dir(path.join(part)).unwrap();
         fs::write(path.join(part).join("x"), "").unwrap();
     }
@@ -114,13 +114,13 @@ fn store_is_there_once_its_log_is_named() {
 fn a_newer_format_is_refused() {
     let temp = TempDir::new().unwrap();
     fs::write(
-        temp.path().join(IDENTITY),
-        format!("kubebrain data directory\nformat {}\nwhatever\n", FORMAT + 1),
+        temp.path().join(IDENTITY_FILE),
+        format!("kubebrain data directory\nformat {}\nwhatever\n", DIR_FORMAT + 1),
     )
     .unwrap();
     let error = refused(temp.path());
     assert!(
-        matches!(error, DataDirError::Newer { found, .. } if found == FORMAT + 1),
+        matches!(error, DataDirError::Newer { found, .. } if found == DIR_FORMAT + 1),
         "{error}"
     );
 }
@@ -129,13 +129,13 @@ fn a_newer_format_is_refused() {
 fn an_older_format_is_refused() {
     let temp = TempDir::new().unwrap();
     fs::write(
-        temp.path().join(IDENTITY),
-        format!("kubebrain data directory\nformat {}\nwhatever\n", OLDEST_FORMAT - 1),
+        temp.path().join(IDENTITY_FILE),
+        format!("kubebrain data directory\nformat {}\nwhatever\n", OLDEST_DIR_FORMAT - 1),
     )
     .unwrap();
     let error = refused(temp.path());
     assert!(
-        matches!(error, DataDirError::Older { found, .. } if found == OLDEST_FORMAT - 1),
+        matches!(error, DataDirError::Older { found, .. } if found == OLDEST_DIR_FORMAT - 1),
         "{error}"
     );
 }
@@ -169,7 +169,7 @@ fn an_identity_with_any_bit_flipped_or_any_byte_cut_is_refused() {
         }
     }
     let temp = TempDir::new().unwrap();
-    fs::write(temp.path().join(IDENTITY), &whole[..whole.len() - 1]).unwrap();
+    fs::write(temp.path().join(IDENTITY_FILE), &whole[..whole.len() - 1]).unwrap();
     assert!(matches!(refused(temp.path()), DataDirError::Damaged { .. }));
 }
 
@@ -194,7 +194,7 @@ fn a_process_id_that_cannot_be_written_is_no_obstacle() {
     let temp = TempDir::new().unwrap();
     // A FIFO can be locked like a file, but has no length that could be set.
     let (fifo, owner) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
-    rustix::fs::mknodat(rustix::fs::CWD, temp.path().join(LOCK), fifo, owner, 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, temp.path().join(LOCK_FILE), fifo, owner, 0).unwrap();
     let mut lock = lock(temp.path()).unwrap();
     note_owner(&mut lock).unwrap_err();
     drop(lock);
@@ -205,14 +205,14 @@ fn a_process_id_that_cannot_be_written_is_no_obstacle() {
 fn a_directory_that_lacks_the_log_or_the_rows_that_it_names_is_refused() {
     let temp = TempDir::new().unwrap();
     let mut dir = DataDir::open(temp.path(), || FIRST).unwrap();
-    for part in [LOG, ROWS] {
+    for part in [LOG_DIR, ROWS_DIR] {
         fs::create_dir(temp.path().join(part)).unwrap();
         fs::write(temp.path().join(part).join("file"), "").unwrap();
     }
     dir.set_log(LogId([7; 16])).unwrap();
     drop(dir);
     assert_eq!(DataDir::open(temp.path(), never).unwrap().identity(), &with_log(7));
-    for part in [LOG, ROWS] {
+    for part in [LOG_DIR, ROWS_DIR] {
         let file = temp.path().join(part).join("file");
         fs::remove_file(&file).unwrap();
         let error = refused(temp.path()).to_string();
@@ -243,8 +243,8 @@ fn lock_that_is_a_link_is_refused_and_what_it_names_is_kept() {
     fs::write(&victim, "precious").unwrap();
     let dir = root.path().join("data");
     drop(DataDir::open(&dir, || FIRST).unwrap());
-    fs::remove_file(dir.join(LOCK)).unwrap();
-    std::os::unix::fs::symlink(&victim, dir.join(LOCK)).unwrap();
+    fs::remove_file(dir.join(LOCK_FILE)).unwrap();
+    std::os::unix::fs::symlink(&victim, dir.join(LOCK_FILE)).unwrap();
     let error = refused(&dir);
     assert!(error.to_string().contains("is not writable"), "{error}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
@@ -266,6 +266,6 @@ fn directory_holds_the_store_that_is_expected_or_is_refused() {
     let other = expect(&path, 0xc2).unwrap_err();
     assert!(other.to_string().contains("holds the store of cluster c1"), "{other}");
     assert_eq!(contents(&path), before);
-    fs::remove_file(path.join(IDENTITY)).unwrap();
+    fs::remove_file(path.join(IDENTITY_FILE)).unwrap();
     assert!(matches!(expect(&path, 0xc1), Err(DataDirError::LostStore { .. })));
 }

@@ -11,20 +11,20 @@ use tracing::info;
 use engine::cas_register::{Cas, CasRegister};
 
 /// The name of the register. It is part of the format.
-pub(super) const IMPORTER: &str = "importer";
+pub(super) const IMPORTER_REGISTER: &str = "importer";
 
 /// The interval in which the register changes while a restore or an import is under way.
-const RENEW: Duration = Duration::from_secs(2);
+const CLAIM_RENEW_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A claim whose register does not change for this long has no holder. If reads are slow, the wait is [`UNCHANGED_READS`] times the longest
-/// read, because a change takes several requests. The register is read every [`LOOK`].
-const UNCHANGED: Duration = Duration::from_secs(10);
-const UNCHANGED_READS: u32 = 6;
-const LOOK: Duration = Duration::from_millis(500);
+/// A claim whose register does not change for this long has no holder. If reads are slow, the wait is [`CLAIM_EXPIRY_READS`] times the longest
+/// read, because a change takes several requests. The register is read every [`CLAIM_READ_INTERVAL`].
+const MIN_CLAIM_EXPIRY: Duration = Duration::from_secs(10);
+const CLAIM_EXPIRY_READS: u32 = 6;
+const CLAIM_READ_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The right of one restore or import to fill a key prefix.
 #[derive(Debug)]
-pub(super) struct Claim<C> {
+pub(super) struct PrefixClaim<C> {
     register: C,
     /// The value that this one wrote last; `None` while it does not hold the claim.
     own: Mutex<Option<Bytes>>,
@@ -41,8 +41,8 @@ pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Optio
     if seen.is_some() {
         info!("checking whether another restore or import uses the key prefix");
         let began = Instant::now();
-        while began.elapsed() < UNCHANGED.max(longest * UNCHANGED_READS) {
-            tokio::time::sleep(LOOK).await;
+        while began.elapsed() < MIN_CLAIM_EXPIRY.max(longest * CLAIM_EXPIRY_READS) {
+            tokio::time::sleep(CLAIM_READ_INTERVAL).await;
             let (found, took) = read().await?;
             longest = longest.max(took);
             ensure!(
@@ -54,7 +54,7 @@ pub(super) async fn unused<C: CasRegister>(register: &C) -> anyhow::Result<Optio
     Ok(seen)
 }
 
-impl<C: CasRegister> Claim<C> {
+impl<C: CasRegister> PrefixClaim<C> {
     /// No right yet.
     pub(super) fn new(register: C) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl<C: CasRegister> Claim<C> {
     /// Keeps the right as long as this is polled. Returns when another one has taken it.
     pub(super) async fn keep(&self) -> anyhow::Error {
         loop {
-            tokio::time::sleep(RENEW).await;
+            tokio::time::sleep(CLAIM_RENEW_INTERVAL).await;
             let Some(own) = self.own().clone() else { continue };
             let mut next = after(&own);
             let is_kept = match self
@@ -140,21 +140,22 @@ impl<C: CasRegister> Claim<C> {
 }
 
 /// Bytes of a value that all values of one restore or import begin with.
-const NONCE: usize = 16;
+const NONCE_BYTES: usize = 16;
 
 /// The first value of a restore or an import.
 fn value() -> Bytes {
-    Bytes::from([&rand::random::<[u8; NONCE]>()[..], &rand::random::<[u8; 8]>()].concat())
+    Bytes::from([&rand::random::<[u8; NONCE_BYTES]>()[..], &rand::random::<[u8; 8]>()].concat())
 }
 
 /// Another value of the same one.
 fn after(own: &Bytes) -> Bytes {
-    Bytes::from([&own[..NONCE.min(own.len())], &rand::random::<[u8; 8]>()].concat())
+    Bytes::from([&own[..NONCE_BYTES.min(own.len())], &rand::random::<[u8; 8]>()].concat())
 }
 
 /// Returns true if two values are of one restore or import.
 fn is_of_one(a: &Bytes, b: &Bytes) -> bool {
-    a.get(..NONCE).is_some_and(|nonce| b.get(..NONCE) == Some(nonce))
+    a.get(..NONCE_BYTES)
+        .is_some_and(|nonce| b.get(..NONCE_BYTES) == Some(nonce))
 }
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn import_that_is_under_way_keeps_others_away() {
         let register = MemRegister::new();
-        let (first, second) = (Claim::new(register.clone()), Claim::new(register.clone()));
+        let (first, second) = (PrefixClaim::new(register.clone()), PrefixClaim::new(register.clone()));
         first.take().await.unwrap();
         tokio::select! {
             biased;
@@ -197,7 +198,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn import_on_slow_storage_keeps_others_away() {
         let register = MemRegister::new();
-        let (first, other) = (Claim::new(Slow(register.clone())), Slow(register));
+        let (first, other) = (PrefixClaim::new(Slow(register.clone())), Slow(register));
         first.take().await.unwrap();
         tokio::select! {
             biased;
@@ -209,28 +210,32 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_that_arrives_late_is_not_taken_for_another_import() {
         let register = MemRegister::new();
-        let claim = Claim::new(register.clone());
+        let claim = PrefixClaim::new(register.clone());
         claim.take().await.unwrap();
         let stored = register.get().await.unwrap();
         let late = stored.as_ref().map(after);
         assert!(matches!(register.compare_and_set(stored, late).await, Cas::Swapped));
-        assert!(tokio::time::timeout(RENEW * 3, claim.keep()).await.is_err());
+        assert!(
+            tokio::time::timeout(CLAIM_RENEW_INTERVAL * 3, claim.keep())
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn right_that_was_given_up_is_not_lost() {
         let register = MemRegister::new();
-        let claim = Claim::new(register.clone());
+        let claim = PrefixClaim::new(register.clone());
         claim.take().await.unwrap();
         claim.release();
         let stored = register.get().await.unwrap();
         assert!(matches!(register.compare_and_set(stored, None).await, Cas::Swapped));
-        let kept = tokio::time::timeout(RENEW * 3, claim.keep()).await;
+        let kept = tokio::time::timeout(CLAIM_RENEW_INTERVAL * 3, claim.keep()).await;
         assert!(kept.is_err());
         let began = Instant::now();
         claim.take().await.unwrap();
         claim.end().await;
-        Claim::new(register.clone()).take().await.unwrap();
+        PrefixClaim::new(register.clone()).take().await.unwrap();
         assert_eq!(began.elapsed(), Duration::ZERO, "nobody is waited for");
     }
 }

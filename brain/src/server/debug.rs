@@ -2,9 +2,9 @@
 
 use std::io::{self, BufWriter, Write};
 
-use crate::data_dir::{LOG, Look, ROWS};
+use crate::data_dir::{LOG_DIR, LockedDataDir, ROWS_DIR};
 use crate::flags::{Config, Dump, Dumped, Storage, TikvOptions};
-use crate::server::dump::{self, Lines};
+use crate::server::dump::{self, DumpLines};
 use anyhow::Context as _;
 use engine::log::frame::is_barrier;
 use engine::rows::{Rows as _, Snapshot};
@@ -13,12 +13,12 @@ use engine_local::fjall::StoredRows;
 use engine_tikv::{Tikv, TikvLog, TikvRows};
 
 use crate::server::run::Lifecycle;
-use crate::server::tikv::{ONE_ATTEMPT, connection};
+use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
 
 /// Prints the dump, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> anyhow::Result<()> {
     let leave = life.leave.clone();
-    let mut lines = Lines::new(BufWriter::new(io::stdout()), dump.limit);
+    let mut lines = DumpLines::new(BufWriter::new(io::stdout()), dump.limit);
     let print = async {
         match &config.storage {
             Storage::Embedded => embedded(config, dump, &mut lines).await,
@@ -40,13 +40,13 @@ pub(crate) async fn run(config: &Config, dump: &Dump, mut life: Lifecycle) -> an
     }
 }
 
-async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
-    let dir = Look::at(&config.data_dir)?;
+async fn embedded<W: Write>(config: &Config, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
+    let dir = LockedDataDir::at(&config.data_dir)?;
     if dump.what == Dumped::Log {
-        let log = StoredLog::open(&dir.path().join(LOG)).context("open the log")?;
+        let log = StoredLog::open(&dir.path().join(LOG_DIR)).context("open the log")?;
         return dump::log(&log, lines).await;
     }
-    let rows = StoredRows::open(&dir.path().join(ROWS)).context("open the rows")?;
+    let rows = StoredRows::open(&dir.path().join(ROWS_DIR)).context("open the rows")?;
     if let Some(cut) = rows.cut() {
         tracing::warn!(
             cut,
@@ -60,9 +60,9 @@ async fn tikv<W: Write>(
     options: &TikvOptions,
     dump: &Dump,
     life: &mut Lifecycle,
-    lines: &mut Lines<W>,
+    lines: &mut DumpLines<W>,
 ) -> anyhow::Result<()> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let is_begun = tikv.check_pin().await?;
     anyhow::ensure!(
@@ -77,7 +77,7 @@ async fn tikv<W: Write>(
     print_rows(&rows, dump, lines).await
 }
 
-async fn print_rows<W: Write>(rows: &impl Snapshot, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
+async fn print_rows<W: Write>(rows: &impl Snapshot, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     match dump.what {
         Dumped::Manifest => dump::manifest(rows.fence().await?, lines),
         Dumped::Rows | Dumped::Log => dump::rows(rows, dump, lines).await,

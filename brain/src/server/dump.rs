@@ -26,16 +26,16 @@ const PAGE_ROWS: usize = 1_000;
 const PAGE_BYTES: usize = 1 << 20;
 
 /// A field name and its value. Names need no escapes.
-type Field = (&'static str, Value);
+type DumpField = (&'static str, Value);
 
 /// The output, and the number of lines that may still be printed.
 #[derive(Debug)]
-pub(super) struct Lines<W> {
+pub(super) struct DumpLines<W> {
     out: W,
     left: u64,
 }
 
-impl<W: Write> Lines<W> {
+impl<W: Write> DumpLines<W> {
     /// Prints at most `limit` lines to `out`.
     pub(super) fn new(out: W, limit: Option<u64>) -> Self {
         let left = limit.unwrap_or(u64::MAX);
@@ -52,7 +52,7 @@ impl<W: Write> Lines<W> {
     }
 
     /// Prints a line with its fields in this order, unless the limit is reached.
-    fn put(&mut self, line: &[Field]) -> io::Result<()> {
+    fn put(&mut self, line: &[DumpField]) -> io::Result<()> {
         if self.is_full() {
             return Ok(());
         }
@@ -67,7 +67,7 @@ impl<W: Write> Lines<W> {
 
 /// Prints barriers and batches from the watermark on, then records that are not known to be committed. Fails if the log cannot be
 /// read, if records are invalid, or if `lines` cannot be written.
-pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut Lines<W>) -> anyhow::Result<()> {
+pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     let watermark = log.watermark().await?;
     let mut reader = Reader::seek(log.clone(), watermark).await?;
     while !lines.is_full() {
@@ -111,7 +111,7 @@ pub(super) async fn log<L: Log, W: Write>(log: &L, lines: &mut Lines<W>) -> anyh
     Ok(())
 }
 
-fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Result<Vec<Field>> {
+fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Result<Vec<DumpField>> {
     let bytes = payload.len();
     let record = Record::decode(payload)
         .with_context(|| format!("slot {slot}: the batch that begins here does not decode: the log is damaged"))?;
@@ -134,7 +134,7 @@ fn batch((slot, next): (Slot, Slot), epoch: u64, payload: Bytes) -> anyhow::Resu
 
 /// Prints rows in the order of their keys. Fails if the rows cannot be read, if a row is not one that a brain writes, or if `lines`
 /// cannot be written.
-pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &mut Lines<W>) -> anyhow::Result<()> {
+pub(super) async fn rows<S: Snapshot, W: Write>(rows: &S, dump: &Dump, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     for range in ranges(&dump.prefix) {
         let mut from = range.from;
         while !lines.is_full() {
@@ -180,7 +180,7 @@ fn ranges(prefix: &[u8]) -> Vec<RowRange> {
 }
 
 /// Returns one row as a line; `None` if it does not match the options.
-fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Field>>> {
+fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<DumpField>>> {
     let what = || format!("the row {:?}", row.escape_ascii().to_string());
     let line = match row.first() {
         Some(b'a') => {
@@ -286,7 +286,7 @@ fn row(row: &Bytes, value: &Bytes, dump: &Dump) -> anyhow::Result<Option<Vec<Fie
 
 /// Prints the manifest, the row that is written with every change of rows. Fails if there is none, if it does not decode, or if
 /// `lines` cannot be written.
-pub(super) fn manifest<W: Write>(stored: Option<Bytes>, lines: &mut Lines<W>) -> anyhow::Result<()> {
+pub(super) fn manifest<W: Write>(stored: Option<Bytes>, lines: &mut DumpLines<W>) -> anyhow::Result<()> {
     let stored = stored.context("there is no manifest: no member ever led on this store")?;
     let size = stored.len();
     let manifest = Manifest::decode(stored).context("the manifest does not decode: the rows are damaged")?;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG, ROWS};
+use crate::data_dir::{self, DataDir, DataDirError, Identity, LOG_DIR, ROWS_DIR};
 use crate::flags::Config;
 use crate::server::disk_space;
 use crate::server::quota::DiskSpace;
@@ -24,7 +24,7 @@ use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
-use crate::server::engine::{Ids, OpenEngine, quota};
+use crate::server::engine::{HeaderIds, OpenEngine, quota};
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 use crate::server::{first_start, ports};
 
@@ -52,7 +52,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
         "not listening for peers: a data directory has one member"
     );
     let mut dir = DataDir::open(&config.data_dir, || Identity {
-        format: crate::data_dir::FORMAT,
+        format: crate::data_dir::DIR_FORMAT,
         cluster_id: rand::random(),
         member_id: rand::random(),
         log: None,
@@ -64,7 +64,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     if let Some(id) = log.id() {
         dir.set_log(id)?;
     }
-    let ids = Ids {
+    let ids = HeaderIds {
         cluster: dir.identity().cluster_id,
         member: dir.identity().member_id,
     };
@@ -82,8 +82,8 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
             cluster_id: None,
             reachable: true,
             directory: Some(StoredFormats {
-                lowest: crate::data_dir::OLDEST_FORMAT,
-                highest: crate::data_dir::FORMAT,
+                lowest: crate::data_dir::OLDEST_DIR_FORMAT,
+                highest: crate::data_dir::DIR_FORMAT,
                 written: dir.identity().format,
             }),
         },
@@ -135,10 +135,10 @@ pub(crate) async fn open(
         quota_bytes: quota,
         ..engine_local::fjall::FjallOptions::default()
     };
-    let log_dir = dir.join(LOG);
+    let log_dir = dir.join(LOG_DIR);
     let stored = FileLog::stored_watermark(&log_dir).context("open the log")?;
     let covers = |manifest| Ok(store::replica::check_reach(manifest, stored)?);
-    let rows = FjallRows::open_for(&dir.join(ROWS), rows_options, covers).context("open the rows")?;
+    let rows = FjallRows::open_for(&dir.join(ROWS_DIR), rows_options, covers).context("open the rows")?;
     let origin = store::replica::origin(&rows).await.context("open the rows")?;
     // New rows name no log yet.
     let named = log.map(|id| LogOrigin { id, last: Slot(0) });

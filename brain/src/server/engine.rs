@@ -26,7 +26,7 @@ pub(crate) struct OpenEngine<E: Engine> {
     /// Runs the election, which must renew its lock however many requests there are.
     pub(crate) election_thread: OwnThread,
     pub(crate) space: E::Space,
-    pub(crate) ids: Ids,
+    pub(crate) ids: HeaderIds,
     /// Description of the storage, for `/member`.
     pub(crate) storage: StorageInUse,
     pub(crate) members: Members,
@@ -40,7 +40,7 @@ pub(crate) struct OpenEngine<E: Engine> {
 
 /// The ids in every response header.
 #[derive(Clone, Copy)]
-pub(crate) struct Ids {
+pub(crate) struct HeaderIds {
     pub(crate) cluster: u64,
     pub(crate) member: u64,
 }

@@ -15,10 +15,10 @@ use backup::import::{CopySummary, FinishCondition, Source, SourceCompacted};
 mod directory;
 mod tikv;
 
-pub(super) use tikv::IMPORTING;
+pub(super) use tikv::IMPORTING_REGISTER;
 
 /// How often a copy is begun again because the source has deleted history that is needed.
-const RESTARTS: u32 = 3;
+const MAX_COPY_RESTARTS: u32 = 3;
 
 /// Runs the subcommand, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, command: &ImportCommand, mut life: Lifecycle) -> anyhow::Result<()> {
@@ -84,7 +84,7 @@ async fn import(
             Some(tikv) => tikv::copy_into(tikv, &config.initial_cluster_token, &mut source, is_new, orders).await,
         };
         match copied {
-            Err(error) if error.is::<SourceCompacted>() && restarts < RESTARTS => {
+            Err(error) if error.is::<SourceCompacted>() && restarts < MAX_COPY_RESTARTS => {
                 restarts += 1;
                 warn!(error = format!("{error:#}"), "restarting the copy with a new snapshot");
             }

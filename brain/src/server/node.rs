@@ -93,7 +93,7 @@ pub async fn open<E: Engine>(
 
 /// The number of chunks of the log's tail that are read before this member leads or follows: more than a single member leaves
 /// there.
-const TAIL: usize = 64;
+const MAX_TAIL_CHUNKS: usize = 64;
 
 /// Loads the rows, and the log's tail as far as it is certainly committed; not all of it if others write faster than this reads.
 async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, StoreOpenError> {
@@ -101,7 +101,7 @@ async fn load<L: Log, R: Rows>(log: &L, rows: &R) -> Result<Replica<R>, StoreOpe
         let attempt = async {
             let mut replica = Replica::load(log, rows).await?;
             LogTail::new(log.clone(), &replica)
-                .catch_up(&mut replica, None, TAIL)
+                .catch_up(&mut replica, None, MAX_TAIL_CHUNKS)
                 .await?;
             Ok(replica)
         };

@@ -23,7 +23,7 @@ use runtime::tasks::Tasks;
 use telemetry::logs;
 
 /// The time for which blocking work may continue after everything else has ended.
-const LAST_WORK: Duration = Duration::from_secs(1);
+const BLOCKING_WORK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads the command line, sets up logs, and runs the server to its end.
 #[must_use]
@@ -93,7 +93,7 @@ where
         warn!("{warning}");
     }
     let outcome = runtime.block_on(server(config, signals));
-    runtime.shutdown_timeout(LAST_WORK);
+    runtime.shutdown_timeout(BLOCKING_WORK_TIMEOUT);
     outcome
 }
 

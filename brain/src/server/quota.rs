@@ -15,9 +15,13 @@ pub(crate) struct DiskSpace {
     reserve: u64,
 }
 
-/// The free bytes of the medium that only deletions and compaction may use: the minimum, the maximum, and the divisor of its size.
-/// This is more than log and rows keep free for themselves; the space that rows need for their next merge is added.
-const RESERVE: (u64, u64, u64) = (64 << 20, 256 << 20, 20);
+/// The free bytes of the medium that only deletions and compaction may use, at least and at most. This is more than log and rows keep
+/// free for themselves; the space that rows need for their next merge is added.
+const MIN_RESERVE_BYTES: u64 = 64 << 20;
+const MAX_RESERVE_BYTES: u64 = 256 << 20;
+
+/// The part of the medium that is kept free within these limits, as a divisor.
+const RESERVE_DIVISOR: u64 = 20;
 
 impl DiskSpace {
     /// Returns the space of the file system that holds `path`, limited to `quota` bytes. Fails if the file system cannot be
@@ -25,7 +29,8 @@ impl DiskSpace {
     pub(crate) fn new(path: &Path, quota: Option<u64>) -> anyhow::Result<Self> {
         let stat =
             rustix::fs::statvfs(path).with_context(|| format!("ask for the free space of {}", path.display()))?;
-        let reserve = (stat.f_blocks.saturating_mul(stat.f_frsize) / RESERVE.2).clamp(RESERVE.0, RESERVE.1);
+        let reserve =
+            (stat.f_blocks.saturating_mul(stat.f_frsize) / RESERVE_DIVISOR).clamp(MIN_RESERVE_BYTES, MAX_RESERVE_BYTES);
         Ok(Self {
             path: path.to_owned(),
             quota,

@@ -11,10 +11,10 @@ use runtime::backoff::Backoff;
 use store::retry;
 
 /// The pause between attempts.
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+const START_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// An attempt that failed after this time was too slow: the next one gets more time. A refused connection fails sooner.
-const SLOW: Duration = Duration::from_millis(1500);
+const SLOW_ATTEMPT_TIME: Duration = Duration::from_millis(1500);
 
 /// Repeats `attempt` until it succeeds or fails permanently, however long that takes; its argument is the number of attempts so far
 /// that were too slow. The reason of each failure is logged and served by `/readyz`.
@@ -22,14 +22,14 @@ pub(crate) async fn until_reached<T>(
     waiting: &NotReady,
     attempt: impl AsyncFn(u32) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let (mut pauses, mut slow, started) = (PAUSE, 0, Instant::now());
+    let (mut pauses, mut slow, started) = (START_BACKOFF, 0, Instant::now());
     loop {
         let begun = Instant::now();
         match attempt(slow).await {
             Err(error) if is_transient(&error) => {
                 waiting.because(refusal::of(&error));
                 let (pause, took, waited) = (pauses.next_delay(), begun.elapsed(), started.elapsed());
-                if took >= SLOW {
+                if took >= SLOW_ATTEMPT_TIME {
                     slow += 1;
                     tracing::warn!(
                         error = format!("{error:#}"),

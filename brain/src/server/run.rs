@@ -7,7 +7,7 @@ use crate::flags::{AutoCompaction, Config};
 use crate::server::node::{self, NodeOptions};
 use crate::server::process::Signals;
 use crate::server::services as member;
-use crate::server::services::{Member, Size};
+use crate::server::services::{MemberHandles, StoreSize};
 use crate::server::{ports, process};
 use ::watch;
 use api::auth::{Authenticator, Guard};
@@ -59,10 +59,10 @@ use crate::server::retry;
 /// The time for which clients' requests in flight may continue after SIGTERM. Even if something is stuck, the process ends within
 /// 10 s, well within a pod's grace period of 30 s: after this time the writer drains, the lock is transferred, and the tasks are
 /// aborted.
-const GRACE: Duration = Duration::from_secs(4);
+const CLIENT_GRACE_PERIOD: Duration = Duration::from_secs(4);
 
 /// The time for which requests of peers in flight may continue after this member has stopped leading and following.
-const PEER_GRACE: Duration = Duration::from_secs(1);
+const PEER_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The process: its tasks, and the order of its shutdown.
 pub(crate) struct Lifecycle {
@@ -84,7 +84,7 @@ impl Lifecycle {
 
     /// Serves on the ports of `server`.
     pub(crate) fn open(&mut self, server: Server, services: PortServices) -> OpenPorts {
-        server.start(services, &self.leave, &self.stop, GRACE, &mut self.tasks)
+        server.start(services, &self.leave, &self.stop, CLIENT_GRACE_PERIOD, &mut self.tasks)
     }
 
     /// Ends the process before a store was served.
@@ -235,7 +235,7 @@ pub(crate) async fn serve<E: Engine>(
     let liveness = liveness::run(liveness, role, config.election_timeout, shown, life.stop.clone());
     life.tasks.spawn("liveness", liveness);
     count_snapshots(rows.clone(), &metrics);
-    let member = Member {
+    let member = MemberHandles {
         store: api,
         hub: running.hub,
         history: running.history,
@@ -268,15 +268,17 @@ async fn has_begun(role: &mut watch_channel::Receiver<Role>, leave: &Cancellatio
 }
 
 /// The memtables that a quota has room for, and the size below which none is flushed for it.
-const FLUSHES: u64 = 16;
-const MIN_FLUSH: usize = 64 << 10;
+const MEMTABLES_PER_QUOTA: u64 = 16;
+const MIN_FLUSH_BYTES: usize = 64 << 10;
 
 /// Returns the options to open the store with. A single member leads without a lease.
 fn options(config: &Config, member: u64, lone: bool, timing: &ElectionConfig) -> NodeOptions {
     let bounds = bounds(member, lone);
     // Versions that are not flushed count against the quota of a data directory, compacted or not.
     let share = match quota(config) {
-        Some(quota) if lone => usize::try_from(quota / FLUSHES).unwrap_or(usize::MAX).max(MIN_FLUSH),
+        Some(quota) if lone => usize::try_from(quota / MEMTABLES_PER_QUOTA)
+            .unwrap_or(usize::MAX)
+            .max(MIN_FLUSH_BYTES),
         _ => usize::MAX,
     };
     NodeOptions {
@@ -301,13 +303,13 @@ fn count_snapshots<R: Rows>(rows: R, metrics: &Metrics) {
 }
 
 /// Returns the size of a member's own log in bytes; 0 if all members share one log.
-fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> Size {
+fn log_size<L: Log, R: Rows>(log: L, rows: &R) -> StoreSize {
     let is_own = rows.size().is_some();
     Arc::new(move || if is_own { log.size() } else { 0 })
 }
 
 /// Returns the size of the store in bytes.
-fn total_size<R: Rows>(rows: R, state: Arc<StoreState<R>>) -> Size {
+fn total_size<R: Rows>(rows: R, state: Arc<StoreState<R>>) -> StoreSize {
     Arc::new(move || state.total_size(&rows))
 }
 
@@ -404,7 +406,7 @@ fn start_leadership<E: Engine>(
         let followers = Followers::default();
         let told = (feed.clone(), election.renewals(), followers.clone());
         let services = for_peers(config, api, told, (metrics, &led));
-        server.start(services, &led, &led, PEER_GRACE, &mut life.tasks);
+        server.start(services, &led, &led, PEER_GRACE_PERIOD, &mut life.tasks);
         let follower = FollowerIdentity {
             member: member::describe(config, ids.member),
             members,

@@ -53,10 +53,10 @@ use telemetry::metrics::Metrics;
 use telemetry::slow_requests::RpcLog;
 
 /// Returns the bytes that the store occupies.
-pub type Size = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub type StoreSize = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Handles that the services of a member share.
-pub struct Member<H, R: Rows> {
+pub struct MemberHandles<H, R: Rows> {
     /// The store.
     pub store: ApiContext<R>,
     /// The source of new commits for watchers.
@@ -66,9 +66,9 @@ pub struct Member<H, R: Rows> {
     /// True while there is a leader.
     pub has_leader: tokio::sync::watch::Receiver<bool>,
     /// Returns the bytes that the store occupies.
-    pub size: Size,
+    pub size: StoreSize,
     /// Returns the bytes that this member's own log occupies.
-    pub log_size: Size,
+    pub log_size: StoreSize,
     /// Reclaims space.
     pub defragment: Defragment,
     /// The member list.
@@ -93,10 +93,10 @@ fn set_constants(metrics: &Metrics, member_id: u64, quota: i64) {
 /// Returns the services over the store. Starts their background tasks, which run until `stop`.
 pub fn services<H: History, R: Rows>(
     config: &Config,
-    member: Member<H, R>,
+    member: MemberHandles<H, R>,
     (tasks, stop): (&mut Tasks, &CancellationToken),
 ) -> PortServices {
-    let Member {
+    let MemberHandles {
         store: api,
         hub,
         history,
@@ -290,7 +290,7 @@ fn move_leader(transfers: mpsc::Sender<TransferLeader>) -> MoveLeader {
 fn observe<R: Rows>(
     store: ApiContext<R>,
     hub: Hub,
-    (size, log_size): (Size, Size),
+    (size, log_size): (StoreSize, StoreSize),
     (members, data_dir): (Members, Option<PathBuf>),
 ) -> impl Fn(&Metrics) + Send + Sync {
     move |metrics| {

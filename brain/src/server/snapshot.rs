@@ -8,13 +8,13 @@ use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use crate::data_dir::{self, Identity, Restoring, RestoringFrom};
+use crate::data_dir::{self, Identity, RestoringDir, RestoringFrom};
 use crate::flags::{Config, SnapshotCommand, Storage, TikvOptions};
-use crate::server::claim::{Claim, IMPORTER};
+use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::embedded;
-use crate::server::import::IMPORTING;
+use crate::server::import::IMPORTING_REGISTER;
 use crate::server::run::Lifecycle;
-use crate::server::tikv::{ONE_ATTEMPT, connection};
+use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
 use backup::snapshot::{
     FileError, RestoreOptions, RestoreSummary, SnapshotFile, Spool, UnfitSnapshot, restore, resume,
 };
@@ -30,7 +30,7 @@ use etcd_types::types::Revision;
 use telemetry::metrics::Metrics;
 
 /// The space that a restore takes on disk, as a multiple of the snapshot's: the log, the rows, and rows that are being merged.
-const SPACE: u64 = 3;
+const RESTORE_SPACE_FACTOR: u64 = 3;
 
 /// Runs the subcommand, and ends. A signal interrupts it.
 pub(crate) async fn run(config: &Config, command: &SnapshotCommand, mut life: Lifecycle) -> anyhow::Result<()> {
@@ -62,11 +62,11 @@ async fn make_store(config: &Config, command: &SnapshotCommand, life: &mut Lifec
 }
 
 /// Opens the snapshot, and returns the SHA-256 of its database as well.
-async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<Source> {
+async fn open_and_hash(command: &SnapshotCommand, life: &Lifecycle) -> anyhow::Result<SnapshotSource> {
     let file = open(command, life).await?;
     let hashed = interruptible(life, move || Ok((file.digest()?, file))).await;
     let (digest, file) = hashed.with_context(|| format!("read {}", command.file.display()))?;
-    Ok(Source {
+    Ok(SnapshotSource {
         file,
         digest,
         bump_revision: command.bump_revision,
@@ -114,7 +114,7 @@ pub(crate) fn describe_compaction(compacted: Revision) -> String {
 }
 
 /// The snapshot that is restored.
-struct Source {
+struct SnapshotSource {
     file: SnapshotFile,
     /// SHA-256 of the database.
     digest: [u8; 32],
@@ -122,24 +122,24 @@ struct Source {
 }
 
 /// A data directory with a new store in it, and that store.
-struct Opened {
-    target: Restoring,
+struct OpenedRestore {
+    target: RestoringDir,
     from: RestoringFrom,
     engine: (FileLog, FjallRows),
     /// True if it holds a part of the snapshot.
     is_begun: bool,
 }
 
-async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> anyhow::Result<RestoreSummary> {
+async fn into_directory(config: &Config, source: &SnapshotSource, life: &Lifecycle) -> anyhow::Result<RestoreSummary> {
     let opened = tokio::select! {
         biased;
         () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted")),
         opened = Box::pin(open_directory(config, source)) => opened,
     };
-    let Source {
+    let SnapshotSource {
         file, bump_revision, ..
     } = source;
-    let Opened {
+    let OpenedRestore {
         target,
         from,
         engine,
@@ -167,7 +167,7 @@ async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> a
     match filled {
         Ok(restored) => {
             target.finish(&Identity {
-                format: data_dir::FORMAT,
+                format: data_dir::DIR_FORMAT,
                 cluster_id: from.cluster_id,
                 member_id: from.member_id,
                 log: Some(LogId(from.log)),
@@ -183,9 +183,9 @@ async fn into_directory(config: &Config, source: &Source, life: &Lifecycle) -> a
 }
 
 /// Opens what an interrupted restore of this snapshot has left, or a new store.
-async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Opened> {
+async fn open_directory(config: &Config, source: &SnapshotSource) -> anyhow::Result<OpenedRestore> {
     let metrics = Arc::new(Metrics::new(false));
-    if let Some((target, from)) = Restoring::resume_restore(&config.data_dir, &source.digest)? {
+    if let Some((target, from)) = RestoringDir::resume_restore(&config.data_dir, &source.digest)? {
         let log = Some(LogId(from.log));
         let engine = embedded::open(config, (target.path(), log), None, &metrics).await;
         let engine = engine.with_context(|| {
@@ -194,17 +194,17 @@ async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Open
                 target.path().display()
             )
         })?;
-        return Ok(Opened {
+        return Ok(OpenedRestore {
             target,
             from,
             engine,
             is_begun: true,
         });
     }
-    let target = Restoring::begin(&config.data_dir)?;
+    let target = RestoringDir::begin(&config.data_dir)?;
     let opened = begin(config, source, &target, &metrics).await;
     match opened {
-        Ok((from, engine)) => Ok(Opened {
+        Ok((from, engine)) => Ok(OpenedRestore {
             target,
             from,
             engine,
@@ -220,8 +220,8 @@ async fn open_directory(config: &Config, source: &Source) -> anyhow::Result<Open
 /// Makes a new store in the directory, and records which snapshot is restored into it.
 async fn begin(
     config: &Config,
-    source: &Source,
-    target: &Restoring,
+    source: &SnapshotSource,
+    target: &RestoringDir,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<(RestoringFrom, (FileLog, FjallRows))> {
     let bytes = source.file.size();
@@ -229,7 +229,7 @@ async fn begin(
     info!(data_dir = %target.path().display(), bytes, "restoring a snapshot");
     let (log, rows) = embedded::open(config, (target.path(), None), None, metrics).await?;
     let from = RestoringFrom {
-        format: data_dir::FORMAT,
+        format: data_dir::DIR_FORMAT,
         snapshot: source.digest,
         cluster_id: rand::random(),
         member_id: rand::random(),
@@ -239,7 +239,7 @@ async fn begin(
     Ok((from, (log, rows)))
 }
 
-fn abandon(target: Restoring) {
+fn abandon(target: RestoringDir) {
     if let Err(left) = target.abandon() {
         warn!(
             error = &left as &dyn std::error::Error,
@@ -254,7 +254,8 @@ pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
     // The restore leaves the reserve alone.
     let (free, needed) = (
         stat.f_bavail.saturating_mul(stat.f_frsize),
-        size.saturating_mul(SPACE).saturating_add(Spool::new(path).reserve()?),
+        size.saturating_mul(RESTORE_SPACE_FACTOR)
+            .saturating_add(Spool::new(path).reserve()?),
     );
     ensure!(
         free >= needed,
@@ -264,12 +265,12 @@ pub(crate) fn check_space(path: &Path, size: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of the register that holds a [`Part`]. It is part of the format.
-const RESTORING: &str = "restoring";
+/// The name of the register that holds a [`PartialRestore`]. It is part of the format.
+const RESTORING_REGISTER: &str = "restoring";
 
 /// The snapshot that a key prefix holds a part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Part {
+struct PartialRestore {
     /// SHA-256 of the snapshot's database.
     snapshot: [u8; 32],
     /// The id of the member that writes the store.
@@ -282,9 +283,9 @@ async fn into_tikv(
     command: &SnapshotCommand,
     life: &mut Lifecycle,
 ) -> anyhow::Result<RestoreSummary> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
-    let claim = Claim::new(tikv.register(IMPORTER));
+    let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let token = &config.initial_cluster_token;
     let restored = tokio::select! {
         biased;
@@ -303,7 +304,7 @@ async fn into_tikv(
 async fn into_prefix(
     tikv: &Tikv,
     token: &str,
-    claim: &Claim<TikvRegister>,
+    claim: &PrefixClaim<TikvRegister>,
     command: &SnapshotCommand,
     life: &Lifecycle,
 ) -> anyhow::Result<RestoreSummary> {
@@ -325,9 +326,14 @@ async fn into_prefix(
 }
 
 /// Restores the snapshot into a claimed prefix, or continues with the part that was found there.
-async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Part>) -> anyhow::Result<RestoreSummary> {
-    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING));
-    let Source {
+async fn fill_prefix(
+    tikv: &Tikv,
+    token: &str,
+    source: &SnapshotSource,
+    found: Option<PartialRestore>,
+) -> anyhow::Result<RestoreSummary> {
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
+    let SnapshotSource {
         file,
         digest,
         bump_revision,
@@ -342,7 +348,7 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
         }
         None => {
             tikv.pin().await?;
-            let part = Part {
+            let part = PartialRestore {
                 snapshot: *digest,
                 member_id: rand::random(),
             };
@@ -383,13 +389,17 @@ async fn fill_prefix(tikv: &Tikv, token: &str, source: &Source, found: Option<Pa
 
 /// Takes the right to fill the prefix, on which no member starts from then on. Returns what an interrupted restore has left there; `None` if
 /// it had not begun to write, or if there was none.
-async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyhow::Result<Option<Part>> {
-    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING));
+async fn claimed(
+    tikv: &Tikv,
+    token: &str,
+    claim: &PrefixClaim<TikvRegister>,
+) -> anyhow::Result<Option<PartialRestore>> {
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(RESTORING_REGISTER));
     if tikv.is_empty().await? {
         prefix_owner::begin_restore(&owner, token).await?;
     } else {
         let occupied = prefix_owner::occupied(&owner).await?;
-        let is_import = tikv.register(IMPORTING).get().await?.is_some();
+        let is_import = tikv.register(IMPORTING_REGISTER).get().await?.is_some();
         if is_import || !matches!(occupied, OwnerError::Restoring) {
             bail!(occupied);
         }
@@ -400,7 +410,7 @@ async fn claimed(tikv: &Tikv, token: &str, claim: &Claim<TikvRegister>) -> anyho
     claim.take().await?;
     // Another restore, an import or a wipe may have come first.
     ensure!(
-        prefix_owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING).get().await?.is_none(),
+        prefix_owner::is_restoring(&owner, token).await? && tikv.register(IMPORTING_REGISTER).get().await?.is_none(),
         "another command has used the key prefix: start again"
     );
     match register.get().await? {

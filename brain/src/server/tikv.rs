@@ -27,7 +27,7 @@ use runtime::own_thread::OwnThread;
 use telemetry::metrics::Metrics;
 use tokio::sync::watch;
 
-use crate::server::engine::{Ids, OpenEngine, quota};
+use crate::server::engine::{HeaderIds, OpenEngine, quota};
 use crate::server::run::{ClientPorts, Lifecycle, serve};
 use crate::server::{first_start, retry};
 
@@ -84,7 +84,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
             reach(config, &options, (&request, &counted, &election_thread), failures).await
         }) => reached?,
     };
-    let Reached {
+    let ReachedTikv {
         tikv,
         supervisor,
         election_tikv,
@@ -107,13 +107,13 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         members: members.clone(),
     });
     let remove = Arc::new(MemberRemoval {
-        register: tikv.register(MEMBERS),
+        register: tikv.register(MEMBERS_REGISTER),
         request: request.clone(),
         peers: peers.clone(),
         members: members.clone(),
     });
     let follow = membership::follow(
-        tikv.register(MEMBERS),
+        tikv.register(MEMBERS_REGISTER),
         (request, peers.clone()),
         members.clone(),
         life.stop.clone(),
@@ -136,7 +136,7 @@ pub(crate) async fn run(config: &Config, options: TikvOptions, mut life: Lifecyc
         timing,
         election_thread,
         space: QuotaSpace(quota(config)),
-        ids: Ids { cluster, member },
+        ids: HeaderIds { cluster, member },
         storage: StorageInUse {
             kind: "TiKV",
             cluster_id: Some(tikv.cluster_id().to_string()),
@@ -171,7 +171,7 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
         },
         ..defaults
     };
-    let register = tikv.election_register(LEADER, options.renew_deadline);
+    let register = tikv.election_register(LEADER_REGISTER, options.renew_deadline);
     // The first renewals, too, must be one request to TiKV each.
     register.warm_up().await;
     let record = StorageLock::new(register, "TiKV");
@@ -192,7 +192,7 @@ async fn lock(config: &Config, tikv: &Tikv) -> anyhow::Result<(ElectionLock<Tikv
 }
 
 /// A connection to TiKV, and the data that was read first.
-struct Reached {
+struct ReachedTikv {
     tikv: Tikv,
     supervisor: ConnectionSupervisor,
     /// Connections of the election's own, whose tasks are in its thread.
@@ -206,17 +206,17 @@ struct Reached {
 }
 
 /// The register with the election's record.
-pub(crate) const LEADER: &str = "leader";
+pub(crate) const LEADER_REGISTER: &str = "leader";
 
 /// The register with the rows of members.
-const MEMBERS: &str = "members";
+const MEMBERS_REGISTER: &str = "members";
 
 /// The timeouts of a start double with each attempt that was too slow, at most this number of times: single requests may take a minute
 /// then.
-const DOUBLINGS: u32 = 5;
+const MAX_TIMEOUT_DOUBLINGS: u32 = 5;
 
 /// The same for a program that tries to connect only once: a slow cluster is waited for.
-pub(crate) const ONE_ATTEMPT: u32 = 2;
+pub(crate) const ONE_ATTEMPT_DOUBLINGS: u32 = 2;
 
 /// Connects, with timeouts that grow with the number of attempts that were too slow, and takes this member's place in the cluster that owns the key
 /// prefix.
@@ -225,7 +225,7 @@ async fn reach(
     options: &TikvOptions,
     (request, metrics, election_thread): (&JoinRequest, &engine_tikv::TikvMetrics, &OwnThread),
     failures: u32,
-) -> anyhow::Result<Reached> {
+) -> anyhow::Result<ReachedTikv> {
     let mut connection = connection(options, failures);
     connection.metrics = metrics.clone();
     // Two renewals fit into the renew deadline if each is answered in half of it.
@@ -240,9 +240,9 @@ async fn reach(
     let cluster = prefix_owner::claim(&tikv.register(OWNER_REGISTER), &config.initial_cluster_token).await;
     let cluster = cluster.map_err(of_owner)?;
     let secret = secret(&tikv).await?;
-    let table = membership::enter(&tikv.register(MEMBERS), request).await;
+    let table = membership::enter(&tikv.register(MEMBERS_REGISTER), request).await;
     let table = table.map_err(of_members)?;
-    Ok(Reached {
+    Ok(ReachedTikv {
         tikv,
         supervisor,
         election_tikv,
@@ -262,7 +262,7 @@ async fn check_first_start(config: &Config, tikv: &Tikv) -> anyhow::Result<()> {
     {
         return Err(OwnerError::NoStore.into());
     }
-    let members = tikv.register(MEMBERS);
+    let members = tikv.register(MEMBERS_REGISTER);
     if membership::has_row(&members, &config.name).await.map_err(of_members)? {
         first_start::ignore(&config.bootstrap);
         return Ok(());
@@ -289,7 +289,7 @@ pub(crate) fn connection(options: &TikvOptions, failures: u32) -> engine_tikv::C
     let mut connection = engine_tikv::ConnectOptions::new(options.pd_endpoints.clone(), options.key_prefix.clone());
     connection.cluster_id = options.cluster_id;
     connection.gc_window = options.gc_window;
-    connection.patience = 2u32.pow(failures.min(DOUBLINGS));
+    connection.patience = 2u32.pow(failures.min(MAX_TIMEOUT_DOUBLINGS));
     connection.tls = options
         .tls
         .clone()

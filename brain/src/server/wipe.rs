@@ -15,20 +15,20 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::server::claim;
-use crate::server::claim::IMPORTER;
+use crate::server::claim::IMPORTER_REGISTER;
 use crate::server::run::Lifecycle;
-use crate::server::tikv::{LEADER, ONE_ATTEMPT, connection};
+use crate::server::tikv::{LEADER_REGISTER, ONE_ATTEMPT_DOUBLINGS, connection};
 
 /// The least time for which a leader's record must stay unchanged to prove that it is not renewed; its lease duration applies if
 /// longer.
-const UNCHANGED: Duration = Duration::from_secs(5);
+const MIN_LEADER_SILENCE: Duration = Duration::from_secs(5);
 
 /// The interval at which the leader's record is read in the meantime.
-const LOOK: Duration = Duration::from_millis(200);
+const LEADER_READ_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
 pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let wiped = tokio::select! {
         biased;
@@ -41,7 +41,7 @@ pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecy
 
 /// Deletes everything below the prefix. Fails if a member uses it, or if a restore or an import fills it.
 async fn wipe_unused(tikv: &Tikv, token: &str) -> anyhow::Result<()> {
-    claim::unused(&tikv.register(IMPORTER)).await?;
+    claim::unused(&tikv.register(IMPORTER_REGISTER)).await?;
     wipe(tikv, token, Reclaim::Tried).await
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
         info!("there is nothing to wipe");
         return Ok(());
     }
-    let (owner, leader) = (tikv.register(OWNER_REGISTER), tikv.register(LEADER));
+    let (owner, leader) = (tikv.register(OWNER_REGISTER), tikv.register(LEADER_REGISTER));
     let seen = unused(&leader).await?;
     prefix_owner::begin_wipe(&owner, token).await?;
     info!("wiping");
@@ -82,13 +82,13 @@ async fn unused(leader: &TikvRegister) -> anyhow::Result<Option<Bytes>> {
         return Ok(None);
     };
     if !record.is_free() {
-        let until = Instant::now() + record.lease_duration.max(UNCHANGED);
+        let until = Instant::now() + record.lease_duration.max(MIN_LEADER_SILENCE);
         info!(
             holder = record.holder_identity,
             "checking whether the leader's lock is still renewed"
         );
         while Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(LEADER_READ_INTERVAL).await;
             let now = leader.get().await.context("read the leader's record")?;
             anyhow::ensure!(
                 now.as_ref() == Some(&seen),

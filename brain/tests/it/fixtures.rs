@@ -25,7 +25,7 @@ fn fixtures() -> PathBuf {
 
 /// The fixtures of what is written now, without users and with them: formats of the directory and of what is stored.
 fn newest() -> [PathBuf; 2] {
-    let dir = brain::data_dir::FORMAT;
+    let dir = brain::data_dir::DIR_FORMAT;
     [STORED_FORMAT, STORED_FORMAT_WITH_AUTH].map(|stored| fixtures().join(format!("data-dir-{dir}-{stored}")))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use tracing::{info, warn};
 
-use crate::data_dir::{self, Identity, Importing, Restoring};
+use crate::data_dir::{self, DirImport, Identity, RestoringDir};
 use crate::flags::Config;
 use crate::server::embedded;
 use crate::server::snapshot::check_space;
@@ -17,9 +17,9 @@ use engine_local::fjall::FjallRows;
 use telemetry::metrics::Metrics;
 
 /// A data directory with a copy in it, and its open store.
-struct Opened {
-    target: Restoring,
-    importing: Importing,
+struct OpenedImport {
+    target: RestoringDir,
+    importing: DirImport,
     engine: (FileLog, FjallRows),
     /// The events of the source from the time when the store was made.
     collected: Option<Backlog>,
@@ -35,9 +35,9 @@ pub(super) async fn copy_into(
     let resumed = if is_new {
         None
     } else {
-        Restoring::resume(&config.data_dir)?
+        RestoringDir::resume(&config.data_dir)?
     };
-    let Opened {
+    let OpenedImport {
         target,
         importing,
         engine: (log, rows),
@@ -50,7 +50,7 @@ pub(super) async fn copy_into(
     let importer = Importer::open(log, rows, &as_member(importing.member_id, &spool)).await?;
     let copied = copy(source, importer, (orders, collected), &spool).await?;
     target.finish(&Identity {
-        format: data_dir::FORMAT,
+        format: data_dir::DIR_FORMAT,
         cluster_id: importing.cluster_id,
         member_id: importing.member_id,
         log: Some(LogId(importing.log)),
@@ -62,8 +62,8 @@ pub(super) async fn copy_into(
 async fn resume(
     config: &Config,
     source: &Source,
-    (target, importing): (Restoring, Importing),
-) -> anyhow::Result<Opened> {
+    (target, importing): (RestoringDir, DirImport),
+) -> anyhow::Result<OpenedImport> {
     let path = target.path();
     ensure!(
         importing.source == source.cluster_id(),
@@ -77,7 +77,7 @@ async fn resume(
     let log = Some(LogId(importing.log));
     let opened = embedded::open(config, (path, log), None, &metrics).await;
     let engine = opened.context("cannot resume the copy; use --restart to discard it")?;
-    Ok(Opened {
+    Ok(OpenedImport {
         target,
         importing,
         engine,
@@ -86,16 +86,16 @@ async fn resume(
 }
 
 /// Makes a store of a snapshot.
-async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::Result<Opened> {
+async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::Result<OpenedImport> {
     let target = if deletes {
-        Restoring::begin_again(&config.data_dir)?
+        RestoringDir::begin_again(&config.data_dir)?
     } else {
-        Restoring::begin(&config.data_dir)?
+        RestoringDir::begin(&config.data_dir)?
     };
     let spool = Spool::new(target.path());
     let filled = collecting(source, &spool, async |source| fill(config, source, &target).await).await;
     match filled {
-        Ok(((importing, engine), collected)) => Ok(Opened {
+        Ok(((importing, engine), collected)) => Ok(OpenedImport {
             target,
             importing,
             engine,
@@ -116,8 +116,8 @@ async fn begin(config: &Config, source: &mut Source, deletes: bool) -> anyhow::R
 async fn fill(
     config: &Config,
     source: &mut Source,
-    target: &Restoring,
-) -> anyhow::Result<(Importing, (FileLog, FjallRows))> {
+    target: &RestoringDir,
+) -> anyhow::Result<(DirImport, (FileLog, FjallRows))> {
     let path = target.path();
     let size = source.size().await?;
     check_space(path, size.saturating_add(size / 3))?;
@@ -126,7 +126,7 @@ async fn fill(
     let file = source.snapshot(&spool).await?;
     let metrics = Arc::new(Metrics::new(false));
     let (log, rows) = embedded::open(config, (path, None), None, &metrics).await?;
-    let importing = Importing {
+    let importing = DirImport {
         source: source.cluster_id(),
         cluster_id: rand::random(),
         member_id: rand::random(),

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::flags::TikvOptions;
-use crate::server::claim::{Claim, IMPORTER};
+use crate::server::claim::{IMPORTER_REGISTER, PrefixClaim};
 use crate::server::run::Lifecycle;
-use crate::server::tikv::{ONE_ATTEMPT, connection};
+use crate::server::tikv::{ONE_ATTEMPT_DOUBLINGS, connection};
 use crate::server::wipe::wipe;
 use backup::import::{CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
@@ -18,12 +18,12 @@ use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
 
-/// The name of the register that holds an [`Importing`]. It is part of the format.
-pub(in crate::server) const IMPORTING: &str = "importing";
+/// The name of the register that holds an [`PrefixImport`]. It is part of the format.
+pub(in crate::server) const IMPORTING_REGISTER: &str = "importing";
 
 /// The copy of another store below a prefix: all of it up to the revision that it is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Importing {
+struct PrefixImport {
     /// The id of the cluster that is copied.
     source: u64,
     /// The id of the member that writes the copy.
@@ -32,7 +32,7 @@ struct Importing {
 
 /// Connects to TiKV.
 pub(super) async fn attach(options: &TikvOptions, life: &mut Lifecycle) -> anyhow::Result<Tikv> {
-    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT)).await?;
+    let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     Ok(tikv)
 }
@@ -45,7 +45,7 @@ pub(super) async fn copy_into(
     is_new: bool,
     orders: FinishCondition,
 ) -> anyhow::Result<CopySummary> {
-    let claim = Claim::new(tikv.register(IMPORTER));
+    let claim = PrefixClaim::new(tikv.register(IMPORTER_REGISTER));
     let copied = tokio::select! {
         biased;
         lost = claim.keep() => return Err(lost),
@@ -59,10 +59,10 @@ async fn copy_alone(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    (is_new, claim): (bool, &Claim<TikvRegister>),
+    (is_new, claim): (bool, &PrefixClaim<TikvRegister>),
     orders: FinishCondition,
 ) -> anyhow::Result<CopySummary> {
-    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING));
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
     let stored = register.get().await.context("read the source of the copy")?;
     let is_empty = tikv.is_empty().await?;
     let is_copy = !is_empty && prefix_owner::is_restoring(&owner, token).await?;
@@ -89,7 +89,7 @@ async fn copy_alone(
                 if is_copy {
                     unchanged(tikv, token, stored.as_ref()).await?;
                 } else {
-                    ensure!(prefix_owner::is_wiping(&owner, token).await?, ANOTHER);
+                    ensure!(prefix_owner::is_wiping(&owner, token).await?, ANOTHER_IMPORT);
                 }
                 info!("deleting an incomplete copy");
                 claim.release();
@@ -116,24 +116,24 @@ async fn copy_alone(
 }
 
 /// Another import came first.
-const ANOTHER: &str = "another import finished or deleted the copy: start again";
+const ANOTHER_IMPORT: &str = "another import finished or deleted the copy: start again";
 
 /// Fails if another import finished or deleted the copy before this one had the claim.
 async fn unchanged(tikv: &Tikv, token: &str, stored: Option<&Bytes>) -> anyhow::Result<()> {
     let now = tikv
-        .register(IMPORTING)
+        .register(IMPORTING_REGISTER)
         .get()
         .await
         .context("read the source of the copy")?;
     ensure!(
         now.as_ref() == stored && prefix_owner::is_restoring(&tikv.register(OWNER_REGISTER), token).await?,
-        ANOTHER
+        ANOTHER_IMPORT
     );
     Ok(())
 }
 
-fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<Importing> {
-    let importing: Importing =
+fn resume(source: &Source, stored: &Bytes) -> anyhow::Result<PrefixImport> {
+    let importing: PrefixImport =
         serde_json::from_slice(stored).context("the source of the copy is unknown: use --restart")?;
     ensure!(
         importing.source == source.cluster_id(),
@@ -150,10 +150,10 @@ async fn begin(
     tikv: &Tikv,
     token: &str,
     source: &mut Source,
-    claim: &Claim<TikvRegister>,
+    claim: &PrefixClaim<TikvRegister>,
     (engine, spool): ((TikvLog, TikvRows), &Spool),
-) -> anyhow::Result<Importing> {
-    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING));
+) -> anyhow::Result<PrefixImport> {
+    let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
     if !tikv.is_empty().await? {
         bail!(prefix_owner::occupied(&owner).await?);
     }
@@ -165,7 +165,7 @@ async fn begin(
     claim.take().await?;
     unchanged(tikv, token, None).await?;
     tikv.pin().await?;
-    let importing = Importing {
+    let importing = PrefixImport {
         source: source.cluster_id(),
         member_id: rand::random(),
     };
