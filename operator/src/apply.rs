@@ -7,15 +7,15 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{DynamicObject, ObjectMeta, Request};
 use kube::{Api, Client, Resource, ResourceExt};
-use plan::applied::Applied;
+use plan::applied::AppliedSteps;
 use plan::certificates::Leaf;
-use plan::event::Event;
+use plan::event::ClusterEvent;
 use plan::names::{CLUSTER, MANAGER, ROLE};
-use plan::objects::{Key, Kind, Object, Renderer};
+use plan::objects::{Object, ObjectKey, ObjectKind, Renderer};
 use plan::observed::Observed;
 use plan::spec::Desired;
 use plan::steps::claims::is_terminating;
-use plan::steps::{Additions, Live, Step, describe, keep_metadata};
+use plan::steps::{Additions, LiveObject, PlanStep, describe, keep_metadata};
 use plan::{issuance, ownership};
 use serde_json::{Value, json};
 use tracing::info;
@@ -39,7 +39,7 @@ pub(crate) enum Error {
     #[error("the API server refused it")]
     Api(#[source] Box<kube::Error>),
     #[error(transparent)]
-    Issuance(#[from] issuance::Error),
+    Issuance(#[from] issuance::IssuanceError),
     #[error("it does not serialise")]
     Serialise(#[from] serde_json::Error),
     #[error("{0}")]
@@ -85,7 +85,7 @@ pub(crate) struct FailedStep {
 /// The outcome of the steps.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    pub(crate) applied: Applied,
+    pub(crate) applied: AppliedSteps,
     /// The first step that failed. Steps that do not depend on it were still tried.
     pub(crate) failed: Option<FailedStep>,
 }
@@ -103,14 +103,14 @@ pub(crate) struct Applier<'a> {
 
 impl Applier<'_> {
     /// Carries out `steps`. After a failure only independent steps continue, unless the failed step only concerns monitoring.
-    pub(crate) async fn run(&self, steps: &[Step]) -> Outcome {
-        let (mut applied, mut failed) = (Applied::default(), None);
+    pub(crate) async fn run(&self, steps: &[PlanStep]) -> Outcome {
+        let (mut applied, mut failed) = (AppliedSteps::default(), None);
         let mut is_only_monitoring = false;
         for step in steps {
             if failed.is_some() && !is_only_monitoring && !stands_alone(step) {
                 continue;
             }
-            let in_vain = |applied: &Applied| (applied.unchanged, applied.refused_trial.is_some());
+            let in_vain = |applied: &AppliedSteps| (applied.unchanged, applied.refused_trial.is_some());
             let before = in_vain(&applied);
             match self.step(step, &mut applied).await {
                 Ok(_) if in_vain(&applied) != before || applied.stale => {}
@@ -123,11 +123,12 @@ impl Applier<'_> {
                     }
                 }
                 Err(error) => {
-                    if let (Step::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class()) {
+                    if let (PlanStep::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class())
+                    {
                         applied.refused_claims.insert(claim.clone(), error.message());
                         continue;
                     }
-                    if let (Step::Resize { pod, .. }, Class::Denied) = (step, error.class()) {
+                    if let (PlanStep::Resize { pod, .. }, Class::Denied) = (step, error.class()) {
                         let words = error.message();
                         applied.refused_resize = Some(format!(
                             "{pod} keeps its resources: the API server rejected the new ones: {words}"
@@ -145,15 +146,19 @@ impl Applier<'_> {
     }
 
     /// Carries out one step. Returns the event to publish, if any.
-    async fn step(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
+    async fn step(&self, step: &PlanStep, applied: &mut AppliedSteps) -> Result<Option<ClusterEvent>, Error> {
         match step {
-            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => {
+            PlanStep::WriteAuthority { .. } | PlanStep::DiscardAuthority { .. } | PlanStep::Issue { .. } => {
                 self.step_of_certificates(step, applied).await
             }
-            Step::Apply { object, uid } => {
+            PlanStep::Apply { object, uid } => {
                 let version = match uid {
                     // Their apply sets few or no fields that another manager has set, so it would take the object over without a conflict.
-                    None if matches!(object.key.kind, Kind::ServiceAccount | Kind::ConfigMap | Kind::Lease) => {
+                    None if matches!(
+                        object.key.kind,
+                        ObjectKind::ServiceAccount | ObjectKind::ConfigMap | ObjectKind::Lease
+                    ) =>
+                    {
                         self.create(object).await?
                     }
                     uid => self.write(object, uid.as_deref()).await?,
@@ -172,17 +177,18 @@ impl Applier<'_> {
                     ("Created", "created")
                 };
                 Ok(Some(
-                    Event::normal(reason, "Apply", format!("{verb} {}", object.key)).about(object.key.reference()),
+                    ClusterEvent::normal(reason, "Apply", format!("{verb} {}", object.key))
+                        .about(object.key.reference()),
                 ))
             }
-            Step::TakeBack { object, uid, additions } => self.take_back((object, uid), additions, applied).await,
-            Step::Delete { key, uid } => {
+            PlanStep::TakeBack { object, uid, additions } => self.take_back((object, uid), additions, applied).await,
+            PlanStep::Delete { key, uid } => {
                 self.delete(key, uid).await?;
                 Ok(Some(
-                    Event::normal("Deleted", "Delete", format!("deleted {key}")).about(key.reference()),
+                    ClusterEvent::normal("Deleted", "Delete", format!("deleted {key}")).about(key.reference()),
                 ))
             }
-            Step::HandOver {
+            PlanStep::HandOver {
                 from,
                 address,
                 to,
@@ -191,29 +197,34 @@ impl Applier<'_> {
                 applied.asked = true;
                 self.hand_over((from, address), (to, *target)).await?;
                 applied.handed_over = true;
-                Ok(Some(Event::normal(
+                Ok(Some(ClusterEvent::normal(
                     "LeaderTransferred",
                     "HandOver",
                     format!("transferred leadership from {from} to {to}"),
                 )))
             }
-            Step::Replace { pod, .. } if !self.is_as_planned(pod).await? => {
+            PlanStep::Replace { pod, .. } if !self.is_as_planned(pod).await? => {
                 applied.stale = true;
                 Ok(None)
             }
-            Step::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
-            Step::ChangeClaim { .. }
-            | Step::EndTrial { .. }
-            | Step::RetainClaims { .. }
-            | Step::Scale { .. }
-            | Step::Label { .. }
-            | Step::Resize { .. }
-            | Step::Replace { .. } => self.step_below(step).await,
+            PlanStep::Try { pod, whole } => Box::pin(self.begin_trial(pod, whole, applied)).await,
+            PlanStep::ChangeClaim { .. }
+            | PlanStep::EndTrial { .. }
+            | PlanStep::RetainClaims { .. }
+            | PlanStep::Scale { .. }
+            | PlanStep::Label { .. }
+            | PlanStep::Resize { .. }
+            | PlanStep::Replace { .. } => self.step_below(step).await,
         }
     }
 
     /// Creates the pod in which a new template is tried. Rules of the namespace may forbid a small pod but allow one of full size.
-    async fn begin_trial(&self, small: &Value, whole: &Value, applied: &mut Applied) -> Result<Option<Event>, Error> {
+    async fn begin_trial(
+        &self,
+        small: &Value,
+        whole: &Value,
+        applied: &mut AppliedSteps,
+    ) -> Result<Option<ClusterEvent>, Error> {
         let is_forbidden = |error: &Error| error.class() == Class::Denied;
         let refusal = match self.create_pod(small).await {
             Err(error) if is_forbidden(&error) => error.message(),
@@ -228,9 +239,9 @@ impl Applier<'_> {
         }
     }
 
-    fn trial_begun(&self) -> Event {
+    fn trial_begun(&self) -> ClusterEvent {
         let note = format!("created pod {} to try the new template", self.desired.names.trial());
-        Event::normal("TrialStarted", "Try", note)
+        ClusterEvent::normal("TrialStarted", "Try", note)
     }
 
     /// Creates a pod from JSON. Its fields may have wrong types or be unknown to the operator; the API server reports that.
@@ -251,8 +262,8 @@ impl Applier<'_> {
         &self,
         (object, uid): (&Object, &str),
         additions: &Additions,
-        applied: &mut Applied,
-    ) -> Result<Option<Event>, Error> {
+        applied: &mut AppliedSteps,
+    ) -> Result<Option<ClusterEvent>, Error> {
         let mut patch = additions.patch.clone();
         patch["metadata"] = json!({"uid": uid});
         let api = self.dynamic(object.key.kind);
@@ -271,14 +282,14 @@ impl Applier<'_> {
             object.key
         );
         Ok(Some(
-            Event::normal("Updated", "TakeBack", note).about(object.key.reference()),
+            ClusterEvent::normal("Updated", "TakeBack", note).about(object.key.reference()),
         ))
     }
 
     /// Carries out steps on claims and pods, which the StatefulSet created, and on their leadership.
-    async fn step_below(&self, step: &Step) -> Result<Option<Event>, Error> {
+    async fn step_below(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, Error> {
         match step {
-            Step::ChangeClaim {
+            PlanStep::ChangeClaim {
                 claim,
                 size,
                 attributes_class,
@@ -290,21 +301,21 @@ impl Applier<'_> {
                 self.claims()
                     .patch(claim, &merge(), &Patch::Merge(json!({"spec": spec})))
                     .await?;
-                Ok(Some(Event::normal(
+                Ok(Some(ClusterEvent::normal(
                     "VolumeResized",
                     "ResizeVolume",
                     format!("requested {} for volume claim {claim}", size.0),
                 )))
             }
-            Step::RetainClaims { set, uid } => {
+            PlanStep::RetainClaims { set, uid } => {
                 let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain"}});
                 let patch = json!({"metadata": {"uid": uid}, "spec": policy});
-                let sets = self.dynamic(Kind::StatefulSet);
+                let sets = self.dynamic(ObjectKind::StatefulSet);
                 gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
                 let note = format!("volumes of {set} are retained when the cluster is deleted");
-                Ok(Some(Event::normal("VolumesRetained", "RetainVolumes", note)))
+                Ok(Some(ClusterEvent::normal("VolumesRetained", "RetainVolumes", note)))
             }
-            Step::EndTrial { pod, uid } => {
+            PlanStep::EndTrial { pod, uid } => {
                 let params = DeleteParams {
                     preconditions: Some(Preconditions {
                         uid: Some(uid.clone()),
@@ -315,20 +326,20 @@ impl Applier<'_> {
                 gone_is_fine(self.pods().delete(pod, &params).await)?;
                 Ok(None)
             }
-            Step::Scale { set, uid, replicas } => {
+            PlanStep::Scale { set, uid, replicas } => {
                 let patch = json!({"metadata": {"uid": uid}, "spec": {"replicas": replicas}});
-                let sets = self.dynamic(Kind::StatefulSet);
+                let sets = self.dynamic(ObjectKind::StatefulSet);
                 gone_is_fine(sets.patch(set, &merge(), &Patch::Merge(patch)).await)?;
                 let note = format!("reset the replicas of {set} to {replicas}");
-                Ok(Some(Event::normal("ReplicasHeld", "Scale", note)))
+                Ok(Some(ClusterEvent::normal("ReplicasHeld", "Scale", note)))
             }
-            Step::Label { pod, uid, role } => {
+            PlanStep::Label { pod, uid, role } => {
                 let patch = json!({"metadata": {"uid": uid, "labels": {ROLE: role}}});
                 gone_is_fine(self.pods().patch(pod, &merge(), &Patch::Merge(patch)).await)?;
                 Ok(None)
             }
-            Step::Resize { .. } => self.resize(step).await,
-            Step::Replace { pod, uid, version, why } => {
+            PlanStep::Resize { .. } => self.resize(step).await,
+            PlanStep::Replace { pod, uid, version, why } => {
                 let same = Preconditions {
                     uid: Some(uid.clone()),
                     resource_version: Some(version.clone()),
@@ -338,7 +349,7 @@ impl Applier<'_> {
                     ..DeleteParams::default()
                 };
                 gone_is_fine(self.pods().delete(pod, &params).await)?;
-                Ok(Some(Event::normal(
+                Ok(Some(ClusterEvent::normal(
                     "PodReplaced",
                     "ReplacePod",
                     format!("deleted pod {pod}: {why}"),
@@ -353,9 +364,11 @@ impl Applier<'_> {
     async fn is_as_planned(&self, name: &str) -> Result<bool, Error> {
         let (names, observed) = (&self.desired.names, self.observed);
         let version = |metadata: &ObjectMeta| (metadata.uid.clone(), metadata.resource_version.clone());
-        let set = self.dynamic(Kind::StatefulSet).get_opt(&names.cluster).await?;
+        let set = self.dynamic(ObjectKind::StatefulSet).get_opt(&names.cluster).await?;
         let set = set.map(|set| version(&set.metadata));
-        let planned = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
+        let planned = observed
+            .objects
+            .get(&ObjectKey::new(ObjectKind::StatefulSet, &names.cluster));
         let Some((uid, _)) = set.clone().filter(|_| set == planned.map(|set| version(&set.metadata))) else {
             return Ok(false);
         };
@@ -388,27 +401,31 @@ impl Applier<'_> {
         Ok(again.is_ok_and(|again| !again.is_leader()))
     }
 
-    fn issued(&self, leaf: Leaf, renewed: bool, why: &str) -> Event {
+    fn issued(&self, leaf: Leaf, renewed: bool, why: &str) -> ClusterEvent {
         let name = self.desired.names.leaf(leaf);
         let (reason, verb) = if renewed {
             ("CertificateRenewed", "renewed")
         } else {
             ("CertificateIssued", "issued")
         };
-        let event = Event::normal(
+        let event = ClusterEvent::normal(
             reason,
             "IssueCertificate",
             format!("{verb} the certificate {name}: {why}"),
         );
-        event.about(Key::new(Kind::Secret, name).reference())
+        event.about(ObjectKey::new(ObjectKind::Secret, name).reference())
     }
 
     /// Carries out steps on the authority and on the certificates it signs.
-    async fn step_of_certificates(&self, step: &Step, applied: &mut Applied) -> Result<Option<Event>, Error> {
+    async fn step_of_certificates(
+        &self,
+        step: &PlanStep,
+        applied: &mut AppliedSteps,
+    ) -> Result<Option<ClusterEvent>, Error> {
         let (renderer, names) = (self.renderer(), &self.desired.names);
         let at = (names, self.observed.now);
         match step {
-            Step::WriteAuthority { change, before, live } => {
+            PlanStep::WriteAuthority { change, before, live } => {
                 let (object, view) = issuance::authority(&renderer, before.as_deref(), change, at)?;
                 match live {
                     Some(live) => self.write_over(&object, live).await?,
@@ -417,11 +434,11 @@ impl Applier<'_> {
                 applied.authority = Some(view);
                 Ok(issuance::event(change, names))
             }
-            Step::DiscardAuthority { live } => {
+            PlanStep::DiscardAuthority { live } => {
                 self.discard_authority(live).await?;
                 Ok(None)
             }
-            Step::Issue {
+            PlanStep::Issue {
                 leaf,
                 request,
                 uid,
@@ -459,14 +476,14 @@ impl Applier<'_> {
     }
 
     /// Applies an object only if it was not written since it was read.
-    async fn write_over(&self, object: &Object, live: &Live) -> Result<Option<String>, Error> {
+    async fn write_over(&self, object: &Object, live: &LiveObject) -> Result<Option<String>, Error> {
         let mut object = object.clone();
         object.body["metadata"]["resourceVersion"] = json!(live.version);
         self.write(&object, Some(&live.uid)).await
     }
 
     /// Deletes an authority that is not recorded, unless the status has recorded it since.
-    async fn discard_authority(&self, live: &Live) -> Result<(), Error> {
+    async fn discard_authority(&self, live: &LiveObject) -> Result<(), Error> {
         let namespace = &self.desired.names.namespace;
         let clusters: Api<received::Object> =
             Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
@@ -483,7 +500,7 @@ impl Applier<'_> {
             }),
             ..DeleteParams::default()
         };
-        let secrets = self.dynamic(Kind::Secret);
+        let secrets = self.dynamic(ObjectKind::Secret);
         gone_is_fine(secrets.delete(&self.desired.names.authority(), &params).await)
     }
 
@@ -499,7 +516,7 @@ impl Applier<'_> {
             keep_metadata(&mut object, live);
         }
         let mut params = PatchParams::apply(MANAGER);
-        if object.key.kind == Kind::StatefulSet {
+        if object.key.kind == ObjectKind::StatefulSet {
             // The template may have fields that the operator does not know; none may be dropped silently.
             params = params.validation_strict();
         }
@@ -523,7 +540,7 @@ impl Applier<'_> {
         Box::pin(asked).await.map_err(Error::HandOver)
     }
 
-    async fn delete(&self, key: &Key, uid: &str) -> Result<(), Error> {
+    async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), Error> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
@@ -539,7 +556,7 @@ impl Applier<'_> {
         Renderer::new(self.cluster, self.desired)
     }
 
-    fn dynamic(&self, kind: Kind) -> Api<DynamicObject> {
+    fn dynamic(&self, kind: ObjectKind) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.desired.names.namespace, &kind.resource())
     }
 
@@ -553,22 +570,22 @@ impl Applier<'_> {
 }
 
 /// Returns true for steps that no other step depends on and that depend on no other step.
-fn stands_alone(step: &Step) -> bool {
+fn stands_alone(step: &PlanStep) -> bool {
     matches!(
         step,
-        Step::ChangeClaim { .. }
-            | Step::RetainClaims { .. }
-            | Step::Scale { .. }
-            | Step::Label { .. }
-            | Step::Resize { .. }
+        PlanStep::ChangeClaim { .. }
+            | PlanStep::RetainClaims { .. }
+            | PlanStep::Scale { .. }
+            | PlanStep::Label { .. }
+            | PlanStep::Resize { .. }
     )
 }
 
 /// Returns true for steps whose failure holds up no other step: brains run as well without them.
-fn is_monitoring(step: &Step) -> bool {
+fn is_monitoring(step: &PlanStep) -> bool {
     match step {
-        Step::Apply { object, .. } => object.key.kind == Kind::PodMonitor,
-        Step::Delete { key, .. } => key.kind == Kind::PodMonitor,
+        PlanStep::Apply { object, .. } => object.key.kind == ObjectKind::PodMonitor,
+        PlanStep::Delete { key, .. } => key.kind == ObjectKind::PodMonitor,
         _ => false,
     }
 }
@@ -597,7 +614,7 @@ mod tests {
     use crate::testing::Rig;
 
     /// Applies an object of this kind, which the API server refuses, and then another. Returns true if the second was created.
-    async fn goes_on_behind(kind: Kind) -> bool {
+    async fn goes_on_behind(kind: ObjectKind) -> bool {
         let refused = format!("/{}/dev", kind.resource().plural);
         let api = FakeApi::scripted(move |asked| {
             if !asked.path.ends_with(&refused) {
@@ -607,16 +624,16 @@ mod tests {
             Reply::With(code, status)
         });
         let fake = FakeCluster::settled(json!({}));
-        let apply = |kind: Kind, name: &str| {
+        let apply = |kind: ObjectKind, name: &str| {
             let resource = kind.resource();
             let body = json!({
                 "apiVersion": resource.api_version, "kind": resource.kind,
                 "metadata": {"name": name, "namespace": "brains"},
             });
             let object = Object::new(kind, name, &body).unwrap();
-            Step::Apply { object, uid: None }
+            PlanStep::Apply { object, uid: None }
         };
-        let steps = [apply(kind, "dev"), apply(Kind::Role, "next")];
+        let steps = [apply(kind, "dev"), apply(ObjectKind::Role, "next")];
         let rig = Box::pin(Rig::new(api.clone())).await;
         let (desired, observed) = (fake.desired(), fake.own());
         let applier = Applier {
@@ -637,7 +654,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_monitoring_that_fails_holds_nothing_up() {
-        assert!(goes_on_behind(Kind::PodMonitor).await);
-        assert!(!goes_on_behind(Kind::PodDisruptionBudget).await);
+        assert!(goes_on_behind(ObjectKind::PodMonitor).await);
+        assert!(!goes_on_behind(ObjectKind::PodDisruptionBudget).await);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use plan::drift;
 use plan::last_apply::{Digest, LastApply, content, digest};
-use plan::objects::{Key, Object};
+use plan::objects::{Object, ObjectKey};
 use runtime::backoff::Backoff;
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ const FORGET: Duration = Duration::from_secs(3600);
 #[derive(Clone, Default)]
 pub(crate) struct ApplyHistory {
     /// Entries by namespace and object.
-    entries: Arc<Mutex<HashMap<(String, Key), Entry>>>,
+    entries: Arc<Mutex<HashMap<(String, ObjectKey), Entry>>>,
 }
 
 struct Entry {
@@ -42,10 +42,13 @@ impl ApplyHistory {
         let stamp = object
             .body
             .pointer("/metadata/annotations")
-            .and_then(|all| all[drift::HASH].as_str());
+            .and_then(|all| all[drift::APPLIED_HASH].as_str());
         let taken_back = live.is_some_and(|live| {
             let annotations = live.metadata.annotations.as_ref();
-            annotations.and_then(|all| all.get(drift::HASH)).map(String::as_str) == stamp
+            annotations
+                .and_then(|all| all.get(drift::APPLIED_HASH))
+                .map(String::as_str)
+                == stamp
         });
         let mut entries = self.lock();
         entries.retain(|_, entry| entry.looked_at.elapsed() < FORGET);
@@ -66,7 +69,11 @@ impl ApplyHistory {
     }
 
     /// Returns earlier applies of the objects `keys` of a namespace.
-    pub(crate) fn known<'a>(&self, namespace: &str, keys: impl Iterator<Item = &'a Key>) -> BTreeMap<Key, LastApply> {
+    pub(crate) fn known<'a>(
+        &self,
+        namespace: &str,
+        keys: impl Iterator<Item = &'a ObjectKey>,
+    ) -> BTreeMap<ObjectKey, LastApply> {
         let mut entries = self.lock();
         let known = keys.filter_map(|key| {
             let entry = entries.get_mut(&(namespace.to_owned(), key.clone()))?;
@@ -81,7 +88,7 @@ impl ApplyHistory {
         known.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, Key), Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, ObjectKey), Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

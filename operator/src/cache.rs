@@ -19,7 +19,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
 use plan::names::{self, CLUSTER, MANAGED_BY, MANAGER};
-use plan::objects::Kind;
+use plan::objects::ObjectKind;
 use plan::ownership::{belongs, is_name_of};
 use plan::spec::tidb_cluster;
 use serde_json::json;
@@ -48,17 +48,17 @@ pub(crate) struct Cache {
     /// Resolves when the clusters have been listed once, or their watch has ended. `Store::wait_until_ready` wakes only the task that
     /// polled last.
     clusters_listed: Shared<BoxFuture<'static, ()>>,
-    objects: BTreeMap<Kind, Store<DynamicObject>>,
+    objects: BTreeMap<ObjectKind, Store<DynamicObject>>,
     pods: Store<Pod>,
     claims: Store<PersistentVolumeClaim>,
     tidb_clusters: Store<DynamicObject>,
-    known: BTreeMap<Kind, Arc<AtomicBool>>,
+    known: BTreeMap<ObjectKind, Arc<AtomicBool>>,
 }
 
 /// The other end of [`Cache`].
 struct Writers {
     clusters: Writer<KubeBrainCluster>,
-    objects: BTreeMap<Kind, Writer<DynamicObject>>,
+    objects: BTreeMap<ObjectKind, Writer<DynamicObject>>,
     pods: Writer<Pod>,
     claims: Writer<PersistentVolumeClaim>,
     tidb_clusters: Writer<DynamicObject>,
@@ -70,7 +70,7 @@ pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
 /// Objects of one cluster by name and label, of any owner.
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) objects: Vec<(Kind, Arc<DynamicObject>)>,
+    pub(crate) objects: Vec<(ObjectKind, Arc<DynamicObject>)>,
     pub(crate) pods: Vec<Arc<Pod>>,
     pub(crate) claims: Vec<Arc<PersistentVolumeClaim>>,
 }
@@ -206,7 +206,7 @@ fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainClust
 
 impl Cache {
     fn new() -> (Self, Writers) {
-        let objects: BTreeMap<Kind, Writer<DynamicObject>> = Kind::ALL
+        let objects: BTreeMap<ObjectKind, Writer<DynamicObject>> = ObjectKind::ALL
             .into_iter()
             .map(|kind| (kind, Writer::new(kind.resource())))
             .collect();
@@ -217,7 +217,7 @@ impl Cache {
             claims: Writer::default(),
             tidb_clusters: Writer::new(tidb_cluster()),
         };
-        let optional = Kind::ALL.into_iter().filter(|kind| kind.is_optional());
+        let optional = ObjectKind::ALL.into_iter().filter(|kind| kind.is_optional());
         let clusters = writers.clusters.as_reader();
         let listed = clusters.clone();
         let stores = Self {
@@ -257,7 +257,7 @@ impl Cache {
     }
 
     /// Returns true if the API server has a kind.
-    pub(crate) fn knows(&self, kind: Kind) -> bool {
+    pub(crate) fn knows(&self, kind: ObjectKind) -> bool {
         self.known.get(&kind).is_none_or(|known| known.load(Ordering::Relaxed))
     }
 
@@ -265,7 +265,7 @@ impl Cache {
         self.clusters.get(&ObjectRef::new(name).within(namespace))
     }
 
-    pub(crate) fn object(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+    pub(crate) fn object(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let key = ObjectRef::new_with(name, kind.resource()).within(namespace);
         self.objects.get(&kind)?.get(&key)
     }
@@ -279,7 +279,7 @@ impl Cache {
     }
 
     /// Returns the cluster that an object of this name was or will be created for.
-    pub(crate) fn owner(&self, kind: Kind, namespace: &str, name: &str) -> Option<String> {
+    pub(crate) fn owner(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<String> {
         let found = self.clusters.find(|cluster| {
             cluster.metadata.namespace.as_deref() == Some(namespace) && is_name_of(&cluster.name_any(), kind, name)
         });

@@ -1,7 +1,7 @@
 //! The state that passes share: clients, caches of the API server's objects, and memory of the writes to them.
 
 use kube::{Api, Client};
-use plan::spec::Settings;
+use plan::spec::OperatorSettings;
 
 use crate::apply_history::ApplyHistory;
 use crate::cache::external_pods::ExternalPods;
@@ -20,7 +20,7 @@ use crate::probe::Prober;
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
-    pub(crate) settings: Settings,
+    pub(crate) settings: OperatorSettings,
     pub(crate) events: Events,
     pub(crate) metrics: Metrics,
     pub(crate) cache: Cache,

@@ -12,7 +12,7 @@ use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
-use plan::event::Event;
+use plan::event::ClusterEvent;
 use runtime::backoff::Backoff;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -250,7 +250,7 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
                 "could not write the failure into the status"
             );
             // If the status has no room, for instance because of a megabyte of annotations, only this event reports the problem.
-            let event = Event::warning("StatusNotWritten", "Reconcile", words);
+            let event = ClusterEvent::warning("StatusNotWritten", "Reconcile", words);
             context.events.publish(cluster, event).await;
         }
         Err(_) => debug!("timed out writing the failure into the status"),

@@ -4,7 +4,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
-use plan::event::Event;
+use plan::event::ClusterEvent;
 use plan::names::MANAGER;
 use tracing::debug;
 
@@ -30,7 +30,7 @@ impl Events {
     }
 
     /// Publishes an event of a cluster as an event about its namespace, which is being deleted. The event is in the namespace `default`.
-    pub(crate) async fn publish_about_namespace(&self, namespace: &str, cluster: &str, event: &Event) {
+    pub(crate) async fn publish_about_namespace(&self, namespace: &str, cluster: &str, event: &ClusterEvent) {
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Namespace".to_owned()),
@@ -50,7 +50,7 @@ impl Events {
         }
     }
 
-    pub(crate) async fn publish(&self, cluster: &KubeBrainCluster, event: Event) {
+    pub(crate) async fn publish(&self, cluster: &KubeBrainCluster, event: ClusterEvent) {
         let mut secondary = event.about;
         if let Some(object) = &mut secondary {
             object.namespace.clone_from(&cluster.metadata.namespace);

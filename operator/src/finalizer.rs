@@ -15,13 +15,13 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::ApiResource;
 use kube::{Api, Client, Resource, ResourceExt};
-use plan::event::Event;
-use plan::member::Refusal as BrainRefusal;
+use plan::event::ClusterEvent;
+use plan::member::BrainRefusal;
 use plan::names::{FINALIZER_MANAGER, RESTART_HASH, SKIP_WIPE, WIPE};
 use plan::objects::Renderer;
 use plan::ownership::{self, Ownership};
 use plan::spec::is_external;
-use plan::spec::secrets::Given;
+use plan::spec::secrets::GivenSecrets;
 use plan::status;
 use serde_json::json;
 use tracing::warn;
@@ -103,7 +103,7 @@ fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
 /// The progress of a cluster's deletion.
 enum Progress {
     /// Nothing holds it back any more; the Event says why.
-    Done(Box<Event>),
+    Done(Box<ClusterEvent>),
     /// This condition must be met first.
     Waiting(String),
     /// It cannot continue by itself, or only later, for this reason.
@@ -150,7 +150,7 @@ pub(crate) async fn finish(
 }
 
 /// Returns the event of a cluster that is deleted without a wipe, if it is.
-fn released(cluster: &KubeBrainCluster) -> Option<Event> {
+fn released(cluster: &KubeBrainCluster) -> Option<ClusterEvent> {
     if cluster
         .annotations()
         .get(SKIP_WIPE)
@@ -172,11 +172,11 @@ fn released(cluster: &KubeBrainCluster) -> Option<Event> {
 }
 
 /// Returns the Event that the keys are kept, with the reason.
-fn kept(cluster: &KubeBrainCluster, why: &str) -> Event {
+fn kept(cluster: &KubeBrainCluster, why: &str) -> ClusterEvent {
     let storage = cluster.status.as_ref().and_then(|status| status.storage.as_ref());
     let prefix = storage.and_then(|storage| storage.key_prefix.as_ref());
     let prefix = prefix.map_or_else(String::new, |prefix| format!(" below {prefix:?}"));
-    Event::warning("WipeSkipped", "Wipe", format!("the keys{prefix} remain in TiKV: {why}"))
+    ClusterEvent::warning("WipeSkipped", "Wipe", format!("the keys{prefix} remain in TiKV: {why}"))
 }
 
 /// Takes the next step. Objects are read from the API server, because the stores may lag.
@@ -189,7 +189,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     if !left.is_empty() {
         return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
     }
-    let desired = desired::read(context, cluster, &Given::default());
+    let desired = desired::read(context, cluster, &GivenSecrets::default());
     // If the spec cannot be applied, the pinned storage is used.
     if desired.refusal().is_some() && !has_stored(cluster) {
         let event = kept(cluster, "the spec was never applied, so nothing was stored");
@@ -236,7 +236,11 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     };
     if ended("Complete").is_some() {
         let note = format!("the keys below {:?} were deleted from TiKV", tikv.key_prefix);
-        return Ok(Progress::Done(Box::new(Event::normal("StorageWiped", "Wipe", note))));
+        return Ok(Progress::Done(Box::new(ClusterEvent::normal(
+            "StorageWiped",
+            "Wipe",
+            note,
+        ))));
     }
     if is_outdated(&job, &wanted) {
         delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;

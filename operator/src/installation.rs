@@ -14,7 +14,7 @@ use std::time::Duration;
 use crds::KubeBrainCluster;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, ResourceExt};
-use plan::event::Event;
+use plan::event::ClusterEvent;
 use plan::names::MANAGED_BY_INSTALLATION;
 use plan::spec::secrets::is_name;
 use tokio::time::Instant;
@@ -101,7 +101,7 @@ impl Installation {
             "the operator {other} manages this cluster, so {own} does not change it: give each operator its own namespaces, or choose one with the annotation {MANAGED_BY_INSTALLATION}"
         );
         warn!("{note}");
-        let event = Event::warning("ManagedElsewhere", "Reconcile", note);
+        let event = ClusterEvent::warning("ManagedElsewhere", "Reconcile", note);
         events.publish(cluster, event).await;
     }
 

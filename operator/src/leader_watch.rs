@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::runtime::reflector::{ObjectRef, Store};
-use plan::member::{Answer, KnownLeader, Role};
+use plan::member::{BrainRole, KnownLeader, MemberAnswer};
 use runtime::backoff::Backoff;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -44,13 +44,13 @@ pub(crate) struct Member {
 /// The part of an answer whose change triggers a reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Leadership {
-    role: Role,
+    role: BrainRole,
     leader: Option<KnownLeader>,
     epoch: i64,
 }
 
 impl Leadership {
-    fn of(answer: &Answer) -> Self {
+    fn of(answer: &MemberAnswer) -> Self {
         Self {
             role: answer.role,
             leader: answer.leader.clone(),
@@ -84,7 +84,7 @@ impl LeaderWatches {
 
     /// Follows the members that answered, and no others of this cluster. A member that stops answering is followed as long as its pod is
     /// the same: `known` lists the existing pods.
-    pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &Answer>) {
+    pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &MemberAnswer>) {
         let object = ObjectRef::from_obj(cluster);
         let mut running = self.lock();
         // Finished tasks would accumulate otherwise.
@@ -280,7 +280,7 @@ mod tests {
         fn follow(&self, members: &[Member]) {
             // This is the brain's own answer of epoch 2, so that only the epoch differs.
             let mut answer = answer(1, 0);
-            answer.role = Role::Follower;
+            answer.role = BrainRole::Follower;
             answer.leader = Some(KnownLeader {
                 name: "dev-1".to_owned(),
                 member: 16,

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use kube::client::ClientBuilder;
 use kube::{Api, Client};
-use plan::spec::Settings;
+use plan::spec::OperatorSettings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -160,7 +160,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
             clusters,
         ),
         client: client.clone(),
-        settings: Settings {
+        settings: OperatorSettings {
             default_image: flags.default_image,
             cluster_domain: flags.cluster_domain,
             ca_propagation: flags.ca_propagation,
@@ -190,7 +190,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 #[derive(Clone)]
 struct Worker {
     client: Client,
-    settings: Settings,
+    settings: OperatorSettings,
     events: events::Events,
     metrics: Metrics,
     expectations: Expectations,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crds::KubeBrainCluster;
 use kube::ResourceExt;
-use plan::steps::Step;
+use plan::steps::PlanStep;
 use prometheus::core::Collector;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -216,19 +216,19 @@ impl Metrics {
         self.duration.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn step(&self, step: &Step) {
+    pub(crate) fn step(&self, step: &PlanStep) {
         let step = match step {
-            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } => "Authority",
-            Step::Issue { .. } => "Certificate",
-            Step::Apply { .. } | Step::TakeBack { .. } => "Apply",
-            Step::Delete { .. } => "Delete",
-            Step::ChangeClaim { .. } | Step::RetainClaims { .. } => "Claim",
-            Step::Scale { .. } => "Scale",
-            Step::Try { .. } | Step::EndTrial { .. } => "Trial",
-            Step::Label { .. } => "Label",
-            Step::Resize { .. } => "Resize",
-            Step::HandOver { .. } => "HandOver",
-            Step::Replace { .. } => "Replace",
+            PlanStep::WriteAuthority { .. } | PlanStep::DiscardAuthority { .. } => "Authority",
+            PlanStep::Issue { .. } => "Certificate",
+            PlanStep::Apply { .. } | PlanStep::TakeBack { .. } => "Apply",
+            PlanStep::Delete { .. } => "Delete",
+            PlanStep::ChangeClaim { .. } | PlanStep::RetainClaims { .. } => "Claim",
+            PlanStep::Scale { .. } => "Scale",
+            PlanStep::Try { .. } | PlanStep::EndTrial { .. } => "Trial",
+            PlanStep::Label { .. } => "Label",
+            PlanStep::Resize { .. } => "Resize",
+            PlanStep::HandOver { .. } => "HandOver",
+            PlanStep::Replace { .. } => "Replace",
         };
         self.steps.with_label_values(&[step]).inc();
     }
@@ -363,8 +363,8 @@ mod tests {
         });
         let metrics = Metrics::new();
         metrics.reconciled(Outcome::Done, Duration::from_millis(7));
-        metrics.step(&Step::WriteAuthority {
-            change: plan::certificates::Change::Create { generation: 1 },
+        metrics.step(&PlanStep::WriteAuthority {
+            change: plan::certificates::AuthorityChange::Create { generation: 1 },
             before: None,
             live: None,
         });

@@ -13,9 +13,9 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use plan::certificates::{Leaf, Pair};
-use plan::member::Answer;
-use plan::objects::{Key, Kind};
+use plan::certificates::{CertificatePair, Leaf};
+use plan::member::MemberAnswer;
+use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
 use plan::spec::{Desired, is_external};
 use plan::{ownership, steps};
@@ -52,7 +52,7 @@ pub(crate) async fn observe(
     let stores = &context.cache;
     let view = stores.view(&names.namespace, &names.cluster);
     let objects = view.objects.into_iter().map(|(kind, object)| {
-        let key = Key::new(kind, object.name_any());
+        let key = ObjectKey::new(kind, object.name_any());
         (key, Arc::unwrap_or_clone(object))
     });
     let external = is_external(cluster);
@@ -70,7 +70,7 @@ pub(crate) async fn observe(
         probes: BTreeMap::new(),
         applies: BTreeMap::new(),
         refusals: BTreeMap::new(),
-        pod_monitors: stores.knows(Kind::PodMonitor),
+        pod_monitors: stores.knows(ObjectKind::PodMonitor),
         given_secrets: context.user_secrets.of(cluster).await?,
         refused_pods: None,
     };
@@ -94,7 +94,7 @@ pub(crate) async fn observe(
         Some((pod.clone(), refusal))
     });
     observed.refusals = refused.collect();
-    let told = |answer: Result<Answer, Silence>| answer.map_err(|silence| silence.text);
+    let told = |answer: Result<MemberAnswer, Silence>| answer.map_err(|silence| silence.text);
     observed.probes = answers.into_iter().map(|(pod, answer)| (pod, told(answer))).collect();
     let answers = observed.probes.iter();
     let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
@@ -106,7 +106,7 @@ pub(crate) async fn observe(
 fn members(desired: &Desired, observed: &Observed, external: bool, identity: Option<&Identity>) -> Vec<Member> {
     let set = observed
         .objects
-        .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster));
     let set = set.and_then(|set| set.metadata.uid.as_deref());
     let pods = observed.pods.iter().filter(|pod| external || may_be_ours(pod, set));
     let running = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_running(pod));
@@ -127,12 +127,12 @@ async fn ask(
     prober: &Prober,
     members: &[Member],
     identity: &Result<Option<Identity>, String>,
-) -> BTreeMap<String, Result<Answer, Silence>> {
+) -> BTreeMap<String, Result<MemberAnswer, Silence>> {
     let late = || {
         let text = "it was not queried in time: other members do not answer";
         Err(Silence::from(text.to_owned()))
     };
-    let mut answers: BTreeMap<String, Result<Answer, Silence>> =
+    let mut answers: BTreeMap<String, Result<MemberAnswer, Silence>> =
         members.iter().map(|member| (member.pod.clone(), late())).collect();
     let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
         let pod = member.pod;
@@ -184,13 +184,13 @@ pub(crate) fn identity(
 fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Identity> {
     let uid = cluster.uid().unwrap_or_default();
     let own = |kind, name: String| {
-        let object = observed.objects.get(&Key::new(kind, name))?;
+        let object = observed.objects.get(&ObjectKey::new(kind, name))?;
         let whose = ownership::of(&object.metadata, &desired.names.cluster, &uid);
         (whose == ownership::Ownership::Ours).then_some(object)
     };
-    let secret = own(Kind::Secret, desired.names.leaf(Leaf::OperatorClient))?;
-    let bundle = own(Kind::ConfigMap, desired.names.bundle())?;
-    let Pair { certificate, key } = steps::stored_pair(secret, "tls.crt", "tls.key")?;
+    let secret = own(ObjectKind::Secret, desired.names.leaf(Leaf::OperatorClient))?;
+    let bundle = own(ObjectKind::ConfigMap, desired.names.bundle())?;
+    let CertificatePair { certificate, key } = steps::stored_pair(secret, "tls.crt", "tls.key")?;
     let trusted = bundle.data.get("data")?.get("ca.crt")?.as_str()?.to_owned();
     Some(Identity {
         certificate,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Method, Request, StatusCode};
-use plan::member::{Answer, Refusal, TEXT, clean};
+use plan::member::{BrainRefusal, MAX_TEXT_BYTES, MemberAnswer, clean};
 use plan::names::CLIENT_PORT;
 use prost::Message;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -61,7 +61,7 @@ pub(crate) struct Silence {
     /// The reason in words for the status.
     pub(crate) text: String,
     /// The brain's own reason, if it gave one.
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<BrainRefusal>,
 }
 
 impl From<String> for Silence {
@@ -74,7 +74,7 @@ impl From<String> for Silence {
 ///
 /// # Errors
 /// The reason why it did not answer.
-pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<Answer, Silence> {
+pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<MemberAnswer, Silence> {
     member(client_port(address)?, host, identity, None).await
 }
 
@@ -88,7 +88,7 @@ pub(crate) async fn ask_after(
     host: &str,
     identity: Option<&Identity>,
     after: i64,
-) -> Result<Answer, String> {
+) -> Result<MemberAnswer, String> {
     let answer = member(client_port(address)?, host, identity, Some(after)).await;
     answer.map_err(|silence| silence.text)
 }
@@ -112,7 +112,7 @@ async fn member(
     host: &str,
     identity: Option<&Identity>,
     after: Option<i64>,
-) -> Result<Answer, Silence> {
+) -> Result<MemberAnswer, Silence> {
     let peer = Peer {
         address,
         host,
@@ -122,9 +122,9 @@ async fn member(
     let request = Request::builder().method(Method::GET).uri(peer.uri(&path));
     let patience = if after.is_some() { CHANGE } else { ANSWER };
     let reply = peer.exchange(request, None, patience).await?;
-    let refusal = Refusal::parse(&reply.body);
+    let refusal = BrainRefusal::parse(&reply.body);
     let text = match (reply.status, &refusal) {
-        (StatusCode::OK, _) => return Ok(Answer::parse(&reply.body)?),
+        (StatusCode::OK, _) => return Ok(MemberAnswer::parse(&reply.body)?),
         (StatusCode::NOT_FOUND, _) => {
             "it has no /member endpoint: its version is older than this operator supports".to_owned()
         }
@@ -132,7 +132,7 @@ async fn member(
         (other, None) => format!(
             "it answered {}: {}",
             other.as_u16(),
-            clean(&String::from_utf8_lossy(&reply.body), TEXT)
+            clean(&String::from_utf8_lossy(&reply.body), MAX_TEXT_BYTES)
         ),
     };
     Err(Silence { text, refusal })
@@ -160,7 +160,7 @@ async fn transfer(address: SocketAddr, host: &str, identity: Option<&Identity>, 
     let reply = peer.exchange(request, Some(body), HAND_OVER).await?;
     let text = |name: &str| {
         let trailer = reply.trailers.get(name).or_else(|| reply.headers.get(name));
-        trailer.map(|value| clean(&String::from_utf8_lossy(value.as_bytes()), TEXT))
+        trailer.map(|value| clean(&String::from_utf8_lossy(value.as_bytes()), MAX_TEXT_BYTES))
     };
     match text("grpc-status").as_deref() {
         Some("0") => Ok(()),
@@ -187,9 +187,12 @@ fn client_port(address: &str) -> Result<SocketAddr, String> {
     if let Ok(with_port) = address.parse() {
         return Ok(with_port);
     }
-    let ip: IpAddr = address
-        .parse()
-        .map_err(|_| format!("the address of its pod is invalid: {:?}", clean(address, TEXT)))?;
+    let ip: IpAddr = address.parse().map_err(|_| {
+        format!(
+            "the address of its pod is invalid: {:?}",
+            clean(address, MAX_TEXT_BYTES)
+        )
+    })?;
     let port = u16::try_from(CLIENT_PORT).map_err(|_| "the client port is out of range".to_owned())?;
     Ok(SocketAddr::new(ip, port))
 }

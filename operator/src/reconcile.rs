@@ -7,10 +7,10 @@ use crds::KubeBrainCluster;
 use crds::cluster::status::KubeBrainClusterStatus;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, ResourceExt};
-use plan::applied::Failure;
+use plan::applied::StepFailure;
 use plan::spec::{self, Desired};
-use plan::status::{self, Pass};
-use plan::steps::{Plan, Transfer, plan};
+use plan::status::{self, StatusInput};
+use plan::steps::{LeaderTransfer, Plan, plan};
 use tracing::{debug, info};
 
 use crate::api_error::Class;
@@ -107,7 +107,7 @@ fn admitted(context: &Context, cluster: &KubeBrainCluster, mut desired: Desired)
     if desired.refusal().is_some() {
         return desired;
     }
-    if let Some(spec::Move { to, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
+    if let Some(spec::ImageMove { to, .. }) = spec::image_moves(cluster, &context.settings.default_image) {
         match context.fleet.admit(cluster) {
             Ok(()) => desired.image = to,
             Err(why) => desired.image_waits = Some(format!("the default image {to} waits: {why}")),
@@ -171,13 +171,13 @@ async fn act(
     // A transient error is not reported: the next pass may succeed.
     let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
     let reported = failed.as_ref().filter(|failed| told(&failed.error));
-    applied.failure = reported.map(|failed| Failure {
+    applied.failure = reported.map(|failed| StepFailure {
         step: failed.step.clone(),
         message: failed.error.message(),
         is_invalid: failed.error.is_invalid(),
     });
     let is_refused = applied.failure.as_ref().is_some_and(|failure| failure.is_invalid);
-    let pass = Pass {
+    let pass = StatusInput {
         desired,
         observed: &observed,
         plan: &plan,
@@ -185,7 +185,7 @@ async fn act(
     };
     let status = status::of(cluster, &pass);
     publish(context, clusters, cluster, &status).await?;
-    let transferred = plan.rollout.transfer.as_ref().and_then(Transfer::event);
+    let transferred = plan.rollout.transfer.as_ref().and_then(LeaderTransfer::event);
     let untried = plan.untried.clone().filter(|_| desired.held.is_none());
     for event in transferred.into_iter().chain(untried) {
         info!(reason = event.reason, "{}", event.note);

@@ -7,7 +7,7 @@ use crds::cluster::status::{KubeBrainClusterStatus, MemberRole, MemberStatus};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
-use plan::member::{Answer, Formats, KnownLeader, Role, Storage};
+use plan::member::{BrainRole, KnownLeader, MemberAnswer, MemberStorage, StoredFormats};
 use plan::names::METRICS_PORT;
 
 use super::connect::Target;
@@ -19,7 +19,7 @@ const LONGEST: usize = 64 * 1024;
 
 /// The answers of the members, by pod.
 pub(super) struct Members {
-    pub(super) answers: BTreeMap<String, Result<Answer, String>>,
+    pub(super) answers: BTreeMap<String, Result<MemberAnswer, String>>,
     /// Reason why they were not queried, if any.
     pub(super) not_asked: Option<String>,
 }
@@ -56,7 +56,7 @@ enum Unanswered {
     Failed(String),
 }
 
-async fn ask_one(target: &Target, pod: &str) -> Result<Answer, Unanswered> {
+async fn ask_one(target: &Target, pod: &str) -> Result<MemberAnswer, Unanswered> {
     let failed = |why: String| Unanswered::Failed(why);
     let namespace = &target.namespace;
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/member");
@@ -73,11 +73,11 @@ async fn ask_one(target: &Target, pod: &str) -> Result<Answer, Unanswered> {
     }
     let body = Limited::new(answer.into_body(), LONGEST).collect().await;
     let body = body.map_err(|error| failed(format!("its answer cannot be decoded: {error}")))?;
-    Answer::parse(&body.to_bytes()).map_err(failed)
+    MemberAnswer::parse(&body.to_bytes()).map_err(failed)
 }
 
 /// Returns the members from the status: without revisions, formats and the certificates that they use.
-pub(super) fn by_status(status: Option<&KubeBrainClusterStatus>) -> BTreeMap<String, Result<Answer, String>> {
+pub(super) fn by_status(status: Option<&KubeBrainClusterStatus>) -> BTreeMap<String, Result<MemberAnswer, String>> {
     let Some(status) = status else { return BTreeMap::new() };
     let members = status.members.iter().flatten();
     members
@@ -94,20 +94,20 @@ pub(super) fn by_status(status: Option<&KubeBrainClusterStatus>) -> BTreeMap<Str
         .collect()
 }
 
-fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answer> {
+fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<MemberAnswer> {
     let id = |member: &MemberStatus| u64::from_str_radix(member.member_id.as_deref()?, 16).ok();
     let leader = status.leader.as_ref();
     let leads = |member: &&MemberStatus| leader.is_some_and(|leader| leader.member == member.name);
     let leading = status.members.iter().flatten().find(leads);
     let storage = status.storage.as_ref();
-    Some(Answer {
+    Some(MemberAnswer {
         name: member.name.clone(),
         member: id(member)?,
         cluster: storage.and_then(|storage| storage.store_id.clone()),
         role: match member.role {
-            MemberRole::Leader => Role::Leader,
-            MemberRole::Follower => Role::Follower,
-            MemberRole::Unknown => Role::None,
+            MemberRole::Leader => BrainRole::Leader,
+            MemberRole::Follower => BrainRole::Follower,
+            MemberRole::Unknown => BrainRole::None,
         },
         leader: leading.and_then(|leading| {
             Some(KnownLeader {
@@ -119,14 +119,14 @@ fn answer(status: &KubeBrainClusterStatus, member: &MemberStatus) -> Option<Answ
         ready: member.ready,
         version: member.version.clone()?,
         // The status does not limit the formats, so every format that a spec requests counts as supported.
-        formats: Formats {
+        formats: StoredFormats {
             lowest: 0,
             highest: u32::MAX,
             written: 0,
         },
         revision: 0,
         alarms: Vec::new(),
-        storage: Storage {
+        storage: MemberStorage {
             type_: storage.map(|storage| storage.type_.clone()).unwrap_or_default(),
             cluster_id: storage.and_then(|storage| storage.cluster_id.clone()),
             reachable: true,

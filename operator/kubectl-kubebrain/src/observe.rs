@@ -13,10 +13,10 @@ use kube::api::ListParams;
 use kube::core::{DynamicObject, Selector};
 use kube::{Api, Client, Resource, ResourceExt};
 use plan::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
-use plan::objects::{Key, Kind, name_kind};
+use plan::objects::{ObjectKey, ObjectKind, name_kind};
 use plan::observed::Observed;
 use plan::ownership::{self, belongs};
-use plan::spec::secrets::{Given, is_name, named};
+use plan::spec::secrets::{GivenSecrets, is_name, named};
 use plan::spec::{Desired, is_external, tidb_cluster};
 use plan::steps;
 use serde::de::DeserializeOwned;
@@ -79,10 +79,10 @@ async fn objects(
     target: &Target,
     (cluster, names): (&KubeBrainCluster, &Names),
     pod_monitors: &mut bool,
-) -> anyhow::Result<BTreeMap<Key, DynamicObject>> {
+) -> anyhow::Result<BTreeMap<ObjectKey, DynamicObject>> {
     let mut found = BTreeMap::new();
     let params = ListParams::default().labels(&format!("{MANAGED_BY}={MANAGER}"));
-    for kind in Kind::ALL {
+    for kind in ObjectKind::ALL {
         let resource = kind.resource();
         let api: Api<DynamicObject> = Api::namespaced_with(target.client.clone(), &target.namespace, &resource);
         let listed = match api.list(&params).await {
@@ -102,17 +102,19 @@ async fn objects(
             }
             object.metadata.managed_fields = None;
             name_kind(&mut object, &resource);
-            found.insert(Key::new(kind, object.name_any()), object);
+            found.insert(ObjectKey::new(kind, object.name_any()), object);
         }
     }
     Ok(found)
 }
 
 /// Returns true if the spec results in objects of a kind.
-fn is_wanted(kind: Kind, cluster: &KubeBrainCluster) -> bool {
+fn is_wanted(kind: ObjectKind, cluster: &KubeBrainCluster) -> bool {
     match kind {
-        Kind::Role | Kind::RoleBinding | Kind::Lease => cluster.spec.election().backend == ElectionBackend::Lease,
-        Kind::PodMonitor => {
+        ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::Lease => {
+            cluster.spec.election().backend == ElectionBackend::Lease
+        }
+        ObjectKind::PodMonitor => {
             let monitoring = cluster.spec.monitoring.as_ref();
             let monitor = monitoring.and_then(|monitoring| monitoring.pod_monitor.as_ref());
             monitor.is_some_and(|monitor| monitor.enabled)
@@ -131,10 +133,10 @@ where
 }
 
 /// Returns the Secrets that the spec names; `None` for one that does not exist.
-async fn given_secrets(client: &Client, cluster: &KubeBrainCluster) -> kube::Result<Given> {
+async fn given_secrets(client: &Client, cluster: &KubeBrainCluster) -> kube::Result<GivenSecrets> {
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let mut found = Given::new();
+    let mut found = GivenSecrets::new();
     for name in named(&cluster.spec).into_keys().filter(|name| is_name(name)) {
         let secret = api.get_opt(&name).await?.map(Arc::new);
         found.insert(name, secret);

@@ -7,10 +7,10 @@ use crds::KubeBrainCluster;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use plan::names::{Names, VERSION};
-use plan::objects::{Key, Kind};
+use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
-use plan::spec::{self, Desired, Settings};
-use plan::steps::{self, Plan, Step, describe};
+use plan::spec::{self, Desired, OperatorSettings};
+use plan::steps::{self, Plan, PlanStep, describe};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -59,10 +59,10 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         domain: String::new(),
     };
     let mut observed = observe::observe(target, &cluster, &names).await?;
-    let set = observed.objects.get(&Key::new(Kind::StatefulSet, name));
+    let set = observed.objects.get(&ObjectKey::new(ObjectKind::StatefulSet, name));
     let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
     names.domain = domain(flags, set, &names);
-    let settings = Settings {
+    let settings = OperatorSettings {
         default_image: default_image(flags, set, &cluster),
         cluster_domain: names.domain.clone(),
         ca_propagation: flags.ca_propagation,
@@ -188,10 +188,10 @@ impl Report {
 }
 
 /// Returns the description of a step, with its reason.
-fn in_words(step: &Step, desired: &Desired) -> String {
+fn in_words(step: &PlanStep, desired: &Desired) -> String {
     let what = describe(step, desired);
     match step {
-        Step::Replace { why, .. } | Step::Issue { why, .. } => format!("{what}: {why}"),
+        PlanStep::Replace { why, .. } | PlanStep::Issue { why, .. } => format!("{what}: {why}"),
         _ => what,
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::certificates::Leaf;
-use crate::steps::{AuthorityView, Stored};
+use crate::steps::{AuthorityView, StoredCertificate};
 
 /// The outcome of the steps.
 #[derive(Default)]
-pub struct Applied {
+pub struct AppliedSteps {
     /// Certificates that were issued.
-    pub leaves: BTreeMap<Leaf, Stored>,
+    pub leaves: BTreeMap<Leaf, StoredCertificate>,
     /// The authority, if it was written.
     pub authority: Option<AuthorityView>,
     /// Claims that the API server does not let grow, with its message. This does not hold up other steps.
@@ -29,11 +29,11 @@ pub struct Applied {
     /// Number of steps that were carried out.
     pub done: usize,
     /// The first step that failed, if the status reports it.
-    pub failure: Option<Failure>,
+    pub failure: Option<StepFailure>,
 }
 
 /// A step that failed.
-pub struct Failure {
+pub struct StepFailure {
     /// The step in words.
     pub step: String,
     /// The reason in words; in the API server's own words if there are any.

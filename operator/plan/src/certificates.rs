@@ -21,24 +21,24 @@ pub mod state;
 pub mod tests;
 
 pub use authority::Authority;
-pub use bundle::{Bundle, holds_only_certificates};
-pub use inspect::Inspected;
+pub use bundle::{CaBundle, holds_only_certificates};
+pub use inspect::InspectedCertificate;
 pub use key_form::to_pkcs8;
-pub use leaf::{Leaf, Request};
-pub use provided::Problem;
-pub use state::{Change, Phase, State};
+pub use leaf::{CertificateRequest, Leaf};
+pub use provided::CertificateProblem;
+pub use state::{AuthorityChange, AuthorityState, RotationPhase};
 
 /// Certificates are backdated by this much, because clocks of other machines may be slow.
 pub const BACKDATE: Duration = Duration::from_secs(300);
 
 /// A certificate and its key, both as PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Pair {
+pub struct CertificatePair {
     pub certificate: String,
     pub key: String,
 }
 
-impl std::fmt::Debug for Pair {
+impl std::fmt::Debug for CertificatePair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair")
             .field("certificate", &self.certificate)
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Pair {
 
 /// Reason why a certificate could not be created or read.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CertificateError {
     #[error("the key cannot be used")]
     Key(#[source] rcgen::Error),
     #[error("the certificate cannot be used")]
@@ -69,14 +69,14 @@ pub enum Error {
     Name(String),
 }
 
-fn date(at: Timestamp) -> Result<OffsetDateTime, Error> {
-    OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| Error::Date(at))
+fn date(at: Timestamp) -> Result<OffsetDateTime, CertificateError> {
+    OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| CertificateError::Date(at))
 }
 
-fn later(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
-    at.checked_add(by).map_err(|_| Error::Date(at))
+fn later(at: Timestamp, by: Duration) -> Result<Timestamp, CertificateError> {
+    at.checked_add(by).map_err(|_| CertificateError::Date(at))
 }
 
-fn earlier(at: Timestamp, by: Duration) -> Result<Timestamp, Error> {
-    at.checked_sub(by).map_err(|_| Error::Date(at))
+fn earlier(at: Timestamp, by: Duration) -> Result<Timestamp, CertificateError> {
+    at.checked_sub(by).map_err(|_| CertificateError::Date(at))
 }

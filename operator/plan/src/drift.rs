@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::quantity;
 
 /// Annotation with the hash of the object as it was rendered.
-pub const HASH: &str = "kubebrain.io/applied-hash";
+pub const APPLIED_HASH: &str = "kubebrain.io/applied-hash";
 
 /// Annotation of a pod template with the time of the newest restart request, as kubectl sets it.
 pub const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
@@ -28,7 +28,7 @@ pub fn stamp(body: &mut Value) {
     // Maps of serde_json are ordered by key, so equal objects have equal texts.
     let digest = Sha256::digest(hashed.to_string().as_bytes());
     let text: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    body["metadata"]["annotations"][HASH] = Value::String(text);
+    body["metadata"]["annotations"][APPLIED_HASH] = Value::String(text);
 }
 
 /// Returns a hash over the parts of a pod template whose change needs a restart: all but labels and annotations, plus the annotation that
@@ -160,7 +160,10 @@ mod tests {
     fn the_hash_tells_of_fields_that_went_away_but_not_of_data() {
         let hash = |mut body: Value| {
             stamp(&mut body);
-            body["metadata"]["annotations"][HASH].as_str().unwrap().to_owned()
+            body["metadata"]["annotations"][APPLIED_HASH]
+                .as_str()
+                .unwrap()
+                .to_owned()
         };
         let full = json!({"metadata": {"name": "a", "annotations": {}, "labels": {"x": "y"}}, "data": {"k": "v"}});
         let bare = json!({"metadata": {"name": "a", "annotations": {}, "labels": {}}, "data": {"k": "v"}});

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// An Event to publish.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct ClusterEvent {
     pub reason: &'static str,
     pub note: String,
     pub action: String,
@@ -15,7 +15,7 @@ pub struct Event {
     pub about: Option<ObjectReference>,
 }
 
-impl Event {
+impl ClusterEvent {
     pub fn normal(reason: &'static str, action: impl Into<String>, note: String) -> Self {
         Self {
             reason,
@@ -41,7 +41,7 @@ impl Event {
 }
 
 /// Returns the events to publish when the conditions of `cluster` change to those of `status`.
-pub fn of_flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<Event> {
+pub fn of_flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> Vec<ClusterEvent> {
     let before = cluster.status.as_ref().and_then(|status| status.conditions.as_deref());
     let before = before.unwrap_or_default();
     let flips = status.conditions.iter().flatten().filter_map(|condition| {
@@ -51,15 +51,15 @@ pub fn of_flips(cluster: &KubeBrainCluster, status: &KubeBrainClusterStatus) -> 
     flips.collect()
 }
 
-fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> Option<Event> {
+fn of_flip(former: Option<&Condition>, condition: &Condition, tls: TlsMode) -> Option<ClusterEvent> {
     let was = former.map(|former| former.status.as_str());
     let flipped = was != Some(&condition.status);
     // A new reason for the same status is an event of its own if no other event explains the cause.
     let is_news = flipped || former.is_some_and(|former| former.reason != condition.reason);
     let note = format!("{}: {}", condition.reason, condition.message);
     // Events with the same reason and action are counted as one, with the note of the first. So another cause is another action.
-    let warning = |reason| Some(Event::warning(reason, condition.reason.clone(), note.clone()));
-    let normal = |reason| Some(Event::normal(reason, condition.reason.clone(), note.clone()));
+    let warning = |reason| Some(ClusterEvent::warning(reason, condition.reason.clone(), note.clone()));
+    let normal = |reason| Some(ClusterEvent::normal(reason, condition.reason.clone(), note.clone()));
     match (condition.type_.as_str(), condition.status.as_str()) {
         ("Ready", "True") if flipped => normal("Ready"),
         ("Ready", "False") if was == Some("True") => warning("NotReady"),

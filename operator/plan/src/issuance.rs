@@ -2,17 +2,19 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::certificates::{self, Authority, Change, Inspected, Leaf, Pair, Request, State};
-use crate::event::Event;
+use crate::certificates::{
+    self, Authority, AuthorityChange, AuthorityState, CertificatePair, CertificateRequest, InspectedCertificate, Leaf,
+};
+use crate::event::ClusterEvent;
 use crate::names::Names;
-use crate::objects::{Key, Kind, Object, Renderer};
-use crate::steps::{AuthorityView, Stored};
+use crate::objects::{Object, ObjectKey, ObjectKind, Renderer};
+use crate::steps::{AuthorityView, StoredCertificate};
 
 /// Reason why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum IssuanceError {
     #[error("it could not be signed")]
-    Certificate(#[from] certificates::Error),
+    Certificate(#[from] certificates::CertificateError),
     #[error("it does not serialise")]
     Serialise(#[from] serde_json::Error),
 }
@@ -23,11 +25,11 @@ pub enum Error {
 /// `change` does not follow from `before`, or a key cannot be created.
 pub fn authority(
     renderer: &Renderer<'_>,
-    before: Option<&State>,
-    change: &Change,
+    before: Option<&AuthorityState>,
+    change: &AuthorityChange,
     (names, now): (&Names, Timestamp),
-) -> Result<(Object, AuthorityView), Error> {
-    let state = State::after(before, change, &names.cluster, now)?;
+) -> Result<(Object, AuthorityView), IssuanceError> {
+    let state = AuthorityState::after(before, change, &names.cluster, now)?;
     let object = renderer.authority_secret(&state.data())?;
     Ok((object, AuthorityView::new(&state, false)))
 }
@@ -38,15 +40,15 @@ pub fn authority(
 /// It cannot be signed.
 pub fn leaf(
     renderer: &Renderer<'_>,
-    (leaf, request): (Leaf, &Request),
-    (signer, bundle): (&Pair, &str),
+    (leaf, request): (Leaf, &CertificateRequest),
+    (signer, bundle): (&CertificatePair, &str),
     (names, now): (&Names, Timestamp),
-) -> Result<(Object, Stored), Error> {
+) -> Result<(Object, StoredCertificate), IssuanceError> {
     let authority = Authority::load(signer.clone())?;
     let pair = authority.issue(leaf, request, now)?;
     let object = renderer.leaf_secret(leaf, &pair, bundle)?;
-    let certificate = Inspected::read(&pair.certificate)?;
-    let stored = Stored {
+    let certificate = InspectedCertificate::read(&pair.certificate)?;
+    let stored = StoredCertificate {
         secret: names.leaf(leaf),
         renewal: request.renewal_before(authority.inspected().not_after, &certificate),
         generation: None,
@@ -56,35 +58,38 @@ pub fn leaf(
 }
 
 /// Returns the Event of a change of the authority.
-pub fn event(change: &Change, names: &Names) -> Option<Event> {
+pub fn event(change: &AuthorityChange, names: &Names) -> Option<ClusterEvent> {
     let authority = names.authority();
     let (reason, note) = match change {
-        Change::Create { .. } | Change::Recreate { .. } => (
+        AuthorityChange::Create { .. } | AuthorityChange::Recreate { .. } => (
             "AuthorityCreated",
             format!("created the certificate authority {authority}"),
         ),
-        Change::Adopt { .. } => (
+        AuthorityChange::Adopt { .. } => (
             "AuthorityAdopted",
             format!("imported the given certificate authority into {authority}"),
         ),
-        Change::Renew | Change::Renewed { .. } => (
+        AuthorityChange::Renew | AuthorityChange::Renewed { .. } => (
             "AuthorityRenewed",
             format!("renewed the certificate authority {authority}"),
         ),
-        Change::Replace { generation } => (
+        AuthorityChange::Replace { generation } => (
             "AuthorityPublishing",
             format!("publishing a new certificate of {authority}, generation {generation}"),
         ),
-        Change::Issue => (
+        AuthorityChange::Issue => (
             "AuthorityIssuing",
             format!("the new key of {authority} now signs certificates"),
         ),
-        Change::Retire => (
+        AuthorityChange::Retire => (
             "AuthorityRetiring",
             format!("the former certificate of {authority} is no longer trusted"),
         ),
-        Change::Finish => ("AuthorityReplaced", format!("replaced the key of {authority}")),
-        Change::Published | Change::Keep => return None,
+        AuthorityChange::Finish => ("AuthorityReplaced", format!("replaced the key of {authority}")),
+        AuthorityChange::Published | AuthorityChange::Keep => return None,
     };
-    Some(Event::normal(reason, "IssueCertificate", note).about(Key::new(Kind::Secret, authority).reference()))
+    Some(
+        ClusterEvent::normal(reason, "IssueCertificate", note)
+            .about(ObjectKey::new(ObjectKind::Secret, authority).reference()),
+    )
 }

@@ -5,11 +5,13 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
-pub use refusal::Refusal;
+pub use answer::{
+    BrainRole, CertificateInUse, KnownLeader, LoadedCertificates, MemberAnswer, MemberStorage, StoredFormats,
+};
+pub use refusal::BrainRefusal;
 
 /// Maximum length of a brain's text in a message, in bytes.
-pub const TEXT: usize = 256;
+pub const MAX_TEXT_BYTES: usize = 256;
 
 /// Makes a brain's text fit for a message: at most `longest` bytes, no control characters.
 pub fn clean(text: &str, longest: usize) -> String {

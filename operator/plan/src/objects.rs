@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::certificates::{Leaf, Pair};
+use crate::certificates::{CertificatePair, Leaf};
 use crate::drift;
 use crate::names::{Names, RESTART_HASH, is_reserved};
 use crate::spec::Desired;
@@ -31,21 +31,21 @@ pub mod trial;
 mod wipe;
 
 pub use epoch::Epoch;
-pub use lease::{TOKEN, competes_by_lease};
-pub use pod::CONTAINER;
+pub use lease::{TOKEN_VOLUME, competes_by_lease};
+pub use pod::BRAIN_CONTAINER;
 
 /// Annotations that belong to other tools and are not inherited.
-const FOREIGN: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
+const FOREIGN_ANNOTATIONS: [&str; 3] = ["argocd.argoproj.io/", "kubectl.kubernetes.io/", "meta.helm.sh/"];
 
 /// Returns true if objects of a cluster inherit an annotation of this key. Annotations in the operator's own group record how an object was
 /// rendered and what was done with it, so they are not inherited.
 pub fn is_inherited(key: &str) -> bool {
-    !is_reserved(key) && !FOREIGN.iter().any(|prefix| key.starts_with(prefix))
+    !is_reserved(key) && !FOREIGN_ANNOTATIONS.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Kinds of objects that a cluster owns, in the order in which they are applied: objects are applied before the objects that mount them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ObjectKind {
     ServiceAccount,
     Role,
     RoleBinding,
@@ -58,7 +58,7 @@ pub enum Kind {
     PodMonitor,
 }
 
-impl Kind {
+impl ObjectKind {
     pub const ALL: [Self; 10] = [
         Self::ServiceAccount,
         Self::Role,
@@ -116,13 +116,13 @@ pub fn name_kind(object: &mut DynamicObject, resource: &ApiResource) {
 
 /// Identifies an object in a cluster's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    pub kind: Kind,
+pub struct ObjectKey {
+    pub kind: ObjectKind,
     pub name: String,
 }
 
-impl Key {
-    pub fn new(kind: Kind, name: impl Into<String>) -> Self {
+impl ObjectKey {
+    pub fn new(kind: ObjectKind, name: impl Into<String>) -> Self {
         Self {
             kind,
             name: name.into(),
@@ -141,7 +141,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} {}", self.kind, self.name)
     }
@@ -150,14 +150,14 @@ impl std::fmt::Display for Key {
 /// A wanted object: complete, with owner and hash.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    pub key: Key,
+    pub key: ObjectKey,
     pub body: Value,
 }
 
 impl Object {
-    pub fn new<T: Serialize>(kind: Kind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
+    pub fn new<T: Serialize>(kind: ObjectKind, name: &str, typed: &T) -> Result<Self, serde_json::Error> {
         let mut object = Self {
-            key: Key::new(kind, name),
+            key: ObjectKey::new(kind, name),
             body: serde_json::to_value(typed)?,
         };
         // Objects that are not rolled out have no template: a null would claim the field.
@@ -173,7 +173,7 @@ impl Object {
             .pointer_mut("/metadata/annotations")
             .and_then(Value::as_object_mut)
         {
-            annotations.remove(drift::HASH);
+            annotations.remove(drift::APPLIED_HASH);
         }
         drift::stamp(&mut self.body);
     }
@@ -261,7 +261,7 @@ impl<'a> Renderer<'a> {
                 automount_service_account_token: Some(false),
                 ..ServiceAccount::default()
             };
-            objects.push(Object::new(Kind::ServiceAccount, &names.cluster, &account)?);
+            objects.push(Object::new(ObjectKind::ServiceAccount, &names.cluster, &account)?);
         }
         objects.extend(self.leader_lock()?);
         for service in [
@@ -272,31 +272,35 @@ impl<'a> Renderer<'a> {
         .into_iter()
         .flatten()
         {
-            objects.push(Object::new(Kind::Service, &service.name_any(), &service)?);
+            objects.push(Object::new(ObjectKind::Service, &service.name_any(), &service)?);
         }
         if let Some(budget) = self.disruption_budget().filter(|_| !external) {
-            objects.push(Object::new(Kind::PodDisruptionBudget, &names.cluster, &budget)?);
+            objects.push(Object::new(ObjectKind::PodDisruptionBudget, &names.cluster, &budget)?);
         }
         if !external {
-            objects.push(Object::new(Kind::StatefulSet, &names.cluster, &self.stateful_set()?)?);
+            objects.push(Object::new(
+                ObjectKind::StatefulSet,
+                &names.cluster,
+                &self.stateful_set()?,
+            )?);
         }
         if let Some(monitor) = self.pod_monitor().filter(|_| pod_monitors) {
-            objects.push(Object::new(Kind::PodMonitor, &names.cluster, &monitor)?);
+            objects.push(Object::new(ObjectKind::PodMonitor, &names.cluster, &monitor)?);
         }
         Ok(objects)
     }
 
     /// Returns objects that an earlier spec may have wanted but this one does not.
-    pub fn unwanted(&self, objects: &[Object]) -> Vec<Key> {
+    pub fn unwanted(&self, objects: &[Object]) -> Vec<ObjectKey> {
         let names = self.names();
         let optional = [
-            Key::new(Kind::ServiceAccount, &names.cluster),
-            Key::new(Kind::Role, names.lease()),
-            Key::new(Kind::RoleBinding, names.lease()),
-            Key::new(Kind::Lease, names.lease()),
-            Key::new(Kind::Service, names.leader()),
-            Key::new(Kind::PodDisruptionBudget, &names.cluster),
-            Key::new(Kind::PodMonitor, &names.cluster),
+            ObjectKey::new(ObjectKind::ServiceAccount, &names.cluster),
+            ObjectKey::new(ObjectKind::Role, names.lease()),
+            ObjectKey::new(ObjectKind::RoleBinding, names.lease()),
+            ObjectKey::new(ObjectKind::Lease, names.lease()),
+            ObjectKey::new(ObjectKind::Service, names.leader()),
+            ObjectKey::new(ObjectKind::PodDisruptionBudget, &names.cluster),
+            ObjectKey::new(ObjectKind::PodMonitor, &names.cluster),
         ];
         optional
             .into_iter()
@@ -325,14 +329,14 @@ impl<'a> Renderer<'a> {
             data: Some(data),
             ..ConfigMap::default()
         };
-        Object::new(Kind::ConfigMap, &name, &map)
+        Object::new(ObjectKind::ConfigMap, &name, &map)
     }
 
     /// Renders the Secret of one certificate.
     ///
     /// # Errors
     /// It fails to serialise.
-    pub fn leaf_secret(&self, leaf: Leaf, pair: &Pair, bundle: &str) -> Result<Object, serde_json::Error> {
+    pub fn leaf_secret(&self, leaf: Leaf, pair: &CertificatePair, bundle: &str) -> Result<Object, serde_json::Error> {
         let bundle = bundle.to_owned();
         let data = [
             ("tls.crt", &pair.certificate),
@@ -354,7 +358,7 @@ impl<'a> Renderer<'a> {
             ),
             ..Secret::default()
         };
-        Object::new(Kind::Secret, name, &secret)
+        Object::new(ObjectKind::Secret, name, &secret)
     }
 
     /// Returns name, namespace, labels, inherited metadata and owner of every object.

@@ -9,8 +9,8 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
 use crate::last_apply::LastApply;
-use crate::member::{Answer, Refusal};
-use crate::objects::{Key, Object};
+use crate::member::{BrainRefusal, MemberAnswer};
+use crate::objects::{Object, ObjectKey};
 use crate::spec::Desired;
 
 /// Everything that one pass observes.
@@ -19,7 +19,7 @@ pub struct Observed {
     /// The wall clock at the beginning of the pass.
     pub now: Timestamp,
     /// Objects under the names that the cluster uses, of any owner.
-    pub objects: BTreeMap<Key, DynamicObject>,
+    pub objects: BTreeMap<ObjectKey, DynamicObject>,
     /// Pods with the cluster's label, of any owner; with an external workload those of its selector.
     pub pods: Vec<Pod>,
     /// The pod in which a new template is tried.
@@ -27,11 +27,11 @@ pub struct Observed {
     /// Claims with the cluster's label.
     pub claims: Vec<PersistentVolumeClaim>,
     /// Answers of running brains by pod, or the reasons why there is no answer.
-    pub probes: BTreeMap<String, Result<Answer, String>>,
+    pub probes: BTreeMap<String, Result<MemberAnswer, String>>,
     /// Outcomes of earlier applies of these objects.
-    pub applies: BTreeMap<Key, LastApply>,
+    pub applies: BTreeMap<ObjectKey, LastApply>,
     /// Reasons why running brains do not serve, by pod, as far as they report them.
-    pub refusals: BTreeMap<String, Refusal>,
+    pub refusals: BTreeMap<String, BrainRefusal>,
     /// True if the API server has the kind PodMonitor.
     pub pod_monitors: bool,
     /// Secrets of the user that the spec names; `None` for one that does not exist.

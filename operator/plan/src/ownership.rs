@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::certificates::Leaf;
 use crate::names::{CLUSTER, MANAGED_BY, MANAGER, Names};
-use crate::objects::{Key, Kind};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 
 /// The owner of an object by its controller reference, or by its labels if it has none.
@@ -56,7 +56,9 @@ pub fn of(metadata: &ObjectMeta, name: &str, uid: &str) -> Ownership {
 /// A pod belongs to the cluster if the cluster's StatefulSet controls it. A claim that must outlive its pod has no owner; it is identified
 /// by the name that the StatefulSet controller gives it, and by the label.
 pub fn keep_own(observed: &mut Observed, names: &Names, uid: &str) {
-    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster));
+    let set = observed
+        .objects
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &names.cluster));
     let own = |set: &&DynamicObject| {
         let whose = of(&set.metadata, &names.cluster, uid);
         matches!(whose, Ownership::Ours | Ownership::Orphaned)
@@ -113,19 +115,22 @@ pub fn belongs(object: &ObjectMeta, name: &str) -> bool {
 }
 
 /// Returns true if `name` is one that the operator gives to an object of this kind of the cluster `cluster`.
-pub fn is_name_of(cluster: &str, kind: Kind, name: &str) -> bool {
+pub fn is_name_of(cluster: &str, kind: ObjectKind, name: &str) -> bool {
     let names = Names {
         cluster: cluster.to_owned(),
         namespace: String::new(),
         domain: String::new(),
     };
     match kind {
-        Kind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
-        Kind::ConfigMap => names.bundle() == name,
-        Kind::Service => [names.headless(), names.client(), names.leader()]
+        ObjectKind::Secret => names.authority() == name || Leaf::ALL.iter().any(|leaf| names.leaf(*leaf) == name),
+        ObjectKind::ConfigMap => names.bundle() == name,
+        ObjectKind::Service => [names.headless(), names.client(), names.leader()]
             .iter()
             .any(|own| own == name),
-        Kind::Role | Kind::RoleBinding | Kind::Lease => names.lease() == name,
-        Kind::ServiceAccount | Kind::PodDisruptionBudget | Kind::StatefulSet | Kind::PodMonitor => cluster == name,
+        ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::Lease => names.lease() == name,
+        ObjectKind::ServiceAccount
+        | ObjectKind::PodDisruptionBudget
+        | ObjectKind::StatefulSet
+        | ObjectKind::PodMonitor => cluster == name,
     }
 }

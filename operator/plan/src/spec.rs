@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
-use crate::certificates::{Leaf, Request};
+use crate::certificates::{CertificateRequest, Leaf};
 use crate::names::Names;
 
 mod flags;
@@ -28,17 +28,17 @@ mod storage;
 mod tests;
 
 pub use image::{
-    Move, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
+    ImageMove, choose as chosen_image, moves as image_moves, record as pinned_image, unrecorded as unrecorded_image,
 };
-pub use restart::Restart;
-pub use storage::{Storage, Tikv, accepted as accepted_store, tidb_cluster};
+pub use restart::RestartRequests;
+pub use storage::{DesiredStorage, TikvConnection, accepted as accepted_store, tidb_cluster};
 
 /// Annotation that a cluster has in memory, and only there, if a part of its spec was too large to be read: the reason.
-pub const TOO_LARGE: &str = "kubebrain.io/too-large";
+pub const TOO_LARGE_ANNOTATION: &str = "kubebrain.io/too-large";
 
 /// Settings from the operator's flags.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct OperatorSettings {
     /// Image of brains whose spec does not name one.
     pub default_image: String,
     /// DNS domain of the Kubernetes cluster.
@@ -57,34 +57,34 @@ pub struct Desired {
     pub names: Names,
     pub replicas: i32,
     pub image: String,
-    pub storage: Storage,
+    pub storage: DesiredStorage,
     /// Id of the store that must exist, once one served; `None` if it was given up. An embedded store must have this id; below a prefix of
     /// TiKV a restored store may have another one.
     pub store: Option<String>,
     /// Reason why a newer default image is not rolled out yet, if any.
     pub image_waits: Option<String>,
     /// Certificates that the operator issues, by their use; `None` if TLS is disabled.
-    pub certificates: Option<Vec<(Leaf, Request)>>,
+    pub certificates: Option<Vec<(Leaf, CertificateRequest)>>,
     /// Maximum time until a published bundle has reached all clients.
     pub ca_propagation: Duration,
     /// The time before which no running brain may have started, in RFC 3339.
-    pub restart: Restart,
+    pub restart: RestartRequests,
     /// A partial PodTemplateSpec, as given.
     pub pod_template: Option<serde_json::Value>,
     /// Reason why nothing may change for now, if any. Certificates are still renewed and the leader is still labelled.
-    pub held: Option<Held>,
+    pub held: Option<HoldReason>,
 }
 
 /// Reason why nothing may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum HoldReason {
     /// `spec.paused` is true.
     Paused,
     /// The spec cannot be applied.
-    Refused(Refusal),
+    Refused(SpecRefusal),
 }
 
-impl Held {
+impl HoldReason {
     /// Returns the reason in words for the status.
     pub fn why(&self) -> &'static str {
         match self {
@@ -96,9 +96,9 @@ impl Held {
 
 impl Desired {
     /// Returns the reason why the spec cannot be applied, if any.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&SpecRefusal> {
         match &self.held {
-            Some(Held::Refused(refusal)) => Some(refusal),
+            Some(HoldReason::Refused(refusal)) => Some(refusal),
             _ => None,
         }
     }
@@ -106,13 +106,13 @@ impl Desired {
 
 /// A problem that only a change of the spec solves. The reason is part of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct SpecRefusal {
     pub reason: &'static str,
     pub message: String,
 }
 
-fn invalid(message: impl Into<String>) -> Refusal {
-    Refusal {
+fn invalid(message: impl Into<String>) -> SpecRefusal {
+    SpecRefusal {
         reason: "InvalidSpec",
         message: message.into(),
     }
@@ -123,10 +123,10 @@ fn invalid(message: impl Into<String>) -> Refusal {
 /// StatefulSet. `named` is an error if the spec may not name the objects that it names. `now` is the wall clock.
 pub fn desired(
     cluster: &KubeBrainCluster,
-    settings: &Settings,
+    settings: &OperatorSettings,
     referenced: Option<&DynamicObject>,
     running: Option<i32>,
-    named: Result<(), Refusal>,
+    named: Result<(), SpecRefusal>,
     now: Timestamp,
 ) -> Desired {
     let restart = restart::wish(cluster, now);
@@ -142,7 +142,7 @@ pub fn is_external(cluster: &KubeBrainCluster) -> bool {
 
 /// Returns the reason why a part of the spec of a cluster was not read, if any.
 pub fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
-    cluster.annotations().get(TOO_LARGE)
+    cluster.annotations().get(TOO_LARGE_ANNOTATION)
 }
 
 /// Reads a spec.
@@ -151,11 +151,11 @@ pub fn too_large(cluster: &KubeBrainCluster) -> Option<&String> {
 /// It requests something unsupported, or contradicts itself.
 fn read(
     cluster: &KubeBrainCluster,
-    settings: &Settings,
+    settings: &OperatorSettings,
     referenced: Option<&DynamicObject>,
-) -> Result<Desired, Refusal> {
+) -> Result<Desired, SpecRefusal> {
     if let Some(why) = too_large(cluster) {
-        return Err(Refusal {
+        return Err(SpecRefusal {
             reason: "SpecTooLarge",
             message: why.clone(),
         });
@@ -176,14 +176,14 @@ fn read(
         certificates: certificates(cluster, &names)?,
         ca_propagation: settings.ca_propagation,
         image_waits: None,
-        restart: Restart::default(),
+        restart: RestartRequests::default(),
         pod_template: pod_template(cluster, &names, settings)?,
-        held: spec.paused.then_some(Held::Paused),
+        held: spec.paused.then_some(HoldReason::Paused),
         names,
     })
 }
 
-fn names(cluster: &KubeBrainCluster, settings: &Settings) -> Names {
+fn names(cluster: &KubeBrainCluster, settings: &OperatorSettings) -> Names {
     Names {
         cluster: cluster.name_any(),
         namespace: cluster.namespace().unwrap_or_default(),
@@ -191,7 +191,10 @@ fn names(cluster: &KubeBrainCluster, settings: &Settings) -> Names {
     }
 }
 
-fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<(Leaf, Request)>>, Refusal> {
+fn certificates(
+    cluster: &KubeBrainCluster,
+    names: &Names,
+) -> Result<Option<Vec<(Leaf, CertificateRequest)>>, SpecRefusal> {
     let tls = &cluster.spec.tls;
     match tls.mode {
         TlsMode::Operator => {}
@@ -218,7 +221,7 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Result<Option<Vec<
     let request = |leaf| {
         (
             leaf,
-            Request::new(leaf, names, &tls.server_alt_names, validity, renew_before),
+            CertificateRequest::new(leaf, names, &tls.server_alt_names, validity, renew_before),
         )
     };
     Ok(Some(Leaf::ALL.map(request).to_vec()))
@@ -239,7 +242,7 @@ fn is_host(text: &str) -> bool {
 }
 
 /// Rejects other selectors than labels, because Services select pods only by labels.
-fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
+fn check_workload(cluster: &KubeBrainCluster) -> Result<(), SpecRefusal> {
     let workload = &cluster.spec.workload;
     let Some(selector) = workload
         .selector
@@ -261,8 +264,8 @@ fn check_workload(cluster: &KubeBrainCluster) -> Result<(), Refusal> {
 fn pod_template(
     cluster: &KubeBrainCluster,
     names: &Names,
-    settings: &Settings,
-) -> Result<Option<serde_json::Value>, Refusal> {
+    settings: &OperatorSettings,
+) -> Result<Option<serde_json::Value>, SpecRefusal> {
     let account = cluster
         .spec
         .pod

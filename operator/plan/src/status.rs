@@ -15,15 +15,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::applied::Applied;
+use crate::applied::AppliedSteps;
 use crate::certificates::Leaf;
-use crate::member::Role;
+use crate::member::BrainRole;
 use crate::names::{self, CLIENT_PORT, Names};
-use crate::objects::{Key, Kind};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::{Observed, is_ready};
 use crate::spec::is_external;
-use crate::spec::{self, Desired, Storage};
-use crate::steps::leadership::Lead;
+use crate::spec::{self, Desired, DesiredStorage};
+use crate::steps::leadership::KnownLeader;
 use crate::steps::{Plan, revision, seen_store};
 
 mod change;
@@ -37,20 +37,20 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
-pub use change::Change;
+pub use change::ChangeInProgress;
 pub use conditions::{ConditionStatus, ConditionUpdate};
-pub use facts::Facts;
+pub use facts::ConditionFacts;
 pub use merge::merge;
 pub use pod::{UNSCHEDULABLE, sandbox_awaited_since, stuck as pod_stuck};
 
 const OPERATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The parts of a pass that the status needs.
-pub struct Pass<'a> {
+pub struct StatusInput<'a> {
     pub desired: &'a Desired,
     pub observed: &'a Observed,
     pub plan: &'a Plan,
-    pub applied: &'a Applied,
+    pub applied: &'a AppliedSteps,
 }
 
 /// Returns the very first status: every condition, although nothing is known yet.
@@ -86,18 +86,18 @@ pub fn of_known(cluster: &KubeBrainCluster) -> KubeBrainClusterStatus {
 
 /// Returns true for a condition of the operator. Conditions of other types belong to others.
 fn is_own(condition: &Condition) -> bool {
-    condition.type_ == "Stalled" || conditions::ALWAYS.contains(&&*condition.type_)
+    condition.type_ == "Stalled" || conditions::PERMANENT_CONDITIONS.contains(&&*condition.type_)
 }
 
 /// Returns the status after a pass.
-pub fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainClusterStatus {
+pub fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> KubeBrainClusterStatus {
     let previous = cluster.status.clone().unwrap_or_default();
     let now = pass.observed.now;
     let leader = leader(pass, previous.leader.as_ref());
-    let facts = Facts::gather(cluster, pass);
+    let facts = ConditionFacts::gather(cluster, pass);
     let rollout = &pass.plan.rollout;
     let names = &pass.desired.names;
-    let complete = matches!(facts.change, Change::None | Change::Resizing(_)) && facts.is_serving();
+    let complete = matches!(facts.change, ChangeInProgress::None | ChangeInProgress::Resizing(_)) && facts.is_serving();
     let handled = rollout.transfer.as_ref();
     let handled = handled.filter(|transfer| transfer.is_handled(pass.applied.handed_over));
     let status = KubeBrainClusterStatus {
@@ -156,7 +156,7 @@ pub fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> KubeBrainClusterStatus
 }
 
 /// Returns the change in progress and the time when it began; `None` if there is none.
-fn rollout_status(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Option<RolloutStatus> {
+fn rollout_status(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &ConditionFacts) -> Option<RolloutStatus> {
     let rollout = &pass.plan.rollout;
     // A hand-over that was not requested from a member is not in progress.
     let hand_over = rollout.hand_over.clone().filter(|_| pass.applied.asked);
@@ -217,8 +217,8 @@ fn publishable(
 }
 
 /// Returns the leader with the time when it was first seen.
-fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
-    let Lead::Held { pod, epoch } = &pass.plan.lead else {
+fn leader(pass: &StatusInput<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
+    let KnownLeader::Held { pod, epoch } = &pass.plan.lead else {
         return None;
     };
     let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(*epoch));
@@ -233,7 +233,7 @@ fn leader(pass: &Pass<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStat
 }
 
 /// Returns the version that every member reports; `None` if they differ, or one of them reports none.
-fn version(pass: &Pass<'_>) -> Option<String> {
+fn version(pass: &StatusInput<'_>) -> Option<String> {
     let staying = pass.observed.pods.iter();
     let staying = staying.filter(|pod| pod.metadata.deletion_timestamp.is_none());
     let mut reported = staying.map(|pod| Some(&pass.observed.probes.get(&pod.name_any())?.as_ref().ok()?.version));
@@ -242,15 +242,15 @@ fn version(pass: &Pass<'_>) -> Option<String> {
 }
 
 /// Returns the role of a member. A silent member leads if the others report it; one that reports itself as the leader may be out of date.
-fn role(lead: &Lead, pod: &str, says: Option<Role>) -> MemberRole {
+fn role(lead: &KnownLeader, pod: &str, says: Option<BrainRole>) -> MemberRole {
     match (lead, says) {
-        (Lead::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
-        (_, Some(Role::Follower)) | (Lead::Held { .. }, Some(Role::Leader)) => MemberRole::Follower,
+        (KnownLeader::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
+        (_, Some(BrainRole::Follower)) | (KnownLeader::Held { .. }, Some(BrainRole::Leader)) => MemberRole::Follower,
         _ => MemberRole::Unknown,
     }
 }
 
-fn members(pass: &Pass<'_>) -> Vec<MemberStatus> {
+fn members(pass: &StatusInput<'_>) -> Vec<MemberStatus> {
     let staying = pass
         .observed
         .pods
@@ -292,7 +292,7 @@ fn selector(cluster: &KubeBrainCluster, names: &Names) -> String {
 }
 
 /// Returns the storage of the data. Id and prefix of TiKV keep the values that were recorded first.
-fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
+fn storage(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> StorageStatus {
     let tikv = pass.desired.storage.tikv();
     let seen = || {
         let answers = pass.observed.probes.values().flatten();
@@ -311,24 +311,28 @@ fn storage(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> StorageStatus {
 }
 
 /// Returns true if the StatefulSet has the wanted template, as far as it is known.
-fn is_applied(pass: &Pass<'_>) -> bool {
-    let set = Key::new(Kind::StatefulSet, &pass.desired.names.cluster);
+fn is_applied(pass: &StatusInput<'_>) -> bool {
+    let set = ObjectKey::new(ObjectKind::StatefulSet, &pass.desired.names.cluster);
     pass.desired.held.is_none() && !pass.plan.is_blocked() && !pass.plan.contested.contains_key(&set)
 }
 
 /// Returns the id of the store. For an embedded store it is the first one that served, until it is given up and another one serves. Below a
 /// prefix of TiKV, whose owner the brains check themselves, it is the one that served last.
-fn store_id(pass: &Pass<'_>, before: Option<String>) -> Option<String> {
+fn store_id(pass: &StatusInput<'_>, before: Option<String>) -> Option<String> {
     let seen = seen_store(pass.desired, pass.observed).map(str::to_owned);
     match (&pass.desired.store, &pass.desired.storage) {
-        (Some(_), Storage::Embedded(_)) => before,
+        (Some(_), DesiredStorage::Embedded(_)) => before,
         _ => seen.or(before),
     }
 }
 
 /// Returns the annotation that gave a store up, from the time when another store serves until the annotation changes: it gives up only the
 /// store that was lost when it was set.
-fn accepted_store(cluster: &KubeBrainCluster, pass: &Pass<'_>, before: Option<&StorageStatus>) -> Option<String> {
+fn accepted_store(
+    cluster: &KubeBrainCluster,
+    pass: &StatusInput<'_>,
+    before: Option<&StorageStatus>,
+) -> Option<String> {
     let accepted = spec::accepted_store(cluster)?;
     let before = before?;
     let is_handled = before.accepted_store_id.as_ref() == Some(accepted);
@@ -337,7 +341,7 @@ fn accepted_store(cluster: &KubeBrainCluster, pass: &Pass<'_>, before: Option<&S
     (is_handled || (is_in_force && serves)).then(|| accepted.clone())
 }
 
-fn connection(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Connection {
+fn connection(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> Connection {
     let (tls, names) = (&cluster.spec.tls, &pass.desired.names);
     let (bundle, client) = match tls.mode {
         TlsMode::Disabled => (None, None),
@@ -365,7 +369,7 @@ fn connection(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Connection {
     }
 }
 
-fn endpoints(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Endpoints {
+fn endpoints(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> Endpoints {
     let names = &pass.desired.names;
     let scheme = match cluster.spec.tls.mode {
         TlsMode::Disabled => "http",
@@ -399,7 +403,7 @@ fn resolvable(pod: &Pod, headless: &str) -> Option<String> {
 }
 
 /// Returns the certificates that this pass issued, and the existing ones.
-fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
+fn certificates(pass: &StatusInput<'_>) -> Vec<CertificateStatus> {
     let mut stored = pass.plan.certificates.leaves.clone();
     stored.extend(pass.applied.leaves.clone());
     stored
@@ -414,7 +418,7 @@ fn certificates(pass: &Pass<'_>) -> Vec<CertificateStatus> {
 }
 
 /// Returns the recorded authority. The record is never dropped: without it a lost authority would look like one that never existed.
-fn authority(pass: &Pass<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
+fn authority(pass: &StatusInput<'_>, previous: Option<CaStatus>) -> Option<CaStatus> {
     let seen = pass
         .applied
         .authority

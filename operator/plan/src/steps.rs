@@ -11,14 +11,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use self::leadership::Lead;
-use crate::certificates::{Change, Leaf, Pair, Request, State};
-use crate::event::Event;
-use crate::objects::{Key, Kind, Object, Renderer, resources};
+use self::leadership::KnownLeader;
+use crate::certificates::{AuthorityChange, AuthorityState, CertificatePair, CertificateRequest, Leaf};
+use crate::event::ClusterEvent;
+use crate::objects::{Object, ObjectKey, ObjectKind, Renderer, resources};
 use crate::observed::Observed;
 use crate::ownership;
 use crate::spec::is_external;
-use crate::spec::{Desired, Refusal};
+use crate::spec::{Desired, SpecRefusal};
 
 mod additions;
 mod certificates;
@@ -38,32 +38,32 @@ mod tests;
 mod trial;
 
 pub use additions::Additions;
-pub use certificates::{AuthorityView, Certificates, Live, Stored, pair as stored_pair};
+pub use certificates::{AuthorityView, CertificatesStatus, LiveObject, StoredCertificate, pair as stored_pair};
 pub use describe::describe;
 pub use owned::keep_metadata;
-pub use rollout::{Rollout, Transfer, revision};
-pub use storage::OTHER_CLUSTER;
+pub use rollout::{LeaderTransfer, Rollout, revision};
+pub use storage::CLUSTER_ID_CHANGED;
 pub use store::{DATA_REPLACED, seen as seen_store};
 pub use trial::failed as failed_trial;
 
 /// One write. It has no `Debug`, because some steps contain keys.
 #[derive(Clone, PartialEq)]
-pub enum Step {
+pub enum PlanStep {
     /// Create the authority, or move the stored one to its next state.
     WriteAuthority {
-        change: Change,
-        before: Option<Box<State>>,
-        live: Option<Live>,
+        change: AuthorityChange,
+        before: Option<Box<AuthorityState>>,
+        live: Option<LiveObject>,
     },
     /// Delete an authority that the status never recorded and that published nothing.
-    DiscardAuthority { live: Live },
+    DiscardAuthority { live: LiveObject },
     /// Issue a certificate and store it with the bundle.
     Issue {
         leaf: Leaf,
-        request: Request,
+        request: CertificateRequest,
         uid: Option<String>,
         why: String,
-        signer: Pair,
+        signer: CertificatePair,
         bundle: String,
     },
     /// Apply an object; `uid` is that of the live object.
@@ -83,7 +83,7 @@ pub enum Step {
     /// Delete that pod.
     EndTrial { pod: String, uid: String },
     /// Delete an object that is no longer wanted.
-    Delete { key: Key, uid: String },
+    Delete { key: ObjectKey, uid: String },
     /// Let a volume grow, or change its attributes class.
     ChangeClaim {
         claim: String,
@@ -104,7 +104,7 @@ pub enum Step {
         /// The pod template to reach.
         template: Value,
         /// Amounts that former templates set.
-        former: resources::Names,
+        former: resources::ResourceNames,
         /// The brain must be restarted for its memory.
         restarts: bool,
         hash: String,
@@ -127,7 +127,7 @@ pub enum Step {
 
 /// An object that another manager keeps changing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contested {
+pub struct ContestedObject {
     /// The first field that differs.
     pub field: String,
     /// Time for which it is not applied.
@@ -137,26 +137,26 @@ pub struct Contested {
 /// The steps of one pass, and what the status needs to know about their reasons.
 #[derive(Default)]
 pub struct Plan {
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// Foreign objects under the names of ours.
-    pub foreign: Vec<Key>,
+    pub foreign: Vec<ObjectKey>,
     /// Objects of a deleted cluster of the same name, which will be deleted soon.
-    pub former: Vec<Key>,
-    pub certificates: Certificates,
+    pub former: Vec<ObjectKey>,
+    pub certificates: CertificatesStatus,
     pub rollout: Rollout,
     /// The leader.
-    pub lead: Lead,
-    pub claims: claims::Claims,
+    pub lead: KnownLeader,
+    pub claims: claims::ClaimsStatus,
     /// Objects that are not applied now, because another manager keeps changing them.
-    pub contested: BTreeMap<Key, Contested>,
+    pub contested: BTreeMap<ObjectKey, ContestedObject>,
     /// Reason why nothing that runs may be changed; only a user can fix it.
-    pub blocker: Option<Refusal>,
+    pub blocker: Option<SpecRefusal>,
     /// The trial that a new template waits for, in words.
     pub trial: Option<String>,
     /// A trial ended without a result.
     pub lost_trial: bool,
     /// Event to publish about a template that cannot be tried, if this pass writes one.
-    pub untried: Option<Event>,
+    pub untried: Option<ClusterEvent>,
     /// Reason why a member keeps its present resources instead of those of the spec, in words.
     pub stays: Option<String>,
     /// Number of members that the StatefulSet has after this pass.
@@ -176,23 +176,28 @@ impl Plan {
 
     /// Returns the steps that are taken although nothing may change: the leader is still labelled, existing certificates are still renewed,
     /// volumes that must survive a deletion of the cluster are kept, and so is the number of members.
-    pub fn safe_steps(&self) -> Vec<Step> {
+    pub fn safe_steps(&self) -> Vec<PlanStep> {
         let safe = self.steps.iter().filter(|step| match step {
-            Step::WriteAuthority { change, .. } => {
-                matches!(change, Change::Renew | Change::Renewed { .. } | Change::Keep)
+            PlanStep::WriteAuthority { change, .. } => {
+                matches!(
+                    change,
+                    AuthorityChange::Renew | AuthorityChange::Renewed { .. } | AuthorityChange::Keep
+                )
             }
-            Step::Issue { uid, .. } => uid.is_some(),
-            Step::Apply { object, uid } => uid.is_some() && matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
-            Step::Label { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
-            Step::DiscardAuthority { .. }
-            | Step::TakeBack { .. }
-            | Step::Delete { .. }
-            | Step::Try { .. }
-            | Step::EndTrial { .. }
-            | Step::ChangeClaim { .. }
-            | Step::Resize { .. }
-            | Step::HandOver { .. }
-            | Step::Replace { .. } => false,
+            PlanStep::Issue { uid, .. } => uid.is_some(),
+            PlanStep::Apply { object, uid } => {
+                uid.is_some() && matches!(object.key.kind, ObjectKind::Secret | ObjectKind::ConfigMap)
+            }
+            PlanStep::Label { .. } | PlanStep::RetainClaims { .. } | PlanStep::Scale { .. } => true,
+            PlanStep::DiscardAuthority { .. }
+            | PlanStep::TakeBack { .. }
+            | PlanStep::Delete { .. }
+            | PlanStep::Try { .. }
+            | PlanStep::EndTrial { .. }
+            | PlanStep::ChangeClaim { .. }
+            | PlanStep::Resize { .. }
+            | PlanStep::HandOver { .. }
+            | PlanStep::Replace { .. } => false,
         });
         safe.cloned().collect()
     }
@@ -200,8 +205,13 @@ impl Plan {
     /// Returns true if a step changes running pods, and not only the metadata about them.
     pub fn changes_pods(&self) -> bool {
         self.steps.iter().any(|step| match step {
-            Step::Apply { object, .. } | Step::TakeBack { object, .. } => object.key.kind == Kind::StatefulSet,
-            Step::Replace { .. } | Step::HandOver { .. } | Step::RetainClaims { .. } | Step::Scale { .. } => true,
+            PlanStep::Apply { object, .. } | PlanStep::TakeBack { object, .. } => {
+                object.key.kind == ObjectKind::StatefulSet
+            }
+            PlanStep::Replace { .. }
+            | PlanStep::HandOver { .. }
+            | PlanStep::RetainClaims { .. }
+            | PlanStep::Scale { .. } => true,
             _ => false,
         })
     }
@@ -215,8 +225,8 @@ pub fn missing(
     cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &Observed,
-) -> Result<Vec<Key>, serde_json::Error> {
-    let set = Key::new(Kind::StatefulSet, &desired.names.cluster);
+) -> Result<Vec<ObjectKey>, serde_json::Error> {
+    let set = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
     let renderer = Renderer::beside(observed.objects.get(&set), cluster, desired)?;
     let mut keys = owned::keys(desired, observed, &renderer)?;
     // This also holds while the spec is refused: existing pods are still managed.
@@ -235,7 +245,7 @@ pub fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) 
     let uid = cluster.uid().unwrap_or_default();
     let set = observed
         .objects
-        .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster));
     let renderer = Renderer::beside(set, cluster, desired)?;
     let mut plan = Plan {
         blocker: claims::terminating(desired, observed)
@@ -246,7 +256,7 @@ pub fn plan(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) 
             .or_else(|| downgrade::refused(cluster, observed)),
         ..Plan::default()
     };
-    let authority = Key::new(Kind::Secret, desired.names.authority());
+    let authority = ObjectKey::new(ObjectKind::Secret, desired.names.authority());
     for key in owned::keys(desired, observed, &renderer)? {
         match observed
             .objects

@@ -14,17 +14,19 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::applied::Applied;
-use crate::certificates::{Bundle, Inspected};
+use crate::applied::AppliedSteps;
+use crate::certificates::{CaBundle, InspectedCertificate};
 use crate::issuance;
-use crate::member::{Answer, CertificateInUse, Formats, KnownLeader, Role, Storage, Tls};
+use crate::member::{
+    BrainRole, CertificateInUse, KnownLeader, LoadedCertificates, MemberAnswer, MemberStorage, StoredFormats,
+};
 use crate::names::{MEMORY_RESIZED, RESOURCES_HASH, ROLE};
-use crate::objects::{Epoch, Key, Kind, Object, Renderer};
+use crate::objects::{Epoch, Object, ObjectKey, ObjectKind, Renderer};
 use crate::observed::{Observed, is_ready};
 use crate::spec::is_external;
-use crate::spec::{self, Desired, Settings};
-use crate::status::{self, Pass};
-use crate::steps::{self, Plan, Step, describe};
+use crate::spec::{self, Desired, OperatorSettings};
+use crate::status::{self, StatusInput};
+use crate::steps::{self, Plan, PlanStep, describe};
 
 /// Start time of the world.
 pub const BEGIN: &str = "2026-11-21T00:00:00Z";
@@ -92,8 +94,8 @@ fn merge_patch(base: &mut Value, patch: &Value) {
     }
 }
 
-pub fn settings() -> Settings {
-    Settings {
+pub fn settings() -> OperatorSettings {
+    OperatorSettings {
         default_image: "kubebrain.io/kubebrain".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
         ca_propagation: Duration::from_secs(600),
@@ -164,9 +166,9 @@ impl FakeCluster {
     }
 
     pub fn desired(&self) -> Desired {
-        let set = self.seen.objects.get(&Key::new(Kind::StatefulSet, "dev"));
+        let set = self.seen.objects.get(&ObjectKey::new(ObjectKind::StatefulSet, "dev"));
         let running = set.and_then(|set| i32::try_from(set.data["spec"]["replicas"].as_i64()?).ok());
-        let settings = Settings {
+        let settings = OperatorSettings {
             default_image: self.default_image.clone(),
             ..settings()
         };
@@ -196,7 +198,7 @@ impl FakeCluster {
     /// Runs one pass. Returns its steps, in words. The status is published.
     pub fn pass(&mut self) -> Vec<String> {
         let (desired, plan) = (self.desired(), self.plan());
-        let mut applied = Applied::default();
+        let mut applied = AppliedSteps::default();
         let mut said = Vec::new();
         let observed = self.own();
         let steps = match desired.held {
@@ -207,7 +209,7 @@ impl FakeCluster {
             self.carry_out(step, &desired, &mut applied);
             said.push(describe(step, &desired));
         }
-        let pass = Pass {
+        let pass = StatusInput {
             desired: &desired,
             observed: &observed,
             plan: &plan,
@@ -222,21 +224,21 @@ impl FakeCluster {
         said
     }
 
-    pub fn carry_out(&mut self, step: &Step, desired: &Desired, applied: &mut Applied) {
+    pub fn carry_out(&mut self, step: &PlanStep, desired: &Desired, applied: &mut AppliedSteps) {
         let (now, cluster) = (self.seen.now, self.cluster.clone());
         let renderer = Renderer::new(&cluster, desired);
         match step {
-            Step::WriteAuthority { change, before, .. } => {
+            PlanStep::WriteAuthority { change, before, .. } => {
                 let at = (&desired.names, now);
                 let (object, view) = issuance::authority(&renderer, before.as_deref(), change, at).unwrap();
                 self.write(desired, &object);
                 applied.authority = Some(view);
             }
-            Step::DiscardAuthority { .. } => {
-                let key = Key::new(Kind::Secret, desired.names.authority());
+            PlanStep::DiscardAuthority { .. } => {
+                let key = ObjectKey::new(ObjectKind::Secret, desired.names.authority());
                 self.seen.objects.remove(&key).unwrap();
             }
-            Step::Issue {
+            PlanStep::Issue {
                 leaf,
                 request,
                 signer,
@@ -248,15 +250,15 @@ impl FakeCluster {
                 self.write(desired, &object);
                 applied.leaves.insert(*leaf, stored);
             }
-            Step::Apply { object, .. } => self.write(desired, object),
-            Step::TakeBack { object, additions, .. } => {
+            PlanStep::Apply { object, .. } => self.write(desired, object),
+            PlanStep::TakeBack { object, additions, .. } => {
                 let live = self.seen.objects.get_mut(&object.key).unwrap();
                 let mut value = serde_json::to_value(&*live).unwrap();
                 merge_patch(&mut value, &additions.patch);
                 *live = serde_json::from_value(value).unwrap();
             }
-            Step::Delete { key, .. } => drop(self.seen.objects.remove(key)),
-            Step::ChangeClaim {
+            PlanStep::Delete { key, .. } => drop(self.seen.objects.remove(key)),
+            PlanStep::ChangeClaim {
                 claim,
                 size,
                 attributes_class,
@@ -274,12 +276,12 @@ impl FakeCluster {
                 }
                 *claim = serde_json::from_value(value).unwrap();
             }
-            Step::RetainClaims { set, .. } => {
-                let set = self.object(Kind::StatefulSet, set);
+            PlanStep::RetainClaims { set, .. } => {
+                let set = self.object(ObjectKind::StatefulSet, set);
                 set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] = json!("Retain");
                 *set.metadata.generation.get_or_insert_default() += 1;
             }
-            Step::Try { pod, .. } => {
+            PlanStep::Try { pod, .. } => {
                 assert!(self.seen.trial.is_none(), "there is a trial");
                 let mut pod = pod.clone();
                 self.uids += 1;
@@ -287,36 +289,36 @@ impl FakeCluster {
                 pod["metadata"]["creationTimestamp"] = json!(status::whole_seconds(now));
                 self.seen.trial = Some(serde_json::from_value(pod).unwrap());
             }
-            Step::EndTrial { .. } => self.seen.trial = None,
-            Step::Scale { set, replicas, .. } => {
-                let set = self.object(Kind::StatefulSet, set);
+            PlanStep::EndTrial { .. } => self.seen.trial = None,
+            PlanStep::Scale { set, replicas, .. } => {
+                let set = self.object(ObjectKind::StatefulSet, set);
                 set.data["spec"]["replicas"] = json!(replicas);
                 *set.metadata.generation.get_or_insert_default() += 1;
             }
-            Step::Label { pod, role, .. } => {
+            PlanStep::Label { pod, role, .. } => {
                 let labels = self.pod(pod).labels_mut();
                 match role {
                     Some(role) => drop(labels.insert(ROLE.to_owned(), (*role).to_owned())),
                     None => drop(labels.remove(ROLE)),
                 }
             }
-            Step::Resize {
+            PlanStep::Resize {
                 pod, hash, restarts, ..
             } => self.resize(pod, hash, *restarts),
-            Step::HandOver { to, .. } => {
+            PlanStep::HandOver { to, .. } => {
                 applied.asked = true;
                 if !self.refuses_hand_over {
                     applied.handed_over = true;
                     self.lead(to);
                 }
             }
-            Step::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
+            PlanStep::Replace { pod, .. } => self.seen.pods.retain(|each| each.name_any() != *pod),
         }
     }
 
     /// Gives a pod the resources of the template.
     fn resize(&mut self, name: &str, hash: &str, restarts: bool) {
-        let set = self.object(Kind::StatefulSet, "dev").data.clone();
+        let set = self.object(ObjectKind::StatefulSet, "dev").data.clone();
         let template = &set["spec"]["template"]["spec"]["containers"][0]["resources"];
         let pod = self.pod(name);
         pod.annotations_mut().insert(RESOURCES_HASH.to_owned(), hash.to_owned());
@@ -363,7 +365,11 @@ impl FakeCluster {
 
     /// Acts as the StatefulSet controller: adopts the newest template, creates missing pods and claims, removes surplus ones.
     pub fn controllers(&mut self) {
-        let Some(set) = self.seen.objects.get_mut(&Key::new(Kind::StatefulSet, "dev")) else {
+        let Some(set) = self
+            .seen
+            .objects
+            .get_mut(&ObjectKey::new(ObjectKind::StatefulSet, "dev"))
+        else {
             return;
         };
         let revision = revision_of(set);
@@ -452,7 +458,7 @@ impl FakeCluster {
             let version = image
                 .and_then(|image| image.rsplit_once(':'))
                 .map_or("0.1.0", |(_, tag)| tag);
-            let answer = Answer {
+            let answer = MemberAnswer {
                 tls: tls.clone(),
                 version: version.to_owned(),
                 ..answer(member, 1)
@@ -471,9 +477,9 @@ impl FakeCluster {
         for answer in self.seen.probes.values_mut().flatten() {
             answer.epoch = epoch;
             answer.role = if answer.member == new.member {
-                Role::Leader
+                BrainRole::Leader
             } else {
-                Role::Follower
+                BrainRole::Follower
             };
             answer.leader = Some(KnownLeader {
                 name: new.name.clone(),
@@ -483,15 +489,18 @@ impl FakeCluster {
     }
 
     /// Returns the report of a member that has loaded everything that is stored; `None` if that is incomplete.
-    fn tls_in_use(&self) -> Option<Tls> {
-        let bundle = self.seen.objects.get(&Key::new(Kind::ConfigMap, "dev-ca-bundle"))?;
+    fn tls_in_use(&self) -> Option<LoadedCertificates> {
+        let bundle = self
+            .seen
+            .objects
+            .get(&ObjectKey::new(ObjectKind::ConfigMap, "dev-ca-bundle"))?;
         let certificate = |name: &str| {
-            let secret = self.seen.objects.get(&Key::new(Kind::Secret, name))?;
+            let secret = self.seen.objects.get(&ObjectKey::new(ObjectKind::Secret, name))?;
             let pair = steps::stored_pair(secret, "tls.crt", "tls.key")?;
             in_use(&pair.certificate)
         };
-        Some(Tls {
-            trust_bundle: Bundle::parse(bundle.data["data"]["ca.crt"].as_str()?).ok()?.digest(),
+        Some(LoadedCertificates {
+            trust_bundle: CaBundle::parse(bundle.data["data"]["ca.crt"].as_str()?).ok()?.digest(),
             server: certificate("dev-server-tls")?,
             peer: certificate("dev-peer-tls"),
             peer_trust_bundle: None,
@@ -519,8 +528,8 @@ impl FakeCluster {
         self.seen.pods.iter_mut().find(|pod| pod.name_any() == name).unwrap()
     }
 
-    pub fn object(&mut self, kind: Kind, name: &str) -> &mut DynamicObject {
-        self.seen.objects.get_mut(&Key::new(kind, name)).unwrap()
+    pub fn object(&mut self, kind: ObjectKind, name: &str) -> &mut DynamicObject {
+        self.seen.objects.get_mut(&ObjectKey::new(kind, name)).unwrap()
     }
 
     /// Returns `Status/Reason` of a condition after the last pass.
@@ -535,7 +544,7 @@ impl FakeCluster {
 
 /// Returns a certificate as a member reports it.
 pub fn in_use(pem: &str) -> Option<CertificateInUse> {
-    let found = Inspected::read(pem).ok()?;
+    let found = InspectedCertificate::read(pem).ok()?;
     Some(CertificateInUse {
         fingerprint: found.certificate_fingerprint(),
         not_after: found.not_after,
@@ -543,16 +552,16 @@ pub fn in_use(pem: &str) -> Option<CertificateInUse> {
 }
 
 /// Returns the answer of a brain; 0 means no leader.
-pub fn answer(member: u64, leader: u64) -> Answer {
+pub fn answer(member: u64, leader: u64) -> MemberAnswer {
     let name = |member: u64| format!("dev-{}", member.saturating_sub(1));
-    Answer {
+    MemberAnswer {
         name: name(member),
         member,
         cluster: Some(STORE.to_owned()),
         role: match leader {
-            0 => Role::None,
-            leader if leader == member => Role::Leader,
-            _ => Role::Follower,
+            0 => BrainRole::None,
+            leader if leader == member => BrainRole::Leader,
+            _ => BrainRole::Follower,
         },
         leader: (leader != 0).then(|| KnownLeader {
             name: name(leader),
@@ -561,14 +570,14 @@ pub fn answer(member: u64, leader: u64) -> Answer {
         epoch: 2,
         ready: true,
         version: "0.1.0".to_owned(),
-        formats: Formats {
+        formats: StoredFormats {
             lowest: 1,
             highest: 1,
             written: 1,
         },
         revision: 1,
         alarms: Vec::new(),
-        storage: Storage {
+        storage: MemberStorage {
             type_: "Embedded".to_owned(),
             cluster_id: None,
             reachable: true,

@@ -1,10 +1,10 @@
 //! Changes the resources of a running pod.
 
 use kube::api::Patch;
-use plan::event::Event;
+use plan::event::ClusterEvent;
 use plan::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
 use plan::objects::resources;
-use plan::steps::Step;
+use plan::steps::PlanStep;
 use serde_json::json;
 
 use super::{Applier, Error, merge};
@@ -13,8 +13,8 @@ use crate::api_error;
 impl Applier<'_> {
     /// Resizes a pod, and records the outcome on it. API servers before 1.33 have no such subresource, and not every change can be made in
     /// place. In these cases the roll-out replaces the pod.
-    pub(super) async fn resize(&self, step: &Step) -> Result<Option<Event>, Error> {
-        let Step::Resize {
+    pub(super) async fn resize(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, Error> {
+        let PlanStep::Resize {
             pod,
             uid,
             patch,
@@ -39,14 +39,14 @@ impl Applier<'_> {
                 let note = format!("changed the resources of pod {pod} in place");
                 (
                     json!({RESOURCES_HASH: hash, RESIZE_REFUSED: null, MEMORY_RESIZED: restarts.then_some(hash)}),
-                    Event::normal("PodResized", "ResizePod", note),
+                    ClusterEvent::normal("PodResized", "ResizePod", note),
                 )
             }
             Some(why) => {
                 let note = format!("the resources of pod {pod} cannot change in place, so it will be replaced: {why}");
                 (
                     json!({RESIZE_REFUSED: hash}),
-                    Event::warning("ResizeRefused", "ResizePod", note),
+                    ClusterEvent::warning("ResizeRefused", "ResizePod", note),
                 )
             }
         };
@@ -92,10 +92,10 @@ mod tests {
         fake.pass();
         let desired = fake.desired();
         let steps = fake.plan().steps;
-        let steps: Vec<Step> = steps
+        let steps: Vec<PlanStep> = steps
             .into_iter()
             .map(|step| match step {
-                Step::Resize {
+                PlanStep::Resize {
                     pod: name,
                     patch,
                     template,
@@ -103,7 +103,7 @@ mod tests {
                     restarts,
                     hash,
                     ..
-                } => Step::Resize {
+                } => PlanStep::Resize {
                     pod: name,
                     uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
                     patch,
@@ -115,7 +115,7 @@ mod tests {
                 other => other,
             })
             .collect();
-        assert!(matches!(steps[..], [Step::Resize { .. }]));
+        assert!(matches!(steps[..], [PlanStep::Resize { .. }]));
         let observed = fake.own();
         let applier = Applier {
             client: &rig.context.client,

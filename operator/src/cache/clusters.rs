@@ -9,7 +9,7 @@ use crds::KubeBrainCluster;
 use kube::ResourceExt;
 use kube::core::ApiResource;
 use kube::runtime::reflector::ObjectRef;
-use plan::spec::TOO_LARGE;
+use plan::spec::TOO_LARGE_ANNOTATION;
 use serde_json::Value;
 
 use super::received::{self, FIELD, Object};
@@ -91,7 +91,7 @@ impl Weights {
 /// Returns `None` if the object is not a `KubeBrainCluster` of this version.
 pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
     let mut cluster: KubeBrainCluster = object.parse()?;
-    cluster.annotations_mut().remove(TOO_LARGE);
+    cluster.annotations_mut().remove(TOO_LARGE_ANNOTATION);
     let cut: Vec<&str> = object
         .cut
         .iter()
@@ -110,7 +110,7 @@ pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
 }
 
 fn mark(mut cluster: KubeBrainCluster, why: String) -> Option<KubeBrainCluster> {
-    cluster.annotations_mut().insert(TOO_LARGE.to_owned(), why);
+    cluster.annotations_mut().insert(TOO_LARGE_ANNOTATION.to_owned(), why);
     Some(cluster)
 }
 
@@ -167,7 +167,9 @@ mod tests {
     #[test]
     fn mark_cannot_be_set_by_a_user() {
         let mut object = received("dev", 10);
-        object.annotations_mut().insert(TOO_LARGE.to_owned(), "x".to_owned());
+        object
+            .annotations_mut()
+            .insert(TOO_LARGE_ANNOTATION.to_owned(), "x".to_owned());
         assert_eq!(plan::spec::too_large(&read(object).unwrap()), None);
     }
 }

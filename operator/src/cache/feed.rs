@@ -18,7 +18,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use plan::objects::Kind;
+use plan::objects::ObjectKind;
 use plan::ownership::is_name_of;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -135,7 +135,7 @@ impl Feed {
     ///
     /// The content of an object is read only if a cluster owns it; for all others only the metadata is sent. A Lease is small and changes
     /// constantly.
-    pub(super) async fn objects(&self, kind: Kind, labels: &str, writer: &mut Writer<DynamicObject>) {
+    pub(super) async fn objects(&self, kind: ObjectKind, labels: &str, writer: &mut Writer<DynamicObject>) {
         let mut seen: HashMap<(Option<String>, Option<String>), u64> = HashMap::new();
         let mut touched = |object: &DynamicObject, gone: bool| {
             let key = (object.metadata.namespace.clone(), object.metadata.name.clone());
@@ -149,7 +149,7 @@ impl Feed {
             Vec::from_iter(cluster_of(&object.metadata).filter(|_| changed))
         };
         let resource = kind.resource();
-        if kind == Kind::Lease {
+        if kind == ObjectKind::Lease {
             let events = self.listed(&resource, Some(labels)).filter_map(|event| {
                 let kept = self.kept(event, |lease| {
                     let wanted = self.wants(kind, &lease.metadata);
@@ -289,7 +289,7 @@ impl Feed {
     /// requests it by name.
     async fn filled(
         &self,
-        kind: Kind,
+        kind: ObjectKind,
         event: watcher::Result<Event<Stub>>,
     ) -> Option<watcher::Result<Event<DynamicObject>>> {
         let event = match event {
@@ -311,7 +311,7 @@ impl Feed {
     }
 
     /// Returns the object with this metadata, if a cluster owns it.
-    async fn read(&self, kind: Kind, metadata: &ObjectMeta) -> Option<DynamicObject> {
+    async fn read(&self, kind: ObjectKind, metadata: &ObjectMeta) -> Option<DynamicObject> {
         if !self.wants(kind, metadata) {
             return None;
         }
@@ -332,7 +332,7 @@ impl Feed {
     }
 
     /// Returns true if a cluster has an object with this metadata, according to its owner or its label, and its name.
-    fn wants(&self, kind: Kind, metadata: &ObjectMeta) -> bool {
+    fn wants(&self, kind: ObjectKind, metadata: &ObjectMeta) -> bool {
         let mut owners = metadata.owner_references.iter().flatten();
         let owner = match owners.find(|owner| owner.controller == Some(true)) {
             Some(owner) if owner.kind != KubeBrainCluster::kind(&()) => None,

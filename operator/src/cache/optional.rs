@@ -10,7 +10,7 @@ use kube::Client;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
-use plan::objects::Kind;
+use plan::objects::ObjectKind;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 /// Objects of a kind that are kept.
 pub(super) enum Source {
     /// Objects with these labels that a cluster owns.
-    Owned { kind: Kind, labels: String },
+    Owned { kind: ObjectKind, labels: String },
     /// Placement drivers of clusters of the TiDB operator.
     Tidb,
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use plan::spec::secrets::{Given, is_name, named, pruned};
+use plan::spec::secrets::{GivenSecrets, is_name, named, pruned};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -73,7 +73,7 @@ impl UserSecrets {
     ///
     /// # Errors
     /// The API server refused, or did not answer in time.
-    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<Given> {
+    pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<GivenSecrets> {
         let until = Instant::now() + FIRST;
         let named = named(&cluster.spec);
         // Start all watches before waiting for any.

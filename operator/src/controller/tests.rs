@@ -321,7 +321,7 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
     assert!(others.is_empty(), "{others:?}");
     let server: kube::core::DynamicObject = serde_json::from_value(rig.api.get(&secret("server")).unwrap()).unwrap();
     let pair = plan::steps::stored_pair(&server, "tls.crt", "tls.key").unwrap();
-    let certificate = plan::certificates::Inspected::read(&pair.certificate).unwrap();
+    let certificate = plan::certificates::InspectedCertificate::read(&pair.certificate).unwrap();
     assert!(!certificate.sans.contains("new.example.com"), "{:?}", certificate.sans);
     let status = stored_status(&rig);
     assert_eq!(condition(&status, "Stalled")["reason"], "InvalidSpec");

@@ -7,7 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
-use plan::objects::Key;
+use plan::objects::ObjectKey;
 use plan::observed::Observed;
 use plan::spec::Desired;
 use plan::steps;
@@ -20,7 +20,7 @@ const READS: usize = 8;
 
 /// The outcome of one read.
 enum Found {
-    Object(Box<(Key, DynamicObject)>),
+    Object(Box<(ObjectKey, DynamicObject)>),
     Nothing,
     /// The kind is optional for clusters, and the object could not be read.
     Unknown,

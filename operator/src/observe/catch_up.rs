@@ -6,7 +6,7 @@ use crds::KubeBrainCluster;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::core::{ApiResource, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
-use plan::objects::{Key, Kind};
+use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
 
 use crate::cache::clusters;
@@ -25,7 +25,7 @@ pub(crate) struct Late(Vec<(Watched, String, Option<Object>)>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Cluster,
-    Owned(Kind),
+    Owned(ObjectKind),
     Pod,
     Claim,
 }
@@ -81,7 +81,7 @@ async fn read(client: &Client, resource: &ApiResource, place: &Place) -> kube::R
 impl Watched {
     fn at(place: &Place) -> Option<Self> {
         let all = [Self::Cluster, Self::Pod, Self::Claim].into_iter();
-        let mut all = all.chain(Kind::ALL.map(Self::Owned));
+        let mut all = all.chain(ObjectKind::ALL.map(Self::Owned));
         all.find(|watched| {
             let resource = watched.resource();
             resource.group == place.group && resource.plural == place.plural
@@ -128,7 +128,7 @@ impl Late {
             match watched {
                 Watched::Cluster => {}
                 Watched::Owned(kind) => {
-                    let key = Key::new(kind, name);
+                    let key = ObjectKey::new(kind, name);
                     observed.objects.remove(&key);
                     let object = object.map(|object| object.into_dynamic(&kind.resource()));
                     observed.objects.extend(object.map(|object| (key, object)));

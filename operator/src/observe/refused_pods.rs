@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use plan::names::Names;
-use plan::objects::{Key, Kind};
+use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
 use tracing::debug;
 
@@ -28,7 +28,9 @@ pub(super) async fn look(
     observed: &Observed,
 ) -> Option<String> {
     let since = missing_since(cluster, names, observed)?;
-    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
+    let set = observed
+        .objects
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &names.cluster))?;
     let uid = set.metadata.uid.as_ref()?;
     newest(client, &names.namespace, uid, since).await
 }
@@ -54,7 +56,9 @@ pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i
 
 /// Returns the time since which the cluster is not ready, if pods are missing and that is long enough ago.
 fn missing_since(cluster: &KubeBrainCluster, names: &Names, observed: &Observed) -> Option<i64> {
-    let set = observed.objects.get(&Key::new(Kind::StatefulSet, &names.cluster))?;
+    let set = observed
+        .objects
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &names.cluster))?;
     let wanted = usize::try_from(set.data["spec"]["replicas"].as_u64()?).ok()?;
     let conditions = cluster.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;

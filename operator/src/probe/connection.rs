@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, StatusCode, request};
-use plan::member::{TEXT, clean};
+use plan::member::{MAX_TEXT_BYTES, clean};
 use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -74,7 +74,7 @@ impl Peer<'_> {
     }
 
     async fn connect(&self) -> Result<Stream, String> {
-        let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), TEXT));
+        let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), MAX_TEXT_BYTES));
         let tcp = TcpStream::connect(self.address).await.map_err(broken)?;
         let Some(identity) = self.identity else {
             return Ok(Stream::Plain(tcp));
@@ -121,7 +121,7 @@ async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Rep
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), TEXT));
+    let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), MAX_TEXT_BYTES));
     let (send, connection) = h2::client::Builder::new()
         .enable_push(false)
         .initial_window_size(LONGEST + 1)

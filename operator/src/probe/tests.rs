@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
-use plan::certificates::{Authority, Leaf, Pair, Request as Wanted};
+use plan::certificates::{Authority, CertificatePair, CertificateRequest as Wanted, Leaf};
 use plan::names::Names;
 use plan::testing::full;
 use rustls::ServerConfig;
@@ -83,7 +83,7 @@ where
     (Request::from_parts(head, ()), sent)
 }
 
-async fn asked(address: SocketAddr) -> Result<Answer, String> {
+async fn asked(address: SocketAddr) -> Result<MemberAnswer, String> {
     member(address, HOST, None, None).await.map_err(|silence| silence.text)
 }
 
@@ -225,7 +225,7 @@ async fn silent_brain_costs_two_seconds() {
 }
 
 /// Returns the authority's certificate, the operator's identity, and a brain's certificate with its key.
-fn pairs() -> (String, Identity, Pair) {
+fn pairs() -> (String, Identity, CertificatePair) {
     let now = Timestamp::now();
     let day = Duration::from_secs(24 * 3600);
     let authority = Authority::create("dev", 1, now).unwrap();
@@ -243,7 +243,7 @@ fn pairs() -> (String, Identity, Pair) {
     (trusted, identity, issue(Leaf::Server))
 }
 
-fn acceptor(trusted: &str, brain: &Pair) -> TlsAcceptor {
+fn acceptor(trusted: &str, brain: &CertificatePair) -> TlsAcceptor {
     let der = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();

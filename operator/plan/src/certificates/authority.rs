@@ -5,16 +5,19 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-use super::{BACKDATE, Error, Inspected, Leaf, Pair, Request, date, earlier, later, leaf};
+use super::{
+    BACKDATE, CertificateError, CertificatePair, CertificateRequest, InspectedCertificate, Leaf, date, earlier, later,
+    leaf,
+};
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
-const VALIDITY: Duration = Duration::from_secs(10 * 365 * DAY.as_secs());
+const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * DAY.as_secs());
 
 /// An authority that can sign.
 #[derive(Debug)]
 pub struct Authority {
-    pair: Pair,
-    inspected: Inspected,
+    pair: CertificatePair,
+    inspected: InspectedCertificate,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -23,8 +26,8 @@ impl Authority {
     ///
     /// # Errors
     /// No randomness for the key, or a date out of range.
-    pub fn create(cluster: &str, generation: i32, now: Timestamp) -> Result<Self, Error> {
-        let key = KeyPair::generate().map_err(Error::Key)?;
+    pub fn create(cluster: &str, generation: i32, now: Timestamp) -> Result<Self, CertificateError> {
+        let key = KeyPair::generate().map_err(CertificateError::Key)?;
         Self::sign_itself(&format!("{cluster}-ca-v{generation}"), &key, now)
     }
 
@@ -32,16 +35,16 @@ impl Authority {
     ///
     /// # Errors
     /// Certificate or key do not decode, do not match, or may not sign.
-    pub fn load(pair: Pair) -> Result<Self, Error> {
-        let inspected = Inspected::read(&pair.certificate)?;
-        let key = KeyPair::from_pem(&pair.key).map_err(Error::Key)?;
+    pub fn load(pair: CertificatePair) -> Result<Self, CertificateError> {
+        let inspected = InspectedCertificate::read(&pair.certificate)?;
+        let key = KeyPair::from_pem(&pair.key).map_err(CertificateError::Key)?;
         if !inspected.has_key(&key) {
-            return Err(Error::Mismatch);
+            return Err(CertificateError::Mismatch);
         }
         if !inspected.is_authority {
-            return Err(Error::NoAuthority);
+            return Err(CertificateError::NoAuthority);
         }
-        let issuer = Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(Error::Certificate)?;
+        let issuer = Issuer::from_ca_cert_pem(&pair.certificate, key).map_err(CertificateError::Certificate)?;
         Ok(Self {
             pair,
             inspected,
@@ -53,32 +56,32 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Authority::load`].
-    pub fn renew(&self, now: Timestamp) -> Result<Self, Error> {
-        let key = KeyPair::from_pem(&self.pair.key).map_err(Error::Key)?;
+    pub fn renew(&self, now: Timestamp) -> Result<Self, CertificateError> {
+        let key = KeyPair::from_pem(&self.pair.key).map_err(CertificateError::Key)?;
         Self::sign_itself(&self.inspected.common_name, &key, now)
     }
 
-    fn sign_itself(name: &str, key: &KeyPair, now: Timestamp) -> Result<Self, Error> {
+    fn sign_itself(name: &str, key: &KeyPair, now: Timestamp) -> Result<Self, CertificateError> {
         let mut params = CertificateParams::default();
         params.not_before = date(earlier(now, BACKDATE)?)?;
-        params.not_after = date(later(now, VALIDITY)?)?;
+        params.not_after = date(later(now, AUTHORITY_VALIDITY)?)?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let certificate = params.self_signed(key).map_err(Error::Certificate)?;
-        Self::load(Pair {
+        let certificate = params.self_signed(key).map_err(CertificateError::Certificate)?;
+        Self::load(CertificatePair {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
         })
     }
 
     /// Returns certificate and key for storage.
-    pub fn pair(&self) -> &Pair {
+    pub fn pair(&self) -> &CertificatePair {
         &self.pair
     }
 
-    pub fn inspected(&self) -> &Inspected {
+    pub fn inspected(&self) -> &InspectedCertificate {
         &self.inspected
     }
 
@@ -86,7 +89,12 @@ impl Authority {
     ///
     /// # Errors
     /// An invalid name, no randomness for the key, or a date out of range.
-    pub fn issue(&self, leaf: Leaf, request: &Request, now: Timestamp) -> Result<Pair, Error> {
+    pub fn issue(
+        &self,
+        leaf: Leaf,
+        request: &CertificateRequest,
+        now: Timestamp,
+    ) -> Result<CertificatePair, CertificateError> {
         leaf::issue((&self.issuer, &self.inspected), leaf, request, now)
     }
 }

@@ -7,35 +7,35 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
 
-use super::{Error, Inspected};
+use super::{CertificateError, InspectedCertificate};
 
 /// Label of a certificate in PEM.
-const LABEL: &str = "CERTIFICATE";
+const PEM_LABEL: &str = "CERTIFICATE";
 
 /// A set of certificates, each as its DER.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bundle(BTreeSet<Vec<u8>>);
+pub struct CaBundle(BTreeSet<Vec<u8>>);
 
-impl Bundle {
+impl CaBundle {
     /// Reads every certificate of a PEM text; other blocks are skipped.
     ///
     /// # Errors
     /// There is no certificate, or one does not decode.
-    pub fn parse(pem: &str) -> Result<Self, Error> {
+    pub fn parse(pem: &str) -> Result<Self, CertificateError> {
         let mut certificates = BTreeSet::new();
         for block in Pem::iter_from_buffer(pem.as_bytes()) {
-            let block = block.map_err(|_| Error::Malformed)?;
-            if block.label != LABEL {
+            let block = block.map_err(|_| CertificateError::Malformed)?;
+            if block.label != PEM_LABEL {
                 continue;
             }
-            let (rest, _) = X509Certificate::from_der(&block.contents).map_err(|_| Error::Malformed)?;
+            let (rest, _) = X509Certificate::from_der(&block.contents).map_err(|_| CertificateError::Malformed)?;
             if !rest.is_empty() {
-                return Err(Error::Malformed);
+                return Err(CertificateError::Malformed);
             }
             certificates.insert(block.contents);
         }
         if certificates.is_empty() {
-            return Err(Error::Malformed);
+            return Err(CertificateError::Malformed);
         }
         Ok(Self(certificates))
     }
@@ -51,11 +51,11 @@ impl Bundle {
     }
 
     /// Returns the certificates that `keep` accepts.
-    pub fn filter(&self, keep: impl Fn(&Inspected) -> bool) -> Self {
+    pub fn filter(&self, keep: impl Fn(&InspectedCertificate) -> bool) -> Self {
         let kept = self
             .0
             .iter()
-            .filter(|der| Inspected::decode(der).is_ok_and(|certificate| keep(&certificate)));
+            .filter(|der| InspectedCertificate::decode(der).is_ok_and(|certificate| keep(&certificate)));
         Self(kept.cloned().collect())
     }
 
@@ -66,7 +66,7 @@ impl Bundle {
     /// Returns the set as PEM. Equal sets have equal texts.
     pub fn to_pem(&self) -> String {
         let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
-        let encode = |der: &Vec<u8>| pem::encode_config(&pem::Pem::new(LABEL, der.clone()), config);
+        let encode = |der: &Vec<u8>| pem::encode_config(&pem::Pem::new(PEM_LABEL, der.clone()), config);
         self.0.iter().map(encode).collect()
     }
 
@@ -84,7 +84,7 @@ pub fn holds_only_certificates(text: &str) -> bool {
         .lines()
         .filter(|line| line.trim_start().starts_with("-----BEGIN "))
         .peekable();
-    let wanted = format!("-----BEGIN {LABEL}-----");
+    let wanted = format!("-----BEGIN {PEM_LABEL}-----");
     blocks.peek().is_some() && blocks.all(|line| line.trim() == wanted)
 }
 

@@ -10,11 +10,11 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
-use super::{BACKDATE, Error, bundle};
+use super::{BACKDATE, CertificateError, bundle};
 
 /// The parts of a certificate that decide whether it is still usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inspected {
+pub struct InspectedCertificate {
     pub common_name: String,
     pub organization: Option<String>,
     pub sans: BTreeSet<String>,
@@ -32,13 +32,13 @@ pub struct Inspected {
     der: Vec<u8>,
 }
 
-impl Inspected {
+impl InspectedCertificate {
     /// Reads the first certificate of a PEM text.
     ///
     /// # Errors
     /// There is no certificate, or it does not decode.
-    pub fn read(pem: &str) -> Result<Self, Error> {
-        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|_| Error::Malformed)?;
+    pub fn read(pem: &str) -> Result<Self, CertificateError> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|_| CertificateError::Malformed)?;
         Self::decode(&block.contents)
     }
 
@@ -46,10 +46,10 @@ impl Inspected {
     ///
     /// # Errors
     /// It does not decode.
-    pub fn decode(der: &[u8]) -> Result<Self, Error> {
-        let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| Error::Malformed)?;
+    pub fn decode(der: &[u8]) -> Result<Self, CertificateError> {
+        let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| CertificateError::Malformed)?;
         if !rest.is_empty() {
-            return Err(Error::Malformed);
+            return Err(CertificateError::Malformed);
         }
         let name = certificate.subject();
         let text = |attribute: Option<&x509_parser::x509::AttributeTypeAndValue<'_>>| {
@@ -57,8 +57,9 @@ impl Inspected {
                 .and_then(|attribute| attribute.as_str().ok())
                 .map(str::to_owned)
         };
-        let time =
-            |at: x509_parser::time::ASN1Time| Timestamp::from_second(at.timestamp()).map_err(|_| Error::Malformed);
+        let time = |at: x509_parser::time::ASN1Time| {
+            Timestamp::from_second(at.timestamp()).map_err(|_| CertificateError::Malformed)
+        };
         let mut inspected = Self {
             common_name: text(name.iter_common_name().next()).unwrap_or_default(),
             organization: text(name.iter_organization().next()),
@@ -79,7 +80,7 @@ impl Inspected {
         Ok(inspected)
     }
 
-    fn take(&mut self, extension: &ParsedExtension<'_>) -> Result<(), Error> {
+    fn take(&mut self, extension: &ParsedExtension<'_>) -> Result<(), CertificateError> {
         match extension {
             ParsedExtension::ExtendedKeyUsage(usage) => {
                 (self.server, self.client) = (usage.server_auth, usage.client_auth)
@@ -89,7 +90,7 @@ impl Inspected {
                     self.sans.insert(alternative_name(name)?);
                 }
             }
-            ParsedExtension::ParseError { .. } => return Err(Error::Malformed),
+            ParsedExtension::ParseError { .. } => return Err(CertificateError::Malformed),
             _ => {}
         }
         Ok(())
@@ -99,7 +100,7 @@ impl Inspected {
         key.subject_public_key_info() == self.public_key
     }
 
-    /// As [`Inspected::has_key`], for a SubjectPublicKeyInfo in DER.
+    /// As [`InspectedCertificate::has_key`], for a SubjectPublicKeyInfo in DER.
     pub fn has_public_key(&self, info: &[u8]) -> bool {
         self.public_key == info
     }
@@ -145,14 +146,14 @@ impl Inspected {
     }
 }
 
-fn alternative_name(name: &GeneralName<'_>) -> Result<String, Error> {
+fn alternative_name(name: &GeneralName<'_>) -> Result<String, CertificateError> {
     match name {
         GeneralName::DNSName(text) | GeneralName::URI(text) => Ok((*text).to_owned()),
         GeneralName::IPAddress(bytes) => {
             if let Ok(four) = <[u8; 4]>::try_from(*bytes) {
                 return Ok(IpAddr::from(four).to_string());
             }
-            let sixteen = <[u8; 16]>::try_from(*bytes).map_err(|_| Error::Malformed)?;
+            let sixteen = <[u8; 16]>::try_from(*bytes).map_err(|_| CertificateError::Malformed)?;
             Ok(IpAddr::from(sixteen).to_string())
         }
         other => Ok(other.to_string()),

@@ -2,27 +2,30 @@
 //! which wraps either of them after the name of its algorithm.
 
 /// `rsaEncryption`, with its empty parameters.
-const RSA: &[u8] = &[
+const RSA_ALGORITHM: &[u8] = &[
     0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
 ];
 /// `ecPublicKey`.
-const ELLIPTIC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const EC_ALGORITHM: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 /// The number zero, which is the version.
-const VERSION: &[u8] = &[0x02, 0x01, 0x00];
+const VERSION_ZERO: &[u8] = &[0x02, 0x01, 0x00];
 
-const SEQUENCE: u8 = 0x30;
-const OCTETS: u8 = 0x04;
+const SEQUENCE_TAG: u8 = 0x30;
+const OCTET_STRING_TAG: u8 = 0x04;
 /// The parameters of a SEC1 key: the name of its curve.
-const PARAMETERS: u8 = 0xa0;
+const EC_PARAMETERS_TAG: u8 = 0xa0;
 
 /// Returns the first PKCS#1 or SEC1 private key of a PEM text as PKCS#8. Returns the text unchanged if it has no such key.
 pub fn to_pkcs8(text: &str) -> String {
     let blocks = pem::parse_many(text).unwrap_or_default();
     let converted = blocks.iter().find_map(|block| match block.tag() {
-        "RSA PRIVATE KEY" => Some(wrap(RSA, block.contents())),
+        "RSA PRIVATE KEY" => Some(wrap(RSA_ALGORITHM, block.contents())),
         "EC PRIVATE KEY" => {
             let curve = curve(block.contents())?;
-            Some(wrap(&element(SEQUENCE, &[ELLIPTIC, curve].concat()), block.contents()))
+            Some(wrap(
+                &element(SEQUENCE_TAG, &[EC_ALGORITHM, curve].concat()),
+                block.contents(),
+            ))
         }
         _ => None,
     });
@@ -34,18 +37,18 @@ pub fn to_pkcs8(text: &str) -> String {
 }
 
 fn wrap(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
-    let key = element(OCTETS, key);
-    element(SEQUENCE, &[VERSION, algorithm, &key].concat())
+    let key = element(OCTET_STRING_TAG, key);
+    element(SEQUENCE_TAG, &[VERSION_ZERO, algorithm, &key].concat())
 }
 
 /// Returns the name of the curve in a SEC1 key, with its tag.
 fn curve(key: &[u8]) -> Option<&[u8]> {
     let (tag, mut inside, _) = next(key)?;
-    if tag != SEQUENCE {
+    if tag != SEQUENCE_TAG {
         return None;
     }
     while let Some((tag, content, rest)) = next(inside) {
-        if tag == PARAMETERS {
+        if tag == EC_PARAMETERS_TAG {
             return Some(content);
         }
         inside = rest;
@@ -89,7 +92,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use crate::certificates::{Authority, Pair};
+    use crate::certificates::{Authority, CertificatePair};
 
     use super::*;
 
@@ -110,7 +113,7 @@ mod tests {
             ),
         ] {
             let load = |key: String| {
-                Authority::load(Pair {
+                Authority::load(CertificatePair {
                     certificate: certificate.to_owned(),
                     key,
                 })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose, SanType};
 
-use super::{BACKDATE, Error, Inspected, Pair, date, earlier};
+use super::{BACKDATE, CertificateError, CertificatePair, InspectedCertificate, date, earlier};
 use crate::names::Names;
 
 /// The uses of a certificate.
@@ -47,7 +47,7 @@ impl Leaf {
 
 /// Contents of a certificate to issue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct CertificateRequest {
     pub common_name: String,
     pub organization: Option<String>,
     /// DNS names, IP addresses and URIs, each as its text.
@@ -56,7 +56,7 @@ pub struct Request {
     pub renew_before: Duration,
 }
 
-impl Request {
+impl CertificateRequest {
     /// Returns the request for one use of one cluster; `extra` names and addresses go into the server certificate.
     pub fn new(leaf: Leaf, names: &Names, extra: &[String], validity: Duration, renew_before: Duration) -> Self {
         let loopback = ["127.0.0.1", "::1"].map(str::to_owned);
@@ -98,7 +98,7 @@ impl Request {
     }
 
     /// Returns the request that `certificate` satisfies, for a renewal that changes nothing else.
-    pub fn kept(certificate: &Inspected, renew_before: Duration) -> Self {
+    pub fn kept(certificate: &InspectedCertificate, renew_before: Duration) -> Self {
         let validity = certificate.lifetime().saturating_sub(BACKDATE);
         Self {
             common_name: certificate.common_name.clone(),
@@ -114,18 +114,18 @@ impl Request {
     }
 
     /// Returns the end of a certificate of `authority` that is issued at `issued`. It does not outlast its authority.
-    pub(super) fn end(&self, authority: &Inspected, issued: Timestamp) -> Timestamp {
+    pub(super) fn end(&self, authority: &InspectedCertificate, issued: Timestamp) -> Timestamp {
         let end = issued.checked_add(self.validity).unwrap_or(Timestamp::MAX);
         end.min(authority.not_after)
     }
 }
 
 pub fn issue(
-    (issuer, authority): (&Issuer<'_, KeyPair>, &Inspected),
+    (issuer, authority): (&Issuer<'_, KeyPair>, &InspectedCertificate),
     leaf: Leaf,
-    request: &Request,
+    request: &CertificateRequest,
     now: Timestamp,
-) -> Result<Pair, Error> {
+) -> Result<CertificatePair, CertificateError> {
     let mut params = CertificateParams::default();
     params.not_before = date(earlier(now, BACKDATE)?)?;
     params.not_after = date(request.end(authority, now))?;
@@ -146,19 +146,19 @@ pub fn issue(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = leaf.usages();
     params.use_authority_key_identifier_extension = true;
-    let key = KeyPair::generate().map_err(Error::Key)?;
-    let certificate = params.signed_by(&key, issuer).map_err(Error::Certificate)?;
-    Ok(Pair {
+    let key = KeyPair::generate().map_err(CertificateError::Key)?;
+    let certificate = params.signed_by(&key, issuer).map_err(CertificateError::Certificate)?;
+    Ok(CertificatePair {
         certificate: certificate.pem(),
         key: key.serialize_pem(),
     })
 }
 
-fn alternative_name(san: &str) -> Result<SanType, Error> {
+fn alternative_name(san: &str) -> Result<SanType, CertificateError> {
     if let Ok(ip) = san.parse::<IpAddr>() {
         return Ok(SanType::IpAddress(ip));
     }
-    let text = san.try_into().map_err(|_| Error::Name(san.to_owned()))?;
+    let text = san.try_into().map_err(|_| CertificateError::Name(san.to_owned()))?;
     Ok(if san.contains("://") {
         SanType::URI(text)
     } else {

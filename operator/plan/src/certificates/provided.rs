@@ -12,16 +12,16 @@ use rustls::{CertificateError, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-use super::{Inspected, Leaf, Pair};
+use super::{CertificatePair, InspectedCertificate, Leaf};
 
 /// Problem that makes a given certificate unusable. The reason is part of the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct CertificateProblem {
     pub reason: &'static str,
     pub message: String,
 }
 
-impl Problem {
+impl CertificateProblem {
     pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -32,7 +32,7 @@ impl Problem {
 
 /// Requirements for a given certificate.
 #[derive(Debug, Clone)]
-pub struct Purpose {
+pub struct CertificatePurpose {
     pub leaf: Leaf,
     /// Names that a server certificate must cover.
     pub hosts: Vec<String>,
@@ -44,15 +44,23 @@ pub struct Purpose {
 ///
 /// # Errors
 /// The problem, with the names of the Secret and its key.
-pub fn check(secret: &str, pair: &Pair, purpose: &Purpose, bundle: &str, now: Timestamp) -> Result<Inspected, Problem> {
-    let wrong = |key: &str, what: &str| Problem::new("SecretInvalid", format!("Secret {secret}, key {key}: {what}"));
+pub fn check(
+    secret: &str,
+    pair: &CertificatePair,
+    purpose: &CertificatePurpose,
+    bundle: &str,
+    now: Timestamp,
+) -> Result<InspectedCertificate, CertificateProblem> {
+    let wrong =
+        |key: &str, what: &str| CertificateProblem::new("SecretInvalid", format!("Secret {secret}, key {key}: {what}"));
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| wrong("tls.crt", "it is not a certificate in PEM"))?;
     let (first, rest) = chain
         .split_first()
         .ok_or_else(|| wrong("tls.crt", "it holds no certificate in PEM"))?;
-    let inspected = Inspected::read(&pair.certificate).map_err(|error| wrong("tls.crt", &error.to_string()))?;
+    let inspected =
+        InspectedCertificate::read(&pair.certificate).map_err(|error| wrong("tls.crt", &error.to_string()))?;
     if !fits(&pair.key, &inspected).ok_or_else(|| wrong("tls.key", "it is not a private key in PEM"))? {
         return Err(wrong("tls.key", "it does not belong to the certificate in tls.crt"));
     }
@@ -63,7 +71,7 @@ pub fn check(secret: &str, pair: &Pair, purpose: &Purpose, bundle: &str, now: Ti
     }
     let refused = |error: &rustls::Error, host: Option<&str>| refusal(secret, error, host, &inspected);
     let roots = roots(bundle).ok_or_else(|| {
-        Problem::new(
+        CertificateProblem::new(
             "NotTrusted",
             "the given bundle holds no certificate that can be trusted",
         )
@@ -73,7 +81,9 @@ pub fn check(secret: &str, pair: &Pair, purpose: &Purpose, bundle: &str, now: Ti
     if purpose.leaf != Leaf::Server {
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
-            .map_err(|error| Problem::new("NotTrusted", format!("the given bundle cannot be used: {error}")))?;
+            .map_err(|error| {
+                CertificateProblem::new("NotTrusted", format!("the given bundle cannot be used: {error}"))
+            })?;
         verifier
             .verify_client_cert(first, rest, at)
             .map_err(|error| refused(&error, None))?;
@@ -83,7 +93,7 @@ pub fn check(secret: &str, pair: &Pair, purpose: &Purpose, bundle: &str, now: Ti
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider)
         .build()
-        .map_err(|error| Problem::new("NotTrusted", format!("the given bundle cannot be used: {error}")))?;
+        .map_err(|error| CertificateProblem::new("NotTrusted", format!("the given bundle cannot be used: {error}")))?;
     for host in &purpose.hosts {
         let name = ServerName::try_from(host.as_str())
             .map_err(|_| wrong("tls.crt", &format!("{host:?} is not a DNS name")))?;
@@ -95,7 +105,7 @@ pub fn check(secret: &str, pair: &Pair, purpose: &Purpose, bundle: &str, now: Ti
 }
 
 /// Returns true if a key belongs to a certificate; `None` if the key cannot be read.
-fn fits(key: &str, certificate: &Inspected) -> Option<bool> {
+fn fits(key: &str, certificate: &InspectedCertificate) -> Option<bool> {
     if let Ok(key) = KeyPair::from_pem(key) {
         return Some(certificate.has_key(&key));
     }
@@ -114,41 +124,46 @@ fn roots(bundle: &str) -> Option<Arc<RootCertStore>> {
     (!roots.is_empty()).then(|| Arc::new(roots))
 }
 
-fn refusal(secret: &str, error: &rustls::Error, host: Option<&str>, certificate: &Inspected) -> Problem {
+fn refusal(
+    secret: &str,
+    error: &rustls::Error,
+    host: Option<&str>,
+    certificate: &InspectedCertificate,
+) -> CertificateProblem {
     let at = format!("Secret {secret}, key tls.crt");
     let rustls::Error::InvalidCertificate(error) = error else {
-        return Problem::new("NotTrusted", format!("{at}: {error}"));
+        return CertificateProblem::new("NotTrusted", format!("{at}: {error}"));
     };
     match error {
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => Problem::new(
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => CertificateProblem::new(
             "Expired",
             format!(
                 "{at}: it or its issuer has expired; it was valid until {}",
                 certificate.not_after
             ),
         ),
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Problem::new(
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => CertificateProblem::new(
             "NotTrusted",
             format!("{at}: it is valid only from {}", certificate.not_before),
         ),
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Problem::new(
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => CertificateProblem::new(
             "NamesNotCovered",
             format!(
                 "{at}: it is not valid for {}; add that DNS name",
                 host.unwrap_or_default()
             ),
         ),
-        CertificateError::UnknownIssuer => Problem::new(
+        CertificateError::UnknownIssuer => CertificateProblem::new(
             "NotTrusted",
             format!("{at}: no certificate of tls.secrets.caBundle signed it"),
         ),
-        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => Problem::new(
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => CertificateProblem::new(
             "SecretInvalid",
             format!(
                 "{at}: its extended key usage does not allow {}",
                 if host.is_some() { "server auth" } else { "client auth" }
             ),
         ),
-        other => Problem::new("NotTrusted", format!("{at}: {other}")),
+        other => CertificateProblem::new("NotTrusted", format!("{at}: {other}")),
     }
 }

@@ -7,12 +7,12 @@ use k8s_openapi::jiff::Timestamp;
 use rcgen::KeyPair;
 
 use super::authority::DAY;
-use super::{Authority, Inspected, Leaf, Pair, Request};
+use super::{Authority, CertificatePair, CertificateRequest, InspectedCertificate, Leaf};
 
 /// Time before its end at which an authority is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(2 * 365 * DAY.as_secs());
 /// Allowance for clock granularity and rounding: a lifetime that differs by less counts as requested.
-const SLACK: Duration = Duration::from_secs(5);
+const LIFETIME_SLACK: Duration = Duration::from_secs(5);
 
 impl Authority {
     /// Returns the time to renew it.
@@ -24,10 +24,10 @@ impl Authority {
     }
 }
 
-impl Request {
+impl CertificateRequest {
     /// Returns the time of renewal: `renew_before` the end, but not within the first tenth of the validity, so that no setting makes the
     /// operator issue certificates endlessly.
-    fn renewal(&self, certificate: &Inspected) -> Timestamp {
+    fn renewal(&self, certificate: &InspectedCertificate) -> Timestamp {
         let issued = certificate.issued();
         let floor = issued.checked_add(self.validity / 10).unwrap_or(issued);
         certificate
@@ -39,13 +39,19 @@ impl Request {
 
     /// The same for a certificate of an authority that ends at `end`. Returns `None` for a certificate that ends with its authority,
     /// because a renewal would not extend it.
-    pub fn renewal_before(&self, end: Timestamp, certificate: &Inspected) -> Option<Timestamp> {
+    pub fn renewal_before(&self, end: Timestamp, certificate: &InspectedCertificate) -> Option<Timestamp> {
         lasts_longer(end, certificate.not_after).then(|| self.renewal(certificate))
     }
 
     /// Returns the reason to reissue a stored certificate; `None` if it is usable.
-    pub fn objection(&self, leaf: Leaf, pair: &Pair, authority: &Authority, now: Timestamp) -> Option<String> {
-        let certificate = match Inspected::read(&pair.certificate) {
+    pub fn objection(
+        &self,
+        leaf: Leaf,
+        pair: &CertificatePair,
+        authority: &Authority,
+        now: Timestamp,
+    ) -> Option<String> {
+        let certificate = match InspectedCertificate::read(&pair.certificate) {
             Ok(certificate) => certificate,
             Err(error) => return Some(error.to_string()),
         };
@@ -72,5 +78,5 @@ impl Request {
 
 /// Returns true if `end` is later than `other` by more than clocks and rounding explain.
 fn lasts_longer(end: Timestamp, other: Timestamp) -> bool {
-    Duration::try_from(end.duration_since(other)).is_ok_and(|longer| longer > SLACK)
+    Duration::try_from(end.duration_since(other)).is_ok_and(|longer| longer > LIFETIME_SLACK)
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crds::cluster::tls::Advance;
 use k8s_openapi::jiff::Timestamp;
 
-use super::state::{Change, Phase, State};
+use super::state::{AuthorityChange, AuthorityState, RotationPhase};
 
 /// Conditions that the next phase depends on.
 #[derive(Debug, Clone)]
-pub struct Gates {
+pub struct RotationGates {
     /// Generation that the spec wants.
     pub wanted: i32,
     pub advance: Advance,
@@ -31,73 +31,78 @@ pub struct Gates {
 
 /// Next step of the phase.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum RotationStep {
     Nothing,
     /// Wait for this condition.
     Wait(String),
-    Do(Change),
+    Do(AuthorityChange),
 }
 
 /// The next step of a replacement.
-pub fn next(state: &State, gates: &Gates, now: Timestamp) -> Next {
+pub fn next(state: &AuthorityState, gates: &RotationGates, now: Timestamp) -> RotationStep {
     let wanted = gates.wanted > state.generation;
-    if let Some(why) = gates.held.filter(|_| wanted || state.phase != Phase::Stable) {
-        return Next::Wait(why.to_owned());
+    if let Some(why) = gates.held.filter(|_| wanted || state.phase != RotationPhase::Stable) {
+        return RotationStep::Wait(why.to_owned());
     }
-    if state.phase == Phase::Stable {
+    if state.phase == RotationPhase::Stable {
         return if wanted {
-            Next::Do(Change::Replace {
+            RotationStep::Do(AuthorityChange::Replace {
                 generation: gates.wanted,
             })
         } else {
-            Next::Nothing
+            RotationStep::Nothing
         };
     }
     if !gates.published {
-        return Next::Wait("waiting for the bundle to be published".to_owned());
+        return RotationStep::Wait("waiting for the bundle to be published".to_owned());
     }
     let Some(published) = state.published else {
-        return Next::Do(Change::Published);
+        return RotationStep::Do(AuthorityChange::Published);
     };
     if let Some(why) = &gates.distrust {
-        return Next::Wait(format!("waiting for all members to trust the new bundle: {why}"));
+        return RotationStep::Wait(format!("waiting for all members to trust the new bundle: {why}"));
     }
     match state.phase {
-        Phase::Stable => Next::Nothing,
-        Phase::Publishing => {
+        RotationPhase::Stable => RotationStep::Nothing,
+        RotationPhase::Publishing => {
             let generation = state
                 .next
                 .as_ref()
                 .map_or(state.generation, |(generation, _)| *generation);
-            let to = (Phase::Issuing, generation);
-            gate(gates, to, published, now).unwrap_or(Next::Do(Change::Issue))
+            let to = (RotationPhase::Issuing, generation);
+            gate(gates, to, published, now).unwrap_or(RotationStep::Do(AuthorityChange::Issue))
         }
-        Phase::Issuing => {
+        RotationPhase::Issuing => {
             if let Some(why) = &gates.outdated {
-                return Next::Wait(format!("waiting for all members to use their new certificates: {why}"));
+                return RotationStep::Wait(format!("waiting for all members to use their new certificates: {why}"));
             }
-            let to = (Phase::Retiring, state.generation);
-            gate(gates, to, published.max(gates.issued), now).unwrap_or(Next::Do(Change::Retire))
+            let to = (RotationPhase::Retiring, state.generation);
+            gate(gates, to, published.max(gates.issued), now).unwrap_or(RotationStep::Do(AuthorityChange::Retire))
         }
-        Phase::Retiring => Next::Do(Change::Finish),
+        RotationPhase::Retiring => RotationStep::Do(AuthorityChange::Finish),
     }
 }
 
 /// Returns the step to take while the phase cannot be entered yet. Consent names the generation, so that consent to an earlier replacement
 /// does not count.
-fn gate(gates: &Gates, (to, generation): (Phase, i32), from: Timestamp, now: Timestamp) -> Option<Next> {
+fn gate(
+    gates: &RotationGates,
+    (to, generation): (RotationPhase, i32),
+    from: Timestamp,
+    now: Timestamp,
+) -> Option<RotationStep> {
     match gates.advance {
         Advance::Manual => {
             let consent = format!("{}@{generation}", to.as_str());
             (gates.asked.as_ref() != Some(&consent)).then(|| {
-                Next::Wait(format!(
+                RotationStep::Wait(format!(
                     "set the annotation kubebrain.io/ca-advance={consent} when every client trusts the published bundle"
                 ))
             })
         }
         Advance::Auto => {
             let at = from.checked_add(gates.propagation).unwrap_or(Timestamp::MAX);
-            (now < at).then(|| Next::Wait(format!("clients have until {at} to load the published bundle")))
+            (now < at).then(|| RotationStep::Wait(format!("clients have until {at} to load the published bundle")))
         }
     }
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Authority, Bundle, Error, Inspected, Pair};
+use super::{Authority, CaBundle, CertificateError, CertificatePair, InspectedCertificate};
 
 /// Progress of a replacement of the authority's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum RotationPhase {
     /// No replacement is in progress.
     Stable,
     /// The coming certificate is trusted; the former key signs.
@@ -22,7 +22,7 @@ pub enum Phase {
     Retiring,
 }
 
-impl Phase {
+impl RotationPhase {
     const ALL: [Self; 4] = [Self::Stable, Self::Publishing, Self::Issuing, Self::Retiring];
 
     pub fn as_str(self) -> &'static str {
@@ -41,35 +41,35 @@ impl Phase {
 
 /// A certificate of an authority, and its key unless that is kept elsewhere.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct AuthorityEntry {
     pub certificate: String,
     pub key: Option<String>,
 }
 
-impl Entry {
-    fn inspect(&self) -> Result<Inspected, Error> {
-        Inspected::read(&self.certificate)
+impl AuthorityEntry {
+    fn inspect(&self) -> Result<InspectedCertificate, CertificateError> {
+        InspectedCertificate::read(&self.certificate)
     }
 
     /// Returns the authority, with the stored key or with that of `given`.
     ///
     /// # Errors
     /// There is no key, or the key is unusable.
-    pub fn authority(&self, given: Option<&Authority>) -> Result<Authority, Error> {
+    pub fn authority(&self, given: Option<&Authority>) -> Result<Authority, CertificateError> {
         let key = match (&self.key, given) {
             (Some(key), _) => key.clone(),
             (None, Some(given)) => given.pair().key.clone(),
-            (None, None) => return Err(Error::Mismatch),
+            (None, None) => return Err(CertificateError::Mismatch),
         };
-        Authority::load(Pair {
+        Authority::load(CertificatePair {
             certificate: self.certificate.clone(),
             key,
         })
     }
 }
 
-impl From<&Pair> for Entry {
-    fn from(pair: &Pair) -> Self {
+impl From<&CertificatePair> for AuthorityEntry {
+    fn from(pair: &CertificatePair) -> Self {
         Self {
             certificate: pair.certificate.clone(),
             key: Some(pair.key.clone()),
@@ -78,7 +78,7 @@ impl From<&Pair> for Entry {
 }
 
 /// Every key of the Secret's data.
-const KEYS: [&str; 10] = [
+const SECRET_KEYS: [&str; 10] = [
     "phase",
     "generation",
     "since",
@@ -93,38 +93,38 @@ const KEYS: [&str; 10] = [
 
 /// The state of an authority.
 #[derive(Clone, PartialEq, Eq)]
-pub struct State {
+pub struct AuthorityState {
     /// Generation of the key that signs.
     pub generation: i32,
-    pub phase: Phase,
+    pub phase: RotationPhase,
     /// When the phase began.
     pub since: Timestamp,
     /// When the bundle of this phase was first seen published.
     pub published: Option<Timestamp>,
     /// The signing authority; `None` if its key is lost.
-    pub current: Option<Entry>,
+    pub current: Option<AuthorityEntry>,
     /// The next signing authority, and its generation.
-    pub next: Option<(i32, Entry)>,
+    pub next: Option<(i32, AuthorityEntry)>,
     /// Former certificates, trusted until the phase Retiring.
-    pub old: Bundle,
+    pub old: CaBundle,
 }
 
 /// A step from one state to the next.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum AuthorityChange {
     /// The first key.
     Create { generation: i32 },
     /// A new key after the former one was lost; certificates trusted so far stay trusted.
     Recreate {
         former: i32,
         generation: i32,
-        trusted: Bundle,
+        trusted: CaBundle,
     },
     /// The key of the user's own authority, as the first key or as another one; certificates trusted so far stay trusted.
     Adopt {
         certificate: String,
         former: i32,
-        trusted: Bundle,
+        trusted: CaBundle,
     },
     /// A later end of the certificate, with the same key and name.
     Renew,
@@ -144,16 +144,16 @@ pub enum Change {
     Keep,
 }
 
-impl State {
-    fn stable(generation: i32, current: Entry, now: Timestamp) -> Self {
+impl AuthorityState {
+    fn stable(generation: i32, current: AuthorityEntry, now: Timestamp) -> Self {
         Self {
             generation,
-            phase: Phase::Stable,
+            phase: RotationPhase::Stable,
             since: whole(now),
             published: None,
             current: Some(current),
             next: None,
-            old: Bundle::default(),
+            old: CaBundle::default(),
         }
     }
 
@@ -164,18 +164,21 @@ impl State {
     ///
     /// # Errors
     /// A certificate or key does not decode or does not match, or the parts contradict each other.
-    pub fn read(data: &BTreeMap<String, String>, generation: i32) -> Result<Self, Error> {
+    pub fn read(data: &BTreeMap<String, String>, generation: i32) -> Result<Self, CertificateError> {
         let text = |key: &str| data.get(key).filter(|text| !text.is_empty());
         let time = |key: &'static str| match text(key) {
-            Some(text) => text.parse::<Timestamp>().map(Some).map_err(|_| Error::Field(key)),
+            Some(text) => text
+                .parse::<Timestamp>()
+                .map(Some)
+                .map_err(|_| CertificateError::Field(key)),
             None => Ok(None),
         };
         let number = |key: &'static str| match text(key) {
-            Some(text) => text.parse::<i32>().map(Some).map_err(|_| Error::Field(key)),
+            Some(text) => text.parse::<i32>().map(Some).map_err(|_| CertificateError::Field(key)),
             None => Ok(None),
         };
         let entry = |certificate: &str, key: &str| {
-            text(certificate).map(|certificate| Entry {
+            text(certificate).map(|certificate| AuthorityEntry {
                 certificate: certificate.clone(),
                 key: text(key).cloned(),
             })
@@ -186,12 +189,12 @@ impl State {
             None => Timestamp::UNIX_EPOCH,
         };
         let phase = match text("phase") {
-            Some(text) => Phase::parse(text).ok_or(Error::Field("phase"))?,
-            None => Phase::Stable,
+            Some(text) => RotationPhase::parse(text).ok_or(CertificateError::Field("phase"))?,
+            None => RotationPhase::Stable,
         };
         let generation = number("generation")?.unwrap_or(generation);
-        let next =
-            entry("next.crt", "next.key").filter(|next| phase == Phase::Publishing || current.as_ref() != Some(next));
+        let next = entry("next.crt", "next.key")
+            .filter(|next| phase == RotationPhase::Publishing || current.as_ref() != Some(next));
         let state = Self {
             generation,
             phase,
@@ -199,29 +202,30 @@ impl State {
             published: time("published")?,
             current,
             next: next
-                .map(|next| Ok::<_, Error>((number("nextGeneration")?.unwrap_or(generation + 1), next)))
+                .map(|next| Ok::<_, CertificateError>((number("nextGeneration")?.unwrap_or(generation + 1), next)))
                 .transpose()?,
-            old: match text("old.crt").filter(|_| phase != Phase::Stable) {
-                Some(old) => Bundle::parse(old)?,
-                None => Bundle::default(),
+            old: match text("old.crt").filter(|_| phase != RotationPhase::Stable) {
+                Some(old) => CaBundle::parse(old)?,
+                None => CaBundle::default(),
             },
         };
         state.check()?;
         Ok(state)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), CertificateError> {
         match (self.phase, &self.current, &self.next) {
-            (Phase::Publishing, _, Some(_)) | (Phase::Issuing | Phase::Retiring | Phase::Stable, Some(_), None) => {}
-            (Phase::Publishing, _, None) => return Err(Error::Field("next.crt")),
-            (_, None, _) => return Err(Error::Field("ca.crt")),
-            (_, _, Some(_)) => return Err(Error::Field("next.crt")),
+            (RotationPhase::Publishing, _, Some(_))
+            | (RotationPhase::Issuing | RotationPhase::Retiring | RotationPhase::Stable, Some(_), None) => {}
+            (RotationPhase::Publishing, _, None) => return Err(CertificateError::Field("next.crt")),
+            (_, None, _) => return Err(CertificateError::Field("ca.crt")),
+            (_, _, Some(_)) => return Err(CertificateError::Field("next.crt")),
         }
         for entry in self.current.iter().chain(self.next.iter().map(|(_, next)| next)) {
             if entry.key.is_some() {
                 entry.authority(None)?;
             } else if !entry.inspect()?.is_authority {
-                return Err(Error::NoAuthority);
+                return Err(CertificateError::NoAuthority);
             }
         }
         Ok(())
@@ -230,7 +234,7 @@ impl State {
     /// Returns the data of the Secret. A key without a value gets an empty text: if an apply omitted it, a value from the creation of the
     /// Secret would stay.
     pub fn data(&self) -> BTreeMap<String, String> {
-        let mut data: BTreeMap<String, String> = KEYS.map(|key| (key.to_owned(), String::new())).into();
+        let mut data: BTreeMap<String, String> = SECRET_KEYS.map(|key| (key.to_owned(), String::new())).into();
         let mut put = |key: &str, text: String| drop(data.insert(key.to_owned(), text));
         put("phase", self.phase.as_str().to_owned());
         put("generation", self.generation.to_string());
@@ -256,14 +260,14 @@ impl State {
     /// Returns the certificates to trust.
     ///
     /// # Errors
-    /// A certificate does not decode. This cannot happen after [`State::read`].
-    pub fn bundle(&self) -> Result<Bundle, Error> {
+    /// A certificate does not decode. This cannot happen after [`AuthorityState::read`].
+    pub fn bundle(&self) -> Result<CaBundle, CertificateError> {
         let mut bundle = match self.phase {
-            Phase::Retiring => Bundle::default(),
-            Phase::Stable | Phase::Publishing | Phase::Issuing => self.old.clone(),
+            RotationPhase::Retiring => CaBundle::default(),
+            RotationPhase::Stable | RotationPhase::Publishing | RotationPhase::Issuing => self.old.clone(),
         };
         for entry in self.current.iter().chain(self.next.iter().map(|(_, next)| next)) {
-            bundle.extend(&Bundle::parse(&entry.certificate)?);
+            bundle.extend(&CaBundle::parse(&entry.certificate)?);
         }
         Ok(bundle)
     }
@@ -283,11 +287,20 @@ impl State {
     ///
     /// # Errors
     /// `change` does not follow from this state, or a key cannot be created.
-    pub fn after(before: Option<&Self>, change: &Change, cluster: &str, now: Timestamp) -> Result<Self, Error> {
-        let entry = |generation| Ok::<_, Error>(Entry::from(Authority::create(cluster, generation, now)?.pair()));
-        let lost = |former, generation, next, trusted: &Bundle| Self {
+    pub fn after(
+        before: Option<&Self>,
+        change: &AuthorityChange,
+        cluster: &str,
+        now: Timestamp,
+    ) -> Result<Self, CertificateError> {
+        let entry = |generation| {
+            Ok::<_, CertificateError>(AuthorityEntry::from(
+                Authority::create(cluster, generation, now)?.pair(),
+            ))
+        };
+        let lost = |former, generation, next, trusted: &CaBundle| Self {
             generation: former,
-            phase: Phase::Publishing,
+            phase: RotationPhase::Publishing,
             since: whole(now),
             published: None,
             current: None,
@@ -295,8 +308,8 @@ impl State {
             old: trusted.clone(),
         };
         match change {
-            Change::Create { generation } => return Ok(Self::stable(*generation, entry(*generation)?, now)),
-            Change::Recreate {
+            AuthorityChange::Create { generation } => return Ok(Self::stable(*generation, entry(*generation)?, now)),
+            AuthorityChange::Recreate {
                 former,
                 generation,
                 trusted,
@@ -307,17 +320,17 @@ impl State {
                 }
                 return Ok(lost(*former, *generation, made, trusted));
             }
-            Change::Adopt {
+            AuthorityChange::Adopt {
                 certificate,
                 former,
                 trusted,
             } => {
-                let given = Entry {
+                let given = AuthorityEntry {
                     certificate: certificate.clone(),
                     key: None,
                 };
                 let mut others = trusted.clone();
-                others.remove(&Bundle::parse(certificate)?);
+                others.remove(&CaBundle::parse(certificate)?);
                 if others.is_empty() {
                     return Ok(Self::stable((*former).max(1), given, now));
                 }
@@ -325,50 +338,50 @@ impl State {
             }
             _ => {}
         }
-        let mut state = before.cloned().ok_or(Error::Transition)?;
+        let mut state = before.cloned().ok_or(CertificateError::Transition)?;
         state.change(change, cluster, now)?;
         Ok(state)
     }
 
-    fn change(&mut self, change: &Change, cluster: &str, now: Timestamp) -> Result<(), Error> {
+    fn change(&mut self, change: &AuthorityChange, cluster: &str, now: Timestamp) -> Result<(), CertificateError> {
         match (change, self.phase) {
-            (Change::Renew, _) => {
-                let current = self.current.as_ref().ok_or(Error::Transition)?;
-                self.current = Some(Entry::from(current.authority(None)?.renew(now)?.pair()));
+            (AuthorityChange::Renew, _) => {
+                let current = self.current.as_ref().ok_or(CertificateError::Transition)?;
+                self.current = Some(AuthorityEntry::from(current.authority(None)?.renew(now)?.pair()));
             }
-            (Change::Renewed { certificate }, _) => {
-                let current = self.current.as_mut().ok_or(Error::Transition)?;
+            (AuthorityChange::Renewed { certificate }, _) => {
+                let current = self.current.as_mut().ok_or(CertificateError::Transition)?;
                 current.certificate.clone_from(certificate);
             }
-            (Change::Replace { generation }, Phase::Stable) => {
+            (AuthorityChange::Replace { generation }, RotationPhase::Stable) => {
                 let made = Authority::create(cluster, *generation, now)?;
-                self.next = Some((*generation, Entry::from(made.pair())));
-                self.enter(Phase::Publishing, now);
+                self.next = Some((*generation, AuthorityEntry::from(made.pair())));
+                self.enter(RotationPhase::Publishing, now);
             }
-            (Change::Published, _) => self.published = Some(whole(now)),
-            (Change::Issue, Phase::Publishing) => {
-                let (generation, next) = self.next.take().ok_or(Error::Transition)?;
+            (AuthorityChange::Published, _) => self.published = Some(whole(now)),
+            (AuthorityChange::Issue, RotationPhase::Publishing) => {
+                let (generation, next) = self.next.take().ok_or(CertificateError::Transition)?;
                 if let Some(former) = self.current.replace(next) {
-                    self.old.extend(&Bundle::parse(&former.certificate)?);
+                    self.old.extend(&CaBundle::parse(&former.certificate)?);
                 }
                 self.generation = generation;
                 // The bundle does not change.
                 let published = self.published;
-                self.enter(Phase::Issuing, now);
+                self.enter(RotationPhase::Issuing, now);
                 self.published = published;
             }
-            (Change::Retire, Phase::Issuing) => self.enter(Phase::Retiring, now),
-            (Change::Finish, Phase::Retiring) => {
-                self.old = Bundle::default();
-                self.enter(Phase::Stable, now);
+            (AuthorityChange::Retire, RotationPhase::Issuing) => self.enter(RotationPhase::Retiring, now),
+            (AuthorityChange::Finish, RotationPhase::Retiring) => {
+                self.old = CaBundle::default();
+                self.enter(RotationPhase::Stable, now);
             }
-            (Change::Keep, _) => {}
-            _ => return Err(Error::Transition),
+            (AuthorityChange::Keep, _) => {}
+            _ => return Err(CertificateError::Transition),
         }
         Ok(())
     }
 
-    fn enter(&mut self, phase: Phase, now: Timestamp) {
+    fn enter(&mut self, phase: RotationPhase, now: Timestamp) {
         (self.phase, self.since, self.published) = (phase, whole(now), None);
     }
 }

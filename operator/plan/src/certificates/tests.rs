@@ -25,9 +25,9 @@ fn names() -> Names {
     }
 }
 
-fn request(leaf: Leaf, extra: &[&str]) -> Request {
+fn request(leaf: Leaf, extra: &[&str]) -> CertificateRequest {
     let extra: Vec<String> = extra.iter().map(|san| (*san).to_owned()).collect();
-    Request::new(leaf, &names(), &extra, 90 * DAY, 30 * DAY)
+    CertificateRequest::new(leaf, &names(), &extra, 90 * DAY, 30 * DAY)
 }
 
 fn der(pem: &str) -> CertificateDer<'static> {
@@ -196,7 +196,7 @@ fn an_authority_that_cannot_sign_is_refused() {
     let other = Authority::create("dev", 1, now()).unwrap();
     let leaf = good.issue(Leaf::Server, &request(Leaf::Server, &[]), now()).unwrap();
     let load = |certificate: &str, key: &str| {
-        Authority::load(Pair {
+        Authority::load(CertificatePair {
             certificate: certificate.to_owned(),
             key: key.to_owned(),
         })
@@ -216,13 +216,13 @@ fn an_authority_that_cannot_sign_is_refused() {
 }
 
 /// Returns the reason to reissue a certificate that was issued now for the server and `a.example`; empty if there is none.
-fn objection(request: &Request, leaf: Leaf, at: Timestamp) -> String {
+fn objection(request: &CertificateRequest, leaf: Leaf, at: Timestamp) -> String {
     let authority = Authority::create("dev", 1, now()).unwrap();
     let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();
     request.objection(leaf, &pair, &authority, at).unwrap_or_default()
 }
 
-fn server_request() -> Request {
+fn server_request() -> CertificateRequest {
     request(Leaf::Server, &["a.example"])
 }
 
@@ -245,7 +245,7 @@ fn certificate_ends_with_its_authority_and_is_not_renewed_in_vain() {
     assert_eq!(end, day(20));
     let request = server_request();
     let pair = authority.issue(Leaf::Server, &request, now()).unwrap();
-    let certificate = Inspected::read(&pair.certificate).unwrap();
+    let certificate = InspectedCertificate::read(&pair.certificate).unwrap();
     assert_eq!(certificate.not_after, end);
     assert_eq!(request.renewal_before(end, &certificate), None);
     for days in 0..20 {
@@ -254,7 +254,8 @@ fn certificate_ends_with_its_authority_and_is_not_renewed_in_vain() {
     }
     // A later end of the authority is adopted at once, and a certificate that outlasts it is replaced.
     let later = authority.renew(now()).unwrap();
-    let objection = |pair: &Pair, authority: &Authority| request.objection(Leaf::Server, pair, authority, now());
+    let objection =
+        |pair: &CertificatePair, authority: &Authority| request.objection(Leaf::Server, pair, authority, now());
     assert_eq!(objection(&pair, &later).as_deref(), Some("its validity changed"));
     let long = later.issue(Leaf::Server, &request, now()).unwrap();
     assert_eq!(objection(&long, &later), None);
@@ -263,7 +264,8 @@ fn certificate_ends_with_its_authority_and_is_not_renewed_in_vain() {
 
 #[test]
 fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
-    let check = |request: Request, leaf, expected: &str| assert_eq!(objection(&request, leaf, now()), expected);
+    let check =
+        |request: CertificateRequest, leaf, expected: &str| assert_eq!(objection(&request, leaf, now()), expected);
     let asked = server_request;
     check(
         request(Leaf::Server, &[]),
@@ -272,7 +274,7 @@ fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
     );
     check(asked(), Leaf::OperatorClient, "its usages changed");
     check(
-        Request {
+        CertificateRequest {
             validity: 91 * DAY,
             ..asked()
         },
@@ -280,7 +282,7 @@ fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
         "its validity changed",
     );
     check(
-        Request {
+        CertificateRequest {
             common_name: "x".to_owned(),
             ..asked()
         },
@@ -288,7 +290,7 @@ fn a_certificate_is_issued_anew_when_something_else_is_asked_for() {
         "its name changed",
     );
     check(
-        Request {
+        CertificateRequest {
             organization: Some("x".to_owned()),
             ..asked()
         },
@@ -304,23 +306,23 @@ fn a_certificate_that_does_not_fit_its_key_or_authority_is_issued_anew() {
         Authority::create("dev", 1, now()).unwrap(),
     );
     let pair = authority.issue(Leaf::Server, &server_request(), now()).unwrap();
-    let check = |pair: &Pair, authority: &Authority, expected: &str| {
+    let check = |pair: &CertificatePair, authority: &Authority, expected: &str| {
         let objection = server_request().objection(Leaf::Server, pair, authority, now());
         assert_eq!(objection.unwrap_or_default(), expected);
     };
     check(&pair, &authority, "");
     check(&pair, &other, "another authority signed it");
-    let torn = Pair {
+    let torn = CertificatePair {
         certificate: pair.certificate[..200].to_owned(),
         ..pair.clone()
     };
     check(&torn, &authority, "the certificate does not decode");
-    let mixed = Pair {
+    let mixed = CertificatePair {
         key: other.pair().key.clone(),
         ..pair.clone()
     };
     check(&mixed, &authority, "its key does not belong to it");
-    let keyless = Pair {
+    let keyless = CertificatePair {
         key: String::new(),
         ..pair
     };
@@ -332,18 +334,18 @@ fn every_damage_of_a_stored_certificate_is_an_error_and_no_panic() {
     let authority = Authority::create("dev", 1, now()).unwrap();
     let pem = &authority.pair().certificate;
     for cut in 0..pem.len() {
-        drop(Inspected::read(&pem[..cut]));
+        drop(InspectedCertificate::read(&pem[..cut]));
     }
     let mut bytes = pem.clone().into_bytes();
     for place in 0..bytes.len() {
         let before = bytes[place];
         bytes[place] = if before == b'A' { b'B' } else { b'A' };
         if let Ok(text) = std::str::from_utf8(&bytes) {
-            drop(Inspected::read(text));
+            drop(InspectedCertificate::read(text));
         }
         bytes[place] = before;
     }
-    assert!(Inspected::read(pem).is_ok());
+    assert!(InspectedCertificate::read(pem).is_ok());
 }
 
 #[test]

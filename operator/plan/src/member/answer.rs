@@ -3,18 +3,18 @@
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{TEXT, clean};
+use super::{MAX_TEXT_BYTES, clean};
 
 /// Maximum length of a member's name, in bytes: that of a DNS name.
-const NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 /// Maximum length of a version, in bytes.
-const VERSION: usize = 64;
+const MAX_VERSION_BYTES: usize = 64;
 /// Maximum number of alarms that are read.
-const ALARMS: usize = 64;
+const MAX_ALARMS: usize = 64;
 
 /// A validated answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct MemberAnswer {
     /// Its name.
     pub name: String,
     /// Its id.
@@ -22,7 +22,7 @@ pub struct Answer {
     /// Id of its cluster, in 16 hexadecimal digits. With an embedded store, this is the id of the store. Old brains do not report it.
     pub cluster: Option<String>,
     /// Its role in the cluster.
-    pub role: Role,
+    pub role: BrainRole,
     /// The leader that it knows, possibly itself.
     pub leader: Option<KnownLeader>,
     /// The leader's epoch; 0 if it never knew one.
@@ -32,20 +32,20 @@ pub struct Answer {
     /// The version that runs.
     pub version: String,
     /// Formats of stored data.
-    pub formats: Formats,
+    pub formats: StoredFormats,
     /// Newest revision that it knows.
     pub revision: i64,
     /// Reasons why it does not accept writes, such as `NOSPACE`.
     pub alarms: Vec<String>,
     /// Storage of its data.
-    pub storage: Storage,
+    pub storage: MemberStorage,
     /// Certificates in use; `None` if TLS is disabled.
-    pub tls: Option<Tls>,
+    pub tls: Option<LoadedCertificates>,
 }
 
 /// The role of a brain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum Role {
+pub enum BrainRole {
     Leader,
     Follower,
     /// It knows no leader.
@@ -62,7 +62,7 @@ pub struct KnownLeader {
 
 /// Formats of stored data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Formats {
+pub struct StoredFormats {
     /// The oldest format that it can read.
     pub lowest: u32,
     /// The newest format that it can read.
@@ -73,7 +73,7 @@ pub struct Formats {
 
 /// Storage of a brain's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Storage {
+pub struct MemberStorage {
     /// `TiKV` or `Embedded`.
     pub type_: String,
     /// PD's cluster id, in decimal digits.
@@ -81,12 +81,12 @@ pub struct Storage {
     /// True if the storage can be reached now.
     pub reachable: bool,
     /// Formats of the data directory; `None` on TiKV.
-    pub directory: Option<Formats>,
+    pub directory: Option<StoredFormats>,
 }
 
 /// Certificates that a brain has loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct LoadedCertificates {
     /// SHA-256 in hex digits over the trusted certificates: their DER, sorted and concatenated. Empty if there are none.
     pub trust_bundle: String,
     /// The certificate that clients get.
@@ -106,10 +106,10 @@ pub struct CertificateInUse {
     pub not_after: Timestamp,
 }
 
-impl Answer {
+impl MemberAnswer {
     /// Returns true if it claims to lead. If two brains do, the one with the higher epoch leads.
     pub fn is_leader(&self) -> bool {
-        self.role == Role::Leader
+        self.role == BrainRole::Leader
     }
 
     /// Parses the body of an answer.
@@ -117,8 +117,12 @@ impl Answer {
     /// # Errors
     /// A message for the status if the answer is invalid.
     pub fn parse(body: &[u8]) -> Result<Self, String> {
-        let wire: Wire = serde_json::from_slice(body)
-            .map_err(|error| format!("its answer cannot be decoded: {}", clean(&error.to_string(), TEXT)))?;
+        let wire: WireAnswer = serde_json::from_slice(body).map_err(|error| {
+            format!(
+                "its answer cannot be decoded: {}",
+                clean(&error.to_string(), MAX_TEXT_BYTES)
+            )
+        })?;
         wire.read()
             .ok_or_else(|| "its answer cannot be decoded: an id, a fingerprint or a time is malformed".to_owned())
             .and_then(Self::consistent)
@@ -128,10 +132,10 @@ impl Answer {
     fn consistent(self) -> Result<Self, String> {
         let itself = self.leader.as_ref().map(|leader| leader.member == self.member);
         match (self.role, itself) {
-            (Role::Leader, Some(false)) => {
+            (BrainRole::Leader, Some(false)) => {
                 Err("its answer contradicts itself: it leads, and another one does".to_owned())
             }
-            (Role::Follower, Some(true)) => Err("its answer contradicts itself: it follows itself".to_owned()),
+            (BrainRole::Follower, Some(true)) => Err("its answer contradicts itself: it follows itself".to_owned()),
             _ => Ok(self),
         }
     }
@@ -140,18 +144,18 @@ impl Answer {
 /// The answer on the wire. Unknown fields are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireAnswer {
     name: String,
     #[serde(rename = "memberID")]
     member: String,
     #[serde(rename = "clusterID")]
     cluster: Option<String>,
-    role: Role,
+    role: BrainRole,
     leader: Option<WireLeader>,
     epoch: i64,
     ready: bool,
     version: String,
-    formats: Formats,
+    formats: StoredFormats,
     revision: i64,
     #[serde(default)]
     alarms: Vec<String>,
@@ -173,7 +177,7 @@ struct WireStorage {
     #[serde(rename = "clusterID")]
     cluster_id: Option<String>,
     reachable: bool,
-    directory: Option<Formats>,
+    directory: Option<StoredFormats>,
 }
 
 #[derive(Deserialize)]
@@ -192,12 +196,12 @@ struct WireCertificate {
     not_after: String,
 }
 
-impl Wire {
+impl WireAnswer {
     /// Returns `None` if a field is malformed.
-    fn read(self) -> Option<Answer> {
+    fn read(self) -> Option<MemberAnswer> {
         let leader = match self.leader {
             Some(leader) => Some(KnownLeader {
-                name: clean(&leader.name, NAME),
+                name: clean(&leader.name, MAX_NAME_BYTES),
                 member: id(&leader.member)?,
             }),
             None => None,
@@ -214,21 +218,21 @@ impl Wire {
             Some(tls) => Some(tls.read()?),
             None => None,
         };
-        let alarms = self.alarms.iter().take(ALARMS);
-        Some(Answer {
-            name: clean(&self.name, NAME),
+        let alarms = self.alarms.iter().take(MAX_ALARMS);
+        Some(MemberAnswer {
+            name: clean(&self.name, MAX_NAME_BYTES),
             member: id(&self.member)?,
             cluster,
             role: self.role,
             leader,
             epoch: self.epoch.max(0),
             ready: self.ready,
-            version: clean(&self.version, VERSION),
+            version: clean(&self.version, MAX_VERSION_BYTES),
             formats: self.formats,
             revision: self.revision.max(0),
-            alarms: alarms.map(|alarm| clean(alarm, TEXT)).collect(),
-            storage: Storage {
-                type_: clean(&self.storage.type_, VERSION),
+            alarms: alarms.map(|alarm| clean(alarm, MAX_TEXT_BYTES)).collect(),
+            storage: MemberStorage {
+                type_: clean(&self.storage.type_, MAX_VERSION_BYTES),
                 cluster_id,
                 reachable: self.storage.reachable,
                 directory: self.storage.directory,
@@ -239,7 +243,7 @@ impl Wire {
 }
 
 impl WireTls {
-    fn read(self) -> Option<Tls> {
+    fn read(self) -> Option<LoadedCertificates> {
         let peer_trust_bundle = match &self.peer_trust_bundle {
             Some(digest) => Some(bundle(digest)?),
             None => None,
@@ -248,7 +252,7 @@ impl WireTls {
             Some(peer) => Some(peer.read()?),
             None => None,
         };
-        Some(Tls {
+        Some(LoadedCertificates {
             trust_bundle: bundle(&self.trust_bundle)?,
             server: self.server.read()?,
             peer,

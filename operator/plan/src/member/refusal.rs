@@ -8,41 +8,41 @@ use serde::Deserialize;
 use super::clean;
 
 /// Maximum length of a code, in bytes.
-const CODE: usize = 64;
+const MAX_CODE_BYTES: usize = 64;
 /// Maximum length of a message, in bytes.
-const MESSAGE: usize = 512;
+const MAX_MESSAGE_BYTES: usize = 512;
 
 /// Reason why a brain does not serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct BrainRefusal {
     /// The brain's code, such as `PrefixTaken`.
     pub code: String,
     pub message: String,
 }
 
 #[derive(Deserialize)]
-struct Wire {
+struct WireRefusal {
     code: String,
     message: String,
 }
 
-impl From<Wire> for Refusal {
-    fn from(wire: Wire) -> Self {
+impl From<WireRefusal> for BrainRefusal {
+    fn from(wire: WireRefusal) -> Self {
         Self {
-            code: clean(&wire.code, CODE),
-            message: clean(&wire.message, MESSAGE),
+            code: clean(&wire.code, MAX_CODE_BYTES),
+            message: clean(&wire.message, MAX_MESSAGE_BYTES),
         }
     }
 }
 
-impl Refusal {
+impl BrainRefusal {
     /// Parses the body of an answer; `None` for an older brain.
     pub fn parse(body: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Body {
-            refusal: Wire,
+        struct RefusalBody {
+            refusal: WireRefusal,
         }
-        let body: Body = serde_json::from_slice(body).ok()?;
+        let body: RefusalBody = serde_json::from_slice(body).ok()?;
         Some(body.refusal.into())
     }
 
@@ -61,7 +61,7 @@ impl Refusal {
     /// The same for one container.
     pub fn of_container(ended: &ContainerStateTerminated) -> Option<Self> {
         let message = ended.message.as_ref()?;
-        if let Ok(wire) = serde_json::from_str::<Wire>(message) {
+        if let Ok(wire) = serde_json::from_str::<WireRefusal>(message) {
             return Some(wire.into());
         }
         let line = message
@@ -70,7 +70,7 @@ impl Refusal {
             .find_map(|line| line.strip_prefix("kubebrain: "))?;
         Some(Self {
             code: String::new(),
-            message: clean(line, MESSAGE),
+            message: clean(line, MAX_MESSAGE_BYTES),
         })
     }
 }

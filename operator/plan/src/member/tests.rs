@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::testing::full;
 
-fn parse(value: &Value) -> Result<Answer, String> {
-    Answer::parse(value.to_string().as_bytes())
+fn parse(value: &Value) -> Result<MemberAnswer, String> {
+    MemberAnswer::parse(value.to_string().as_bytes())
 }
 
 fn with(change: impl FnOnce(&mut Value)) -> Value {
@@ -22,11 +22,11 @@ fn answer_is_read_whole() {
         fingerprint: digest.clone(),
         not_after: text.parse().unwrap(),
     };
-    let expected = Answer {
+    let expected = MemberAnswer {
         name: "dev-0".to_owned(),
         member: 0x8e9e_05c5_2164_694d,
         cluster: Some("00000000000000ff".to_owned()),
-        role: Role::Follower,
+        role: BrainRole::Follower,
         leader: Some(KnownLeader {
             name: "dev-1".to_owned(),
             member: 16,
@@ -34,20 +34,20 @@ fn answer_is_read_whole() {
         epoch: 7,
         ready: true,
         version: "0.1.0".to_owned(),
-        formats: Formats {
+        formats: StoredFormats {
             lowest: 1,
             highest: 3,
             written: 2,
         },
         revision: 1234,
         alarms: vec!["NOSPACE".to_owned()],
-        storage: Storage {
+        storage: MemberStorage {
             type_: "TiKV".to_owned(),
             cluster_id: Some("7401234567890123456".to_owned()),
             reachable: true,
             directory: None,
         },
-        tls: Some(Tls {
+        tls: Some(LoadedCertificates {
             trust_bundle: digest.clone(),
             server: until("2027-01-01T00:00:00Z"),
             peer: Some(until("2027-01-02T00:00:00Z")),
@@ -72,7 +72,7 @@ fn answer_is_read_whole() {
 fn malformed_answer_is_refused() {
     let deep = format!("{{\"name\":{}{}}}", "[".repeat(20_000), "]".repeat(20_000));
     for body in ["", "{", "null", "\u{0}\u{1}", "[1,2]", &deep] {
-        let error = Answer::parse(body.as_bytes()).unwrap_err();
+        let error = MemberAnswer::parse(body.as_bytes()).unwrap_err();
         assert!(error.starts_with("its answer cannot be decoded"), "{error}");
         assert!(error.len() < 400, "{error}");
     }
@@ -99,7 +99,7 @@ fn malformed_answer_is_refused() {
 fn unknown_fields_are_skipped_however_deep() {
     let nested = format!("{{\"later\": {}{}, ", "[".repeat(20_000), "]".repeat(20_000));
     let body = full().to_string().replacen('{', &nested, 1);
-    assert_eq!(Answer::parse(body.as_bytes()), parse(&full()));
+    assert_eq!(MemberAnswer::parse(body.as_bytes()), parse(&full()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 /// Annotation of a StatefulSet with the number of its epoch; StatefulSets of the first epoch have none.
-pub(super) const ANNOTATION: &str = "kubebrain.io/render-epoch";
+pub(super) const EPOCH_ANNOTATION: &str = "kubebrain.io/render-epoch";
 
 /// A way to render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ impl Epoch {
 
     /// Returns the epoch that a StatefulSet was rendered in; `None` if a newer operator rendered it.
     pub fn of(set: &DynamicObject) -> Option<Self> {
-        match set.annotations().get(ANNOTATION).map(String::as_str) {
+        match set.annotations().get(EPOCH_ANNOTATION).map(String::as_str) {
             None => Some(Self::First),
             Some("2") => Some(Self::Second),
             Some("3") => Some(Self::Third),

@@ -12,15 +12,15 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 
-use super::{Kind, Object, Renderer};
+use super::{Object, ObjectKind, Renderer};
 
 /// Volume and mount of the token, where every client of the API server looks for it.
-pub const TOKEN: &str = "kube-api-access";
+pub const TOKEN_VOLUME: &str = "kube-api-access";
 pub(super) const TOKEN_MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The flag by which a brain competes for a Lease.
-const FLAG: &str = "--election=lease";
+const ELECTION_LEASE_FLAG: &str = "--election=lease";
 /// Validity of a service account token. The kubelet renews it in time.
-const TOKEN_SECONDS: i64 = 3600;
+const TOKEN_EXPIRATION_SECONDS: i64 = 3600;
 
 impl Renderer<'_> {
     /// Returns true if the brains compete for a Lease. It is false for an external workload, whose flags the operator does not set.
@@ -67,9 +67,9 @@ impl Renderer<'_> {
             spec: None,
         };
         Ok(vec![
-            Object::new(Kind::Role, &name, &role)?,
-            Object::new(Kind::RoleBinding, &name, &binding)?,
-            Object::new(Kind::Lease, &name, &lease)?,
+            Object::new(ObjectKind::Role, &name, &role)?,
+            Object::new(ObjectKind::RoleBinding, &name, &binding)?,
+            Object::new(ObjectKind::Lease, &name, &lease)?,
         ])
     }
 }
@@ -80,7 +80,7 @@ pub fn competes_by_lease(pod: &PodSpec) -> bool {
         .containers
         .iter()
         .flat_map(|container| container.args.iter().flatten());
-    arguments.any(|argument| argument == FLAG)
+    arguments.any(|argument| argument == ELECTION_LEASE_FLAG)
 }
 
 /// Returns the projected volume with token, CA and namespace for a client of the API server, as Kubernetes itself would mount it. No other
@@ -89,7 +89,7 @@ pub(super) fn token_volume() -> Volume {
     let token = VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
             path: "token".to_owned(),
-            expiration_seconds: Some(TOKEN_SECONDS),
+            expiration_seconds: Some(TOKEN_EXPIRATION_SECONDS),
             ..ServiceAccountTokenProjection::default()
         }),
         ..VolumeProjection::default()
@@ -120,7 +120,7 @@ pub(super) fn token_volume() -> Volume {
         ..VolumeProjection::default()
     };
     Volume {
-        name: TOKEN.to_owned(),
+        name: TOKEN_VOLUME.to_owned(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(0o440),
             sources: Some(vec![token, trust, namespace]),

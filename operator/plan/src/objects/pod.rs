@@ -14,45 +14,45 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-use super::lease::{TOKEN, TOKEN_MOUNT, token_volume};
+use super::lease::{TOKEN_MOUNT, TOKEN_VOLUME, token_volume};
 use super::{Renderer, merge, resources};
 use crate::certificates::Leaf;
 use crate::drift;
 use crate::names::{CLIENT_PORT, METRICS_PORT, PEER_PORT, RESOURCES_HASH, RESTART_HASH, VERSION};
-use crate::spec::{Storage, Tikv};
+use crate::spec::{DesiredStorage, TikvConnection};
 
 /// Volume and mount of the data.
-pub const DATA: &str = "data";
+pub const DATA_VOLUME: &str = "data";
 const DATA_MOUNT: &str = "/var/lib/kubebrain";
 /// Below the mount, because a fresh file system has entries of its own at its root.
 const DATA_DIR: &str = "/var/lib/kubebrain/data";
-const TLS: &str = "tls";
+const TLS_VOLUME: &str = "tls";
 const TLS_MOUNT: &str = "/etc/kubebrain/tls";
 /// Certificates for the connection to TiKV.
-const TIKV_TLS: &str = "tikv-tls";
+const TIKV_TLS_VOLUME: &str = "tikv-tls";
 const TIKV_TLS_MOUNT: &str = "/etc/kubebrain/tikv";
 /// Keys of JSON Web Tokens.
-const JWT: &str = "jwt";
+const JWT_VOLUME: &str = "jwt";
 const JWT_MOUNT: &str = "/etc/kubebrain/jwt";
 /// Volume and mount of temporary files.
-const TEMPORARY: &str = "tmp";
+const TEMPORARY_VOLUME: &str = "tmp";
 const TEMPORARY_MOUNT: &str = "/tmp";
 /// The flag by which a brain starts only for one TiKV cluster.
-const CLUSTER_ID: &str = "tikv-cluster-id";
+const TIKV_CLUSTER_ID_FLAG: &str = "tikv-cluster-id";
 /// The flag, with its value, by which a brain refuses to start with an empty store.
-pub const EXISTING: &str = "--initial-cluster-state=existing";
-const CLUSTER_STATE: &str = "initial-cluster-state";
+pub const EXISTING_STATE_FLAG: &str = "--initial-cluster-state=existing";
+const CLUSTER_STATE_FLAG: &str = "initial-cluster-state";
 /// Environment variable for a brain's flag `--embedded-member`: brains with other names do not start.
-pub const ONLY_MEMBER: &str = "ETCD_EMBEDDED_MEMBER";
+pub const ONLY_MEMBER_ENV: &str = "ETCD_EMBEDDED_MEMBER";
 /// Environment variable for a brain's flag `--embedded-cluster-id`: the brain does not start with another store.
-pub const STORE_ID: &str = "ETCD_EMBEDDED_CLUSTER_ID";
-pub const POD_NAME: &str = "POD_NAME";
-const INSTANCE_ID: &str = "distributed-tracing-instance-id";
+pub const STORE_ID_ENV: &str = "ETCD_EMBEDDED_CLUSTER_ID";
+pub const POD_NAME_ENV: &str = "POD_NAME";
+const INSTANCE_ID_FLAG: &str = "distributed-tracing-instance-id";
 /// Common name of the certificate that brains present to each other.
-pub const PEER_NAME: &str = "kubebrain-peer";
-pub const CONTAINER: &str = "brain";
+pub const PEER_COMMON_NAME: &str = "kubebrain-peer";
+pub const BRAIN_CONTAINER: &str = "brain";
 /// The unprivileged user of the image, as the number that the restricted standard requires.
-const USER: i64 = 65532;
+const IMAGE_USER: i64 = 65532;
 
 impl Renderer<'_> {
     pub fn template(&self) -> Result<Value, serde_json::Error> {
@@ -62,7 +62,7 @@ impl Renderer<'_> {
         let mut annotations = self.annotations();
         annotations.insert(
             "kubectl.kubernetes.io/default-container".to_owned(),
-            CONTAINER.to_owned(),
+            BRAIN_CONTAINER.to_owned(),
         );
         if let Some(at) = &self.desired.restart.at {
             annotations.insert(drift::RESTARTED_AT.to_owned(), at.clone());
@@ -112,7 +112,7 @@ impl Renderer<'_> {
     pub fn pod_spec(&self) -> PodSpec {
         let image = self.cluster.spec.image.clone().unwrap_or_default();
         let settings = self.cluster.spec.pod.clone().unwrap_or_default();
-        let user = (settings.run_as.unwrap_or_default() == RunAs::Image).then_some(USER);
+        let user = (settings.run_as.unwrap_or_default() == RunAs::Image).then_some(IMAGE_USER);
         let secrets: Vec<_> = self
             .cluster
             .spec
@@ -153,7 +153,7 @@ impl Renderer<'_> {
     fn container(&self, pull_policy: Option<PullPolicy>, settings: &PodSettings) -> Container {
         let ports = [("client", CLIENT_PORT), ("peer", PEER_PORT), ("metrics", METRICS_PORT)];
         Container {
-            name: CONTAINER.to_owned(),
+            name: BRAIN_CONTAINER.to_owned(),
             image: Some(self.desired.image.clone()),
             image_pull_policy: pull_policy.map(|policy| format!("{policy:?}")),
             args: Some(self.arguments()),
@@ -185,7 +185,7 @@ impl Renderer<'_> {
     /// know them yet ignore them, whereas an unknown flag prevents the start.
     fn environment(&self) -> Vec<EnvVar> {
         let name = EnvVar {
-            name: POD_NAME.to_owned(),
+            name: POD_NAME_ENV.to_owned(),
             value_from: Some(EnvVarSource {
                 field_ref: Some(ObjectFieldSelector {
                     field_path: "metadata.name".to_owned(),
@@ -202,8 +202,8 @@ impl Renderer<'_> {
                 value: Some(value),
                 ..EnvVar::default()
             };
-            all.push(variable(ONLY_MEMBER, self.names().pod(0)));
-            all.extend(self.pinned_store().map(|id| variable(STORE_ID, id.clone())));
+            all.push(variable(ONLY_MEMBER_ENV, self.names().pod(0)));
+            all.extend(self.pinned_store().map(|id| variable(STORE_ID_ENV, id.clone())));
         }
         all
     }
@@ -219,7 +219,7 @@ impl Renderer<'_> {
         self.desired.store.as_ref().filter(|_| self.epoch.pins_store())
     }
 
-    /// Returns the brain's command line. The kubelet fills in `$(POD_NAME)`. Nothing in it depends on the number of members, so scaling
+    /// Returns the brain's command line. The kubelet fills in `$(POD_NAME_ENV)`. Nothing in it depends on the number of members, so scaling
     /// restarts no brain.
     fn arguments(&self) -> Vec<String> {
         let secure = self.desired.certificates.is_some();
@@ -238,22 +238,22 @@ impl Renderer<'_> {
             flags.extend(certificate_flags());
         }
         match &self.desired.storage {
-            Storage::Embedded(_) => {
+            DesiredStorage::Embedded(_) => {
                 flags.push(("data-dir", DATA_DIR.to_owned()));
                 flags.push(("initial-cluster", format!("$(POD_NAME)={scheme}://{host}:{PEER_PORT}")));
             }
-            Storage::Tikv(tikv) => {
+            DesiredStorage::Tikv(tikv) => {
                 flags.extend(tikv_flags(tikv));
                 let id = tikv.cluster_id.as_ref().filter(|_| self.epoch.names_tikv_cluster());
-                flags.extend(id.map(|id| (CLUSTER_ID, id.clone())));
+                flags.extend(id.map(|id| (TIKV_CLUSTER_ID_FLAG, id.clone())));
                 flags.push(("discovery-srv", self.names().discovery_domain()));
                 flags.push(("initial-cluster-token", self.cluster_token()));
                 flags.extend(self.election_flags());
             }
             // The user chose the directory and creates the pods, too.
-            Storage::Unmanaged => {}
+            DesiredStorage::Unmanaged => {}
         }
-        flags.extend(self.pinned_store().map(|_| (CLUSTER_STATE, "existing".to_owned())));
+        flags.extend(self.pinned_store().map(|_| (CLUSTER_STATE_FLAG, "existing".to_owned())));
         flags.extend(self.typed_flags());
         flags.extend(self.instance_id());
         // Kubernetes would treat `$(` in a user's value as a variable.
@@ -291,8 +291,8 @@ impl Renderer<'_> {
             let former = || flags.get(&format!("experimental-{name}"));
             flags.get(name).or_else(former).map(String::as_str)
         };
-        let exports = given("enable-distributed-tracing") == Some("true") && given(INSTANCE_ID).is_none();
-        exports.then(|| (INSTANCE_ID, "$(POD_NAME)".to_owned()))
+        let exports = given("enable-distributed-tracing") == Some("true") && given(INSTANCE_ID_FLAG).is_none();
+        exports.then(|| (INSTANCE_ID_FLAG, "$(POD_NAME)".to_owned()))
     }
 
     /// Flags that have fields of their own.
@@ -341,7 +341,7 @@ impl Renderer<'_> {
                 },
             ],
         };
-        projected(TLS, sources)
+        projected(TLS_VOLUME, sources)
     }
 
     /// Returns the volume with the certificates for the connection to TiKV.
@@ -351,7 +351,7 @@ impl Renderer<'_> {
             from_secret(&trusted.name, vec![item(&trusted.key, "ca.crt")]),
             from_secret(&own.name, vec![item("tls.crt", "tls.crt"), item("tls.key", "tls.key")]),
         ];
-        projected(TIKV_TLS, sources)
+        projected(TIKV_TLS_VOLUME, sources)
     }
 
     /// Returns the token that distinguishes the owner of a key prefix from others.
@@ -387,7 +387,7 @@ impl Renderer<'_> {
     /// Mounts of those volumes.
     pub fn tikv_mounts(&self) -> Option<Vec<VolumeMount>> {
         self.desired.storage.tikv()?.tls.as_ref()?;
-        Some(vec![mount(TIKV_TLS, TIKV_TLS_MOUNT, true)])
+        Some(vec![mount(TIKV_TLS_VOLUME, TIKV_TLS_MOUNT, true)])
     }
 
     fn has_temporary_files(&self) -> bool {
@@ -397,20 +397,20 @@ impl Renderer<'_> {
     fn mounts(&self) -> Vec<VolumeMount> {
         let mut mounts = Vec::new();
         if self.desired.storage.embedded().is_some() {
-            mounts.push(mount(DATA, DATA_MOUNT, false));
+            mounts.push(mount(DATA_VOLUME, DATA_MOUNT, false));
         }
         if self.desired.certificates.is_some() {
-            mounts.push(mount(TLS, TLS_MOUNT, true));
+            mounts.push(mount(TLS_VOLUME, TLS_MOUNT, true));
         }
         mounts.extend(self.tikv_mounts().into_iter().flatten());
         if self.competes_by_lease() {
-            mounts.push(mount(TOKEN, TOKEN_MOUNT, true));
+            mounts.push(mount(TOKEN_VOLUME, TOKEN_MOUNT, true));
         }
         if self.has_temporary_files() {
-            mounts.push(mount(TEMPORARY, TEMPORARY_MOUNT, false));
+            mounts.push(mount(TEMPORARY_VOLUME, TEMPORARY_MOUNT, false));
         }
         if self.cluster.spec.jwt_secret_ref.is_some() {
-            mounts.push(mount(JWT, JWT_MOUNT, true));
+            mounts.push(mount(JWT_VOLUME, JWT_MOUNT, true));
         }
         mounts
     }
@@ -458,7 +458,7 @@ fn certificate_flags() -> Vec<(&'static str, String)> {
     let rules = [
         ("client-cert-auth", "true"),
         ("peer-client-cert-auth", "true"),
-        ("peer-cert-allowed-cn", PEER_NAME),
+        ("peer-cert-allowed-cn", PEER_COMMON_NAME),
     ];
     let rules = rules.map(|(flag, value)| (flag, value.to_owned()));
     files.into_iter().chain(rules).collect()
@@ -468,7 +468,7 @@ fn certificate_flags() -> Vec<(&'static str, String)> {
 /// already use that cluster or store, so they need no restart for it.
 fn without_pinned(template: &Value) -> Value {
     let mut template = template.clone();
-    let flags = [CLUSTER_ID, CLUSTER_STATE].map(|flag| format!("--{flag}="));
+    let flags = [TIKV_CLUSTER_ID_FLAG, CLUSTER_STATE_FLAG].map(|flag| format!("--{flag}="));
     let containers = template["spec"]["containers"].as_array_mut();
     for container in containers.into_iter().flatten() {
         if let Some(args) = container.get_mut("args").and_then(Value::as_array_mut) {
@@ -476,7 +476,7 @@ fn without_pinned(template: &Value) -> Value {
             args.retain(|arg| !arg.as_str().is_some_and(is_pinned));
         }
         if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
-            let is_pinned = |name: &str| [ONLY_MEMBER, STORE_ID].contains(&name);
+            let is_pinned = |name: &str| [ONLY_MEMBER_ENV, STORE_ID_ENV].contains(&name);
             env.retain(|variable| !variable["name"].as_str().is_some_and(is_pinned));
         }
     }
@@ -484,7 +484,7 @@ fn without_pinned(template: &Value) -> Value {
 }
 
 /// Flags for the connection to TiKV.
-pub fn tikv_flags(tikv: &Tikv) -> Vec<(&'static str, String)> {
+pub fn tikv_flags(tikv: &TikvConnection) -> Vec<(&'static str, String)> {
     let mut flags = vec![
         ("storage", "tikv".to_owned()),
         ("tikv-pd-endpoints", tikv.pd_endpoints.join(",")),
@@ -531,12 +531,12 @@ fn jwt_volume(secret: &str) -> Volume {
     if let Some(source) = &mut private.secret {
         source.optional = Some(true);
     }
-    projected(JWT, vec![public, private])
+    projected(JWT_VOLUME, vec![public, private])
 }
 
 fn temporary_volume() -> Volume {
     Volume {
-        name: TEMPORARY.to_owned(),
+        name: TEMPORARY_VOLUME.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
         ..Volume::default()
     }

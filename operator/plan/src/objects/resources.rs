@@ -10,17 +10,17 @@ use crate::drift;
 use crate::names::FORMER_RESOURCES;
 
 /// Names of amounts, with those of their containers.
-pub type Names = BTreeSet<String>;
+pub type ResourceNames = BTreeSet<String>;
 
 /// Resources that Kubernetes can change in place.
-const RESIZABLE: [&str; 2] = ["cpu", "memory"];
-const PARTS: [&str; 2] = ["requests", "limits"];
+const RESIZABLE_RESOURCES: [&str; 2] = ["cpu", "memory"];
+const RESOURCE_PARTS: [&str; 2] = ["requests", "limits"];
 
 /// Returns true if a container runs as long as the pod.
-type Runs = fn(&Value) -> bool;
+type RunsWithPod = fn(&Value) -> bool;
 
 /// Lists of containers whose resources may change.
-fn lists() -> [(&'static str, Runs); 2] {
+fn lists() -> [(&'static str, RunsWithPod); 2] {
     [
         ("containers", |_| true),
         ("initContainers", |container| container["restartPolicy"] == "Always"),
@@ -37,9 +37,9 @@ pub fn strip(template: &Value) -> Value {
             let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else {
                 continue;
             };
-            for part in PARTS {
+            for part in RESOURCE_PARTS {
                 if let Some(amounts) = resources.get_mut(part).and_then(Value::as_object_mut) {
-                    amounts.retain(|resource, _| !RESIZABLE.contains(&resource.as_str()));
+                    amounts.retain(|resource, _| !RESIZABLE_RESOURCES.contains(&resource.as_str()));
                 }
             }
             resources.retain(|_, part| part.as_object().is_none_or(|part| !part.is_empty()));
@@ -63,9 +63,9 @@ pub fn hash(template: &Value) -> String {
             .flatten()
             .filter(|each| runs(each))
         {
-            for (part, resource) in PARTS
+            for (part, resource) in RESOURCE_PARTS
                 .into_iter()
-                .flat_map(|part| RESIZABLE.map(|resource| (part, resource)))
+                .flat_map(|part| RESIZABLE_RESOURCES.map(|resource| (part, resource)))
             {
                 if let Some(amount) = container["resources"][part].get(resource) {
                     let name = container["name"].as_str().unwrap_or_default();
@@ -78,8 +78,8 @@ pub fn hash(template: &Value) -> String {
 }
 
 /// Returns the names of the amounts that a template sets, such as `containers/brain/limits/cpu`.
-pub fn names(template: &Value) -> Names {
-    let mut names = Names::new();
+pub fn names(template: &Value) -> ResourceNames {
+    let mut names = ResourceNames::new();
     for (list, runs) in lists() {
         let containers = template["spec"][list].as_array().into_iter().flatten();
         for container in containers.filter(|container| runs(container)) {
@@ -92,8 +92,8 @@ pub fn names(template: &Value) -> Names {
 }
 
 fn amounts() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let amounts = |part| RESIZABLE.map(|resource| (part, resource));
-    PARTS.into_iter().flat_map(amounts)
+    let amounts = |part| RESIZABLE_RESOURCES.map(|resource| (part, resource));
+    RESOURCE_PARTS.into_iter().flat_map(amounts)
 }
 
 fn name(list: &str, container: &Value, part: &str, resource: &str) -> String {
@@ -102,7 +102,7 @@ fn name(list: &str, container: &Value, part: &str, resource: &str) -> String {
 }
 
 /// Returns the amounts that the templates before the present one set, as recorded on the live StatefulSet.
-pub fn former(set: &DynamicObject) -> Names {
+pub fn former(set: &DynamicObject) -> ResourceNames {
     let record = set.annotations().get(FORMER_RESOURCES);
     let names = record.into_iter().flat_map(|record| record.split(','));
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -127,7 +127,7 @@ pub fn record(set: &mut Value, live: &DynamicObject, lag: bool) {
 ///
 /// Amounts that `former` templates set and that are no longer wanted are removed one by one. A directive would replace a map as a whole,
 /// but with it the API server drops the new amounts if the pod has no such map yet.
-pub fn patch(template: &Value, pod: &Value, former: &Names) -> Value {
+pub fn patch(template: &Value, pod: &Value, former: &ResourceNames) -> Value {
     let mut spec = Map::new();
     for (list, runs) in lists() {
         let containers = template["spec"][list].as_array().into_iter().flatten();
@@ -148,11 +148,11 @@ fn named<'a>(pod: &'a Value, list: &str, container: &Value) -> Option<&'a Value>
     containers.find(|other| other["name"] == container["name"])
 }
 
-fn resized((list, container): (&str, &Value), present: Option<&Value>, former: &Names) -> Value {
+fn resized((list, container): (&str, &Value), present: Option<&Value>, former: &ResourceNames) -> Value {
     let mut resources = Map::new();
-    for part in PARTS {
+    for part in RESOURCE_PARTS {
         let mut amounts = container["resources"][part].as_object().cloned().unwrap_or_default();
-        for resource in RESIZABLE {
+        for resource in RESIZABLE_RESOURCES {
             let is_present = present.is_some_and(|present| present["resources"][part].get(resource).is_some());
             if is_present && former.contains(&name(list, container, part, resource)) {
                 amounts.entry(resource).or_insert(Value::Null);
@@ -169,7 +169,7 @@ fn resized((list, container): (&str, &Value), present: Option<&Value>, former: &
 ///
 /// A pod may have a request that the template does not set, because the API server derives it from the limit, and a limit that no `former`
 /// template set.
-pub fn missing(template: &Value, pod: &Value, former: &Names) -> Option<String> {
+pub fn missing(template: &Value, pod: &Value, former: &ResourceNames) -> Option<String> {
     lists().into_iter().find_map(|(list, runs)| {
         let containers = template["spec"][list].as_array().into_iter().flatten();
         containers.filter(|container| runs(container)).find_map(|container| {

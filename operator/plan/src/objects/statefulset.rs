@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use serde_json::Value;
 
-use super::pod::DATA;
+use super::pod::DATA_VOLUME;
 use super::{Renderer, epoch};
 
 impl Renderer<'_> {
@@ -47,7 +47,7 @@ impl Renderer<'_> {
         let mut metadata = self.metadata(&self.names().cluster);
         if let Some(record) = self.epoch.record() {
             let annotations = metadata.annotations.get_or_insert_default();
-            annotations.insert(epoch::ANNOTATION.to_owned(), record.to_owned());
+            annotations.insert(epoch::EPOCH_ANNOTATION.to_owned(), record.to_owned());
         }
         let mut set = serde_json::to_value(StatefulSet {
             metadata,
@@ -72,7 +72,7 @@ impl Renderer<'_> {
             ..PersistentVolumeClaimSpec::default()
         };
         let metadata = ObjectMeta {
-            name: Some(DATA.to_owned()),
+            name: Some(DATA_VOLUME.to_owned()),
             labels: Some(self.names().labels()),
             ..ObjectMeta::default()
         };

@@ -32,7 +32,7 @@ fn golden(name: &str, spec: Value) {
 fn documents(renderer: &Renderer<'_>) -> String {
     let mut objects = renderer.all(true).unwrap();
     if renderer.desired.certificates.is_some() {
-        let pair = Pair {
+        let pair = CertificatePair {
             certificate: "certificate".to_owned(),
             key: "key".to_owned(),
         };
@@ -163,7 +163,7 @@ fn token_is_mounted_only_for_a_lease() {
         let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
         let mut sets = objects
             .into_iter()
-            .filter(|object| object.key.kind == Kind::StatefulSet);
+            .filter(|object| object.key.kind == ObjectKind::StatefulSet);
         sets.next().unwrap().body["spec"]["template"]["spec"].clone()
     };
     let (storage, lease) = (pod("Storage"), pod("Lease"));
@@ -190,7 +190,7 @@ fn certificates_made_by_somebody_else_are_mounted_from_their_secrets() {
     let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
     let set = objects
         .into_iter()
-        .find(|object| object.key.kind == Kind::StatefulSet)
+        .find(|object| object.key.kind == ObjectKind::StatefulSet)
         .unwrap();
     let sources = set.body["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"].clone();
     let names: Vec<&Value> = sources
@@ -212,8 +212,8 @@ fn brains_in_pods_of_somebody_else_get_services_and_no_workload() {
     let fake = FakeCluster::new(json!({"workload": workload}));
     let desired = fake.desired();
     let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
-    let kinds: Vec<Kind> = objects.iter().map(|object| object.key.kind).collect();
-    assert_eq!(kinds, [Kind::Service, Kind::Service, Kind::Service]);
+    let kinds: Vec<ObjectKind> = objects.iter().map(|object| object.key.kind).collect();
+    assert_eq!(kinds, [ObjectKind::Service, ObjectKind::Service, ObjectKind::Service]);
     for object in &objects {
         let selector = object.body["spec"]["selector"].as_object().unwrap();
         assert_eq!(selector["app"], "edge", "{}", object.key);
@@ -234,7 +234,7 @@ fn the_template_does_not_depend_on_the_number_of_members() {
         let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
         let set = objects
             .into_iter()
-            .find(|object| object.key.kind == Kind::StatefulSet)
+            .find(|object| object.key.kind == ObjectKind::StatefulSet)
             .unwrap();
         assert_eq!(set.body["spec"]["replicas"], replicas);
         set.body["spec"]["template"].clone()
@@ -253,7 +253,7 @@ fn a_budget_exists_for_two_members_and_more() {
             .all(false)
             .unwrap()
             .into_iter()
-            .find(|object| object.key.kind == Kind::PodDisruptionBudget);
+            .find(|object| object.key.kind == ObjectKind::PodDisruptionBudget);
         assert_eq!(budget.is_some(), exists, "{replicas} members");
         if let Some(budget) = budget {
             assert_eq!(budget.body["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
@@ -270,7 +270,7 @@ fn pods_obey_the_restricted_standard() {
     let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
     let set = objects
         .into_iter()
-        .find(|object| object.key.kind == Kind::StatefulSet)
+        .find(|object| object.key.kind == ObjectKind::StatefulSet)
         .unwrap();
     let pod = &set.body["spec"]["template"]["spec"];
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
@@ -328,11 +328,13 @@ fn every_object_is_owned_and_labelled_and_free_of_nulls() {
 
 /// The object of this kind and name that a spec renders to.
 #[track_caller]
-fn rendered(spec: Value, kind: Kind, name: &str) -> Value {
+fn rendered(spec: Value, kind: ObjectKind, name: &str) -> Value {
     let fake = FakeCluster::new(spec);
     let desired = fake.desired();
     let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
-    let found = objects.into_iter().find(|object| object.key == Key::new(kind, name));
+    let found = objects
+        .into_iter()
+        .find(|object| object.key == ObjectKey::new(kind, name));
     found.unwrap().body
 }
 
@@ -345,7 +347,7 @@ fn tikv(more: Value) -> Value {
 #[test]
 fn load_balancer_class_is_the_client_services_alone() {
     let spec = json!({"services": {"client": {"type": "LoadBalancer", "loadBalancerClass": "example.com/internal"}}});
-    let class = |name: &str| rendered(spec.clone(), Kind::Service, name)["spec"]["loadBalancerClass"].clone();
+    let class = |name: &str| rendered(spec.clone(), ObjectKind::Service, name)["spec"]["loadBalancerClass"].clone();
     assert_eq!(class("dev-client"), "example.com/internal");
     assert_eq!((class("dev-headless"), class("dev-leader")), (Value::Null, Value::Null));
 }
@@ -355,17 +357,21 @@ fn ip_family_policy_is_every_services() {
     for policy in ["SingleStack", "PreferDualStack", "RequireDualStack"] {
         let spec = json!({"services": {"client": {"ipFamilyPolicy": policy}}});
         for name in ["dev-client", "dev-headless", "dev-leader"] {
-            let service = rendered(spec.clone(), Kind::Service, name);
+            let service = rendered(spec.clone(), ObjectKind::Service, name);
             assert_eq!(service["spec"]["ipFamilyPolicy"], policy, "{name}");
         }
     }
-    assert!(rendered(json!({}), Kind::Service, "dev-client")["spec"]["ipFamilyPolicy"].is_null());
+    assert!(rendered(json!({}), ObjectKind::Service, "dev-client")["spec"]["ipFamilyPolicy"].is_null());
 }
 
 #[test]
 fn access_mode_is_the_claims() {
     let modes = |embedded: Value| {
-        let set = rendered(json!({"storage": {"embedded": embedded}}), Kind::StatefulSet, "dev");
+        let set = rendered(
+            json!({"storage": {"embedded": embedded}}),
+            ObjectKind::StatefulSet,
+            "dev",
+        );
         set["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"].clone()
     };
     assert_eq!(modes(json!({})), json!(["ReadWriteOncePod"]));
@@ -373,7 +379,7 @@ fn access_mode_is_the_claims() {
 }
 
 fn arguments(spec: Value) -> Vec<Value> {
-    let set = rendered(spec, Kind::StatefulSet, "dev");
+    let set = rendered(spec, ObjectKind::StatefulSet, "dev");
     let arguments = set.pointer("/spec/template/spec/containers/0/args").unwrap();
     arguments.as_array().unwrap().clone()
 }
@@ -416,7 +422,7 @@ fn spans_of_each_member_carry_its_name_unless_the_user_chose_one() {
 }
 
 fn merged(template: Value) -> Value {
-    let set = rendered(json!({"podTemplate": template}), Kind::StatefulSet, "dev");
+    let set = rendered(json!({"podTemplate": template}), ObjectKind::StatefulSet, "dev");
     set["spec"]["template"]["spec"].clone()
 }
 
@@ -465,7 +471,7 @@ fn added_containers_get_no_further_rights() {
 #[test]
 fn restart_hash_leaves_resources_and_metadata_out() {
     let hashes = |spec: Value| {
-        let set = rendered(spec, Kind::StatefulSet, "dev");
+        let set = rendered(spec, ObjectKind::StatefulSet, "dev");
         let annotations = set["spec"]["template"]["metadata"]["annotations"].clone();
         (
             annotations[RESTART_HASH].clone(),
@@ -484,7 +490,7 @@ fn restart_hash_leaves_resources_and_metadata_out() {
     assert_eq!(device.1, amounts);
     let on_tikv = |tikv: Value| {
         let spec = json!({"storage": {"type": "TiKV", "embedded": null, "tikv": tikv}});
-        (hashes(spec.clone()).0, rendered(spec, Kind::StatefulSet, "dev"))
+        (hashes(spec.clone()).0, rendered(spec, ObjectKind::StatefulSet, "dev"))
     };
     let (of_any, _) = on_tikv(json!({"pdEndpoints": ["pd:2379"]}));
     let (of_one, set) = on_tikv(json!({"pdEndpoints": ["pd:2379"], "clusterID": "7"}));
@@ -505,8 +511,8 @@ fn service_account_inherits_no_annotation_and_no_object_one_of_the_operator() {
         let all = object["metadata"]["annotations"].as_object().unwrap().clone();
         all.keys().cloned().collect::<Vec<_>>()
     };
-    assert_eq!(keys(Kind::ServiceAccount, "dev"), ["kubebrain.io/applied-hash"]);
-    let client = keys(Kind::Service, "dev-client");
+    assert_eq!(keys(ObjectKind::ServiceAccount, "dev"), ["kubebrain.io/applied-hash"]);
+    let client = keys(ObjectKind::Service, "dev-client");
     let expected = [
         "eks.amazonaws.com/role-arn",
         "kubebrain.io/applied-hash",
@@ -514,9 +520,9 @@ fn service_account_inherits_no_annotation_and_no_object_one_of_the_operator() {
         "note",
     ];
     assert_eq!(client, expected);
-    let client = rendered(spec.clone(), Kind::Service, "dev-client");
+    let client = rendered(spec.clone(), ObjectKind::Service, "dev-client");
     assert_ne!(client["metadata"]["annotations"]["kubebrain.io/applied-hash"], "x");
-    let set = rendered(spec.clone(), Kind::StatefulSet, "dev");
+    let set = rendered(spec.clone(), ObjectKind::StatefulSet, "dev");
     let template = &set["spec"]["template"]["metadata"]["annotations"];
     assert!(template.get("kubebrain.io/adopt-ca").is_none(), "{template}");
     assert_ne!(set["metadata"]["annotations"]["kubebrain.io/render-epoch"], "9");
@@ -530,7 +536,7 @@ fn account_with_the_name_of_the_cluster_is_its_own_wherever_it_is_named() {
         let objects = Renderer::new(&fake.cluster, &desired).all(false).unwrap();
         objects
             .into_iter()
-            .any(|object| object.key.kind == Kind::ServiceAccount)
+            .any(|object| object.key.kind == ObjectKind::ServiceAccount)
     };
     assert!(kinds("dev"));
     assert!(!kinds("theirs"));
@@ -538,7 +544,11 @@ fn account_with_the_name_of_the_cluster_is_its_own_wherever_it_is_named() {
 
 #[test]
 fn keys_of_tokens_are_mounted_and_nothing_else_of_their_secret() {
-    let set = rendered(json!({"jwtSecretRef": {"name": "tokens"}}), Kind::StatefulSet, "dev");
+    let set = rendered(
+        json!({"jwtSecretRef": {"name": "tokens"}}),
+        ObjectKind::StatefulSet,
+        "dev",
+    );
     let pod = &set["spec"]["template"]["spec"];
     let volumes = pod["volumes"].as_array().unwrap();
     let volume = volumes.iter().find(|volume| volume["name"] == "jwt").unwrap();
@@ -559,7 +569,7 @@ fn keys_of_tokens_are_mounted_and_nothing_else_of_their_secret() {
 fn user_is_left_to_the_platform_where_the_spec_says_so() {
     let context = |run_as: Value| {
         let spec = json!({"pod": {"runAs": run_as}});
-        rendered(spec, Kind::StatefulSet, "dev")["spec"]["template"]["spec"]["securityContext"].clone()
+        rendered(spec, ObjectKind::StatefulSet, "dev")["spec"]["template"]["spec"]["securityContext"].clone()
     };
     assert_eq!(context(json!("Image")), context(json!(null)));
     assert_eq!(context(json!("Image"))["runAsUser"], 65532);

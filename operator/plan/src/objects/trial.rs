@@ -5,21 +5,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value, json};
 
 use super::Renderer;
-use super::pod::{CONTAINER, DATA, POD_NAME};
+use super::pod::{BRAIN_CONTAINER, DATA_VOLUME, POD_NAME_ENV};
 use crate::names::{COMPONENT, ROLE};
 use crate::quantity;
 
 /// Rules that keep a pod away from others or near them. A trial could not satisfy them beside the running member.
-const APART: [&str; 2] = ["podAntiAffinity", "podAffinity"];
+const AFFINITY_RULES: [&str; 2] = ["podAntiAffinity", "podAffinity"];
 /// Requests of a small trial, so that a node that the member fills still has room for it.
-const SMALL: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
+const SMALL_TRIAL_REQUESTS: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "32Mi")];
 
 /// The resource of the files of a container.
-const FILES: &str = "ephemeral-storage";
+const FILES_RESOURCE: &str = "ephemeral-storage";
 
 /// Resource requests of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum TrialSize {
     Small,
     /// The requests of the member, because rules of the namespace may refuse a smaller pod.
     Whole,
@@ -27,7 +27,7 @@ pub enum Size {
 
 impl Renderer<'_> {
     /// Builds the pod from the template of a StatefulSet; `live` is the template that the member has.
-    pub fn trial(&self, template: &Value, live: &Value, size: Size) -> Value {
+    pub fn trial(&self, template: &Value, live: &Value, size: TrialSize) -> Value {
         let mut pod = template.clone();
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
@@ -52,18 +52,18 @@ impl Renderer<'_> {
         spec["readinessGates"] = json!([{"conditionType": format!("{}/never", crds::GROUP)}]);
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("topologySpreadConstraints");
-            if size == Size::Small {
+            if size == TrialSize::Small {
                 spec.remove("resources");
             }
             if let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) {
-                affinity.retain(|rule, _| !APART.contains(&rule.as_str()));
+                affinity.retain(|rule, _| !AFFINITY_RULES.contains(&rule.as_str()));
             }
         }
         for list in ["initContainers", "containers"] {
             for container in spec[list].as_array_mut().into_iter().flatten() {
-                let is_brain = container["name"] == CONTAINER;
+                let is_brain = container["name"] == BRAIN_CONTAINER;
                 without_network(container);
-                if size == Size::Small {
+                if size == TrialSize::Small {
                     let held = live["spec"][list].as_array().into_iter().flatten();
                     let held = held.into_iter().find(|held| held["name"] == container["name"]);
                     container["resources"] = small(&container["resources"], held.map(|held| &held["resources"]));
@@ -87,8 +87,8 @@ impl Renderer<'_> {
             spec["volumes"] = json!([]);
         }
         if let Some(volumes) = spec["volumes"].as_array_mut() {
-            volumes.retain(|volume| volume["name"] != DATA);
-            volumes.push(json!({"name": DATA, "emptyDir": {}}));
+            volumes.retain(|volume| volume["name"] != DATA_VOLUME);
+            volumes.push(json!({"name": DATA_VOLUME, "emptyDir": {}}));
         }
     }
 }
@@ -107,7 +107,7 @@ fn without_network(container: &mut Value) {
 /// too. A request never exceeds its limit, which the API server would refuse.
 fn small(given: &Value, held: Option<&Value>) -> Value {
     let (mut limits, mut requests) = (Map::new(), Map::new());
-    for (name, least) in SMALL {
+    for (name, least) in SMALL_TRIAL_REQUESTS {
         let (limit, request) = (given["limits"].get(name), given["requests"].get(name));
         limits.extend(limit.map(|limit| (name.to_owned(), limit.clone())));
         let least = json!(least);
@@ -126,7 +126,8 @@ fn small(given: &Value, held: Option<&Value>) -> Value {
     for (part, amounts) in [("limits", &mut limits), ("requests", &mut requests)] {
         let is_held = |name: &str, amount: &Value| held.is_some_and(|held| held[part].get(name) == Some(amount));
         let is_other = |name: &str, amount: &Value| {
-            name == FILES || SMALL.iter().all(|(small, _)| *small != name) && !is_held(name, amount)
+            name == FILES_RESOURCE
+                || SMALL_TRIAL_REQUESTS.iter().all(|(small, _)| *small != name) && !is_held(name, amount)
         };
         let others = given[part].as_object().into_iter().flatten();
         amounts.extend(
@@ -144,8 +145,8 @@ fn check_only(container: &mut Value, name: &str) {
         args.push(json!("--check"));
     }
     for variable in container["env"].as_array_mut().into_iter().flatten() {
-        if variable["name"] == POD_NAME {
-            *variable = json!({"name": POD_NAME, "value": name});
+        if variable["name"] == POD_NAME_ENV {
+            *variable = json!({"name": POD_NAME_ENV, "value": name});
         }
     }
 }

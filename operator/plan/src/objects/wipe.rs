@@ -8,17 +8,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::Renderer;
-use super::pod::CONTAINER;
+use super::pod::BRAIN_CONTAINER;
 use crate::drift;
 use crate::names::{MANAGED_BY, MANAGER, RESTART_HASH, labels};
-use crate::spec::Tikv;
+use crate::spec::TikvConnection;
 
 /// Number of pods that may fail before the Job fails.
-const RETRIES: i32 = 3;
+const MAX_FAILED_PODS: i32 = 3;
 /// Seconds after which an unfinished Job fails; the next one continues where it stopped.
-const DEADLINE: i64 = 3600;
+const JOB_DEADLINE_SECONDS: i64 = 3600;
 /// Fields of a pod by which a podTemplate defines where brains run, and under which account.
-const POD: [&str; 14] = [
+const POD_FIELDS: [&str; 14] = [
     "affinity",
     "dnsConfig",
     "dnsPolicy",
@@ -35,14 +35,14 @@ const POD: [&str; 14] = [
     "tolerations",
 ];
 /// The same for the brain's container.
-const BRAIN: [&str; 4] = ["image", "imagePullPolicy", "resources", "securityContext"];
+const CONTAINER_FIELDS: [&str; 4] = ["image", "imagePullPolicy", "resources", "securityContext"];
 
 impl Renderer<'_> {
     /// Renders the Job. It runs the brain's own subcommand with the image, the certificates and the placement of the brains.
     ///
     /// # Errors
     /// The template fails to serialise.
-    pub fn wipe_job(&self, tikv: &Tikv) -> Result<Job, serde_json::Error> {
+    pub fn wipe_job(&self, tikv: &TikvConnection) -> Result<Job, serde_json::Error> {
         let name = self.names().wipe();
         let template = self.wipe_template(tikv)?;
         let mut owner = self.owner();
@@ -57,8 +57,8 @@ impl Renderer<'_> {
         Ok(Job {
             metadata,
             spec: Some(JobSpec {
-                backoff_limit: Some(RETRIES),
-                active_deadline_seconds: Some(DEADLINE),
+                backoff_limit: Some(MAX_FAILED_PODS),
+                active_deadline_seconds: Some(JOB_DEADLINE_SECONDS),
                 template: serde_json::from_value(template)?,
                 ..JobSpec::default()
             }),
@@ -66,7 +66,7 @@ impl Renderer<'_> {
         })
     }
 
-    fn wipe_template(&self, tikv: &Tikv) -> Result<Value, serde_json::Error> {
+    fn wipe_template(&self, tikv: &TikvConnection) -> Result<Value, serde_json::Error> {
         let brain = self.pod_spec();
         let containers = brain.containers.into_iter().map(|container| Container {
             name: "wipe".to_owned(),
@@ -105,12 +105,12 @@ impl Renderer<'_> {
     /// containers would not terminate.
     fn follow_template(&self, template: &mut Value) -> Result<(), serde_json::Error> {
         let merged = self.template()?;
-        for field in POD {
+        for field in POD_FIELDS {
             template["spec"][field] = merged["spec"][field].clone();
         }
         let mut containers = merged["spec"]["containers"].as_array().into_iter().flatten();
-        if let Some(brain) = containers.find(|container| container["name"] == CONTAINER) {
-            for field in BRAIN {
+        if let Some(brain) = containers.find(|container| container["name"] == BRAIN_CONTAINER) {
+            for field in CONTAINER_FIELDS {
                 template["spec"]["containers"][0][field] = brain[field].clone();
             }
         }
@@ -139,8 +139,8 @@ impl Renderer<'_> {
         all
     }
 
-    fn wipe_arguments(&self, tikv: &Tikv) -> Vec<String> {
-        let ungoverned = Tikv {
+    fn wipe_arguments(&self, tikv: &TikvConnection) -> Vec<String> {
+        let ungoverned = TikvConnection {
             gc: None,
             ..tikv.clone()
         };

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crds::cluster::{OWN_FLAGS, TYPED_FLAGS};
 use crds::flags::{self, Treatment};
 
-use super::{Refusal, invalid};
+use super::{SpecRefusal, invalid};
 
 /// # Errors
 /// A flag is unknown to the brain, would prevent its start, or follows from another field of the spec.
-pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), Refusal> {
+pub(super) fn check(given: &BTreeMap<String, String>) -> Result<(), SpecRefusal> {
     for (flag, value) in given {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if flag.is_empty() || !flag.starts_with(|c: char| c.is_ascii_lowercase()) || !flag.chars().all(good) {

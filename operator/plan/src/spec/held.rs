@@ -6,16 +6,16 @@ use crds::KubeBrainCluster;
 use crds::cluster::storage::StorageType;
 use crds::cluster::tls::{DEFAULT_RENEW_BEFORE, DEFAULT_VALIDITY, TlsMode};
 
-use super::storage::{Storage, Tikv};
-use super::{Desired, Held, Refusal, Restart, Settings, chosen_image, names};
-use crate::certificates::{Leaf, Request};
+use super::storage::{DesiredStorage, TikvConnection};
+use super::{Desired, HoldReason, OperatorSettings, RestartRequests, SpecRefusal, chosen_image, names};
+use crate::certificates::{CertificateRequest, Leaf};
 use crate::names::Names;
 use crate::spec::is_external;
 
 pub(super) fn desired(
     cluster: &KubeBrainCluster,
-    settings: &Settings,
-    refusal: Refusal,
+    settings: &OperatorSettings,
+    refusal: SpecRefusal,
     running: Option<i32>,
 ) -> Desired {
     let spec = &cluster.spec;
@@ -35,20 +35,22 @@ pub(super) fn desired(
         storage,
         certificates: certificates(cluster, &names),
         ca_propagation: settings.ca_propagation,
-        restart: Restart::default(),
+        restart: RestartRequests::default(),
         pod_template: None,
-        held: Some(Held::Refused(refusal)),
+        held: Some(HoldReason::Refused(refusal)),
         names,
     }
 }
 
 /// Returns the storage according to the status, or to the spec if the status has none: its kind cannot be changed.
-fn storage(cluster: &KubeBrainCluster) -> Storage {
+fn storage(cluster: &KubeBrainCluster) -> DesiredStorage {
     let spec = &cluster.spec.storage;
     let pinned = cluster.status.as_ref().and_then(|status| status.storage.clone());
     match (spec.type_, &spec.embedded, &spec.tikv) {
-        (StorageType::Embedded, Some(embedded), _) if !is_external(cluster) => Storage::Embedded(embedded.clone()),
-        (StorageType::TiKV, _, Some(tikv)) => Storage::Tikv(Tikv {
+        (StorageType::Embedded, Some(embedded), _) if !is_external(cluster) => {
+            DesiredStorage::Embedded(embedded.clone())
+        }
+        (StorageType::TiKV, _, Some(tikv)) => DesiredStorage::Tikv(TikvConnection {
             pd_endpoints: pinned
                 .as_ref()
                 .and_then(|pinned| pinned.pd_endpoints.clone())
@@ -64,12 +66,12 @@ fn storage(cluster: &KubeBrainCluster) -> Storage {
             tls: tikv.tls.clone(),
             gc: None,
         }),
-        _ => Storage::Unmanaged,
+        _ => DesiredStorage::Unmanaged,
     }
 }
 
 /// Stored certificates are renewed without changes, so only the uses of these requests count.
-fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Option<Vec<(Leaf, Request)>> {
+fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Option<Vec<(Leaf, CertificateRequest)>> {
     if let Ok(readable) = super::certificates(cluster, names) {
         return readable;
     }
@@ -78,6 +80,6 @@ fn certificates(cluster: &KubeBrainCluster, names: &Names) -> Option<Vec<(Leaf, 
     }
     let duration = |text| crds::duration::parse(text).unwrap_or_default();
     let (validity, before) = (duration(DEFAULT_VALIDITY), duration(DEFAULT_RENEW_BEFORE));
-    let request = |leaf| (leaf, Request::new(leaf, names, &[], validity, before));
+    let request = |leaf| (leaf, CertificateRequest::new(leaf, names, &[], validity, before));
     Some(Leaf::ALL.map(request).to_vec())
 }

@@ -36,15 +36,15 @@ pub fn choose(cluster: &KubeBrainCluster, default: &str) -> String {
 }
 
 /// Returns the last image that a cluster ran and the newer default that must replace it, if any.
-pub fn moves(cluster: &KubeBrainCluster, default: &str) -> Option<Move> {
+pub fn moves(cluster: &KubeBrainCluster, default: &str) -> Option<ImageMove> {
     let from = pinned(cluster)?;
     let to = choose(cluster, default);
-    (from != to).then_some(Move { from, to })
+    (from != to).then_some(ImageMove { from, to })
 }
 
 /// A change of the image that does not come from the spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
+pub struct ImageMove {
     pub from: String,
     pub to: String,
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crds::KubeBrainCluster;
 
 /// Maximum length of the name of a key, and of the value of a label, in bytes.
-const NAME: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 /// Maximum length of the prefix of a key, a DNS subdomain.
-const PREFIX: usize = 253;
+const MAX_PREFIX_BYTES: usize = 253;
 
 /// Returns what is wrong with labels and annotations of a spec, if anything.
 pub(super) fn malformed(cluster: &KubeBrainCluster) -> Option<String> {
@@ -42,14 +42,14 @@ pub(super) fn malformed(cluster: &KubeBrainCluster) -> Option<String> {
 fn key(field: &str, all: &BTreeMap<String, String>, as_seen: fn(&str) -> String) -> Option<String> {
     let key = all.keys().find(|key| !is_key(&as_seen(key)))?;
     Some(format!(
-        "{field}[{key}]: a key has a name of at most {NAME} letters, digits, '-', '_' and '.', which begins and ends with a letter or digit, and before it a DNS name and '/', if any"
+        "{field}[{key}]: a key has a name of at most {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', which begins and ends with a letter or digit, and before it a DNS name and '/', if any"
     ))
 }
 
 fn value(field: &str, all: &BTreeMap<String, String>) -> Option<String> {
     let (key, _) = all.iter().find(|(_, value)| !value.is_empty() && !is_name(value))?;
     Some(format!(
-        "{field}[{key}]: the value of a label has at most {NAME} letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
+        "{field}[{key}]: the value of a label has at most {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', and begins and ends with a letter or digit"
     ))
 }
 
@@ -64,7 +64,7 @@ fn is_key(key: &str) -> bool {
 fn is_name(text: &str) -> bool {
     let ends = [text.bytes().next(), text.bytes().last()];
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    text.len() <= NAME
+    text.len() <= MAX_NAME_BYTES
         && ends
             .iter()
             .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
@@ -76,7 +76,7 @@ fn is_subdomain(text: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_inner)
     };
-    text.len() <= PREFIX && text.split('.').all(is_label)
+    text.len() <= MAX_PREFIX_BYTES && text.split('.').all(is_label)
 }
 
 #[cfg(test)]

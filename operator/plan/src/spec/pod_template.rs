@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::certificates::Leaf;
 use crate::names::{Names, is_reserved};
-use crate::objects::{CONTAINER, TOKEN};
+use crate::objects::{BRAIN_CONTAINER, TOKEN_VOLUME};
 
 mod allowed;
 pub(super) mod metadata;
 
 /// Fields of a pod that share namespaces with the node or between containers.
-const HOST: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
+const NAMESPACE_SHARING_FIELDS: [&str; 4] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"];
 
 /// Lists of containers.
-const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
+const CONTAINER_LISTS: [&str; 2] = ["containers", "initContainers"];
 
 /// Returns the first part that cannot be merged, with the reason. The API server, which knows all fields, validates them.
 pub(super) fn malformed(template: &Value) -> Option<String> {
@@ -68,7 +68,7 @@ pub(super) fn config_maps(template: &Value) -> Vec<(String, String)> {
         );
     };
     let spec = &template["spec"];
-    for (path, container) in CONTAINERS.into_iter().flat_map(|list| entries(spec, "spec", list)) {
+    for (path, container) in CONTAINER_LISTS.into_iter().flat_map(|list| entries(spec, "spec", list)) {
         for (path, env) in entries(container, &path, "env") {
             name(
                 format!("{path}.valueFrom.configMapKeyRef"),
@@ -95,7 +95,7 @@ pub(super) fn excess(
     template: &Value,
     allowed_metadata: &[String],
 ) -> Option<String> {
-    let check = Check {
+    let check = TemplateCheck {
         own: own_secrets(cluster, names),
         account: &names.cluster,
     };
@@ -140,7 +140,7 @@ pub(super) fn taken(template: &Value) -> Option<String> {
 
 /// Keys of a Secret that the pods may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Keys {
+enum ReadableKeys {
     /// All keys: the operator wrote the Secret.
     All,
     /// The keys that a certificate needs, in a Secret of the user that may hold more.
@@ -148,7 +148,7 @@ enum Keys {
 }
 
 /// Returns Secrets that the pods may read: the cluster's certificates but not its authority's key, and those that the spec names.
-fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, Keys> {
+fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, ReadableKeys> {
     let mut named: Vec<(&String, &str)> = Vec::new();
     if let Some(given) = &cluster.spec.tls.secrets {
         named.push((&given.ca_bundle.name, &given.ca_bundle.key));
@@ -166,17 +166,20 @@ fn own_secrets(cluster: &KubeBrainCluster, names: &Names) -> BTreeMap<String, Ke
     }
     let mut own = BTreeMap::new();
     for (name, key) in named {
-        if let Keys::These(keys) = own.entry(name.clone()).or_insert_with(|| Keys::These(Vec::new())) {
+        if let ReadableKeys::These(keys) = own
+            .entry(name.clone())
+            .or_insert_with(|| ReadableKeys::These(Vec::new()))
+        {
             keys.push(key.to_owned());
         }
     }
     // The cluster's own Secrets are readable as a whole, even if the spec also names them.
-    own.extend(Leaf::ALL.map(|leaf| (names.leaf(leaf), Keys::All)));
+    own.extend(Leaf::ALL.map(|leaf| (names.leaf(leaf), ReadableKeys::All)));
     own
 }
 
-struct Check<'a> {
-    own: BTreeMap<String, Keys>,
+struct TemplateCheck<'a> {
+    own: BTreeMap<String, ReadableKeys>,
     account: &'a str,
 }
 
@@ -192,9 +195,9 @@ fn entries<'a>(parent: &'a Value, path: &str, list: &str) -> Vec<(String, &'a Va
         .collect()
 }
 
-impl Check<'_> {
+impl TemplateCheck<'_> {
     fn pod(&self, spec: &Value) -> Option<String> {
-        if let Some(field) = HOST.into_iter().find(|field| spec[*field] == true) {
+        if let Some(field) = NAMESPACE_SHARING_FIELDS.into_iter().find(|field| spec[*field] == true) {
             return refuse(
                 &format!("spec.{field}"),
                 "brains may not use the host's namespaces or see other processes",
@@ -228,9 +231,9 @@ impl Check<'_> {
         if let Some(why) = security("spec.securityContext", spec.get("securityContext")) {
             return Some(why);
         }
-        for list in CONTAINERS {
+        for list in CONTAINER_LISTS {
             for (path, container) in entries(spec, "spec", list) {
-                let is_brain = list == "containers" && container["name"] == CONTAINER;
+                let is_brain = list == "containers" && container["name"] == BRAIN_CONTAINER;
                 let found = mounts(&path, container, is_brain).or_else(|| self.container(&path, container));
                 if found.is_some() {
                     return found;
@@ -303,8 +306,8 @@ impl Check<'_> {
     fn secret(&self, path: &str, name: Option<&str>, keys: Option<&[Option<&str>]>) -> Option<String> {
         let name = name?;
         let allowed = match self.own.get(name) {
-            Some(Keys::All) => return None,
-            Some(Keys::These(allowed)) => allowed,
+            Some(ReadableKeys::All) => return None,
+            Some(ReadableKeys::These(allowed)) => allowed,
             None => {
                 let why = "does not belong to this cluster: brains may read only their own Secrets and those that the spec names";
                 return refuse(path, &format!("Secret {name} {why}"));
@@ -335,7 +338,7 @@ fn mounts(path: &str, container: &Value, is_brain: bool) -> Option<String> {
     entries(container, path, "volumeMounts")
         .into_iter()
         .find_map(|(path, mount)| {
-            if mount["name"] == TOKEN && !is_brain {
+            if mount["name"] == TOKEN_VOLUME && !is_brain {
                 return refuse(&path, "the token of the leader lock is for the brain's container alone");
             }
             let propagation = mount["mountPropagation"].as_str().unwrap_or("None");

@@ -4,8 +4,8 @@
 
 use crds::KubeBrainCluster;
 
-use super::{Refusal, Settings, invalid, pod_template};
-use crate::objects::Kind;
+use super::{OperatorSettings, SpecRefusal, invalid, pod_template};
+use crate::objects::ObjectKind;
 
 /// Refuses a spec that names an object of another cluster; `owner` returns the owner of an object.
 ///
@@ -13,9 +13,9 @@ use crate::objects::Kind;
 /// The first such field.
 pub fn check(
     cluster: &KubeBrainCluster,
-    settings: &Settings,
-    owner: impl Fn(Kind, &str) -> Option<String>,
-) -> Result<(), Refusal> {
+    settings: &OperatorSettings,
+    owner: impl Fn(ObjectKind, &str) -> Option<String>,
+) -> Result<(), SpecRefusal> {
     let own = cluster.metadata.name.as_deref();
     for (path, kind, name) in references(cluster, settings) {
         if let Some(other) = owner(kind, &name).filter(|other| Some(other.as_str()) != own) {
@@ -28,7 +28,7 @@ pub fn check(
 }
 
 /// Returns the objects that a spec names, by field.
-fn references(cluster: &KubeBrainCluster, settings: &Settings) -> Vec<(String, Kind, String)> {
+fn references(cluster: &KubeBrainCluster, settings: &OperatorSettings) -> Vec<(String, ObjectKind, String)> {
     let spec = &cluster.spec;
     let mut named: Vec<(&str, &String)> = Vec::new();
     if let Some(given) = &spec.tls.secrets {
@@ -50,13 +50,13 @@ fn references(cluster: &KubeBrainCluster, settings: &Settings) -> Vec<(String, K
             .as_ref()
             .map(|reference| ("jwtSecretRef", &reference.name)),
     );
-    let mut references: Vec<(String, Kind, String)> = named
+    let mut references: Vec<(String, ObjectKind, String)> = named
         .into_iter()
-        .map(|(path, name)| (path.to_owned(), Kind::Secret, name.clone()))
+        .map(|(path, name)| (path.to_owned(), ObjectKind::Secret, name.clone()))
         .collect();
     let template = spec.pod_template.as_ref().filter(|_| !settings.allow_unsafe_pods);
     let maps = template.map(pod_template::config_maps).unwrap_or_default();
-    references.extend(maps.into_iter().map(|(path, name)| (path, Kind::ConfigMap, name)));
+    references.extend(maps.into_iter().map(|(path, name)| (path, ObjectKind::ConfigMap, name)));
     references
 }
 
@@ -68,13 +68,13 @@ mod tests {
     use crate::testing::{cluster, settings};
 
     /// Returns the owners of `other-ca` and `dev-ca`; all other Secrets have none.
-    fn owner(_: Kind, name: &str) -> Option<String> {
+    fn owner(_: ObjectKind, name: &str) -> Option<String> {
         let (cluster, _) = name.split_once("-ca")?;
         Some(cluster.to_owned())
     }
 
     fn judged(spec: Value) -> String {
-        let strict = Settings {
+        let strict = OperatorSettings {
             allow_unsafe_pods: false,
             ..settings()
         };

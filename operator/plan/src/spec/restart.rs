@@ -9,18 +9,18 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 /// Maximum age of a request that replaces one in the future that an older operator acted on.
-const RECENT: SignedDuration = SignedDuration::from_hours(1);
+const MAX_RECENT_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The restart requests of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Restart {
+pub struct RestartRequests {
     /// The newest one, as written.
     pub at: Option<String>,
     /// A request that is invalid, with the reason.
     pub ignored: Option<String>,
 }
 
-pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
+pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> RestartRequests {
     let handled = cluster
         .status
         .as_ref()
@@ -38,7 +38,7 @@ pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
         let Some(wish) = wish else { continue };
         let why = match wish.parse::<Timestamp>() {
             Ok(at) if at <= now + AHEAD => {
-                let ahead = newest.is_some_and(|(newest, _)| newest > now + AHEAD && at > now - RECENT);
+                let ahead = newest.is_some_and(|(newest, _)| newest > now + AHEAD && at > now - MAX_RECENT_AGE);
                 // Of equal times the one that was acted on stays: another notation is not another request.
                 if ahead || newest.is_none_or(|(newest, _)| at > newest) {
                     newest = Some((at, wish));
@@ -52,7 +52,7 @@ pub(super) fn wish(cluster: &KubeBrainCluster, now: Timestamp) -> Restart {
         };
         ignored = Some(format!("{place} requests a restart, but {wish:?} {why}: ignored"));
     }
-    Restart {
+    RestartRequests {
         at: newest.map(|(_, wish)| wish.clone()),
         ignored,
     }

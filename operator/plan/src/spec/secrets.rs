@@ -12,14 +12,14 @@ use kube::core::ObjectMeta;
 use crate::names::{CLUSTER, MANAGED_BY};
 
 /// Maximum size of a Secret's value that is kept, in bytes. Certificates are smaller.
-pub const VALUE: usize = 128 << 10;
+pub const MAX_VALUE_BYTES: usize = 128 << 10;
 /// Maximum size of all values of a Secret that are kept, in bytes. Values that a spec names are kept first.
-const VALUES: usize = 160 << 10;
+const MAX_VALUES_BYTES: usize = 160 << 10;
 /// Secrets that a spec names, by their names; `None` for one that does not exist.
-pub type Given = BTreeMap<String, Option<Arc<Secret>>>;
+pub type GivenSecrets = BTreeMap<String, Option<Arc<Secret>>>;
 
 /// Secrets that a spec names, with the keys of each whose values are read.
-pub type Named = BTreeMap<String, BTreeSet<String>>;
+pub type NamedSecrets = BTreeMap<String, BTreeSet<String>>;
 
 /// Drops unused metadata and values that are too large for a certificate, because the Secret may contain anything. Other values never
 /// displace those of `keys`.
@@ -42,9 +42,9 @@ pub fn pruned(mut secret: Secret, keys: &BTreeSet<String>) -> Arc<Secret> {
     };
     let mut values: Vec<(String, ByteString)> = secret.data.take().unwrap_or_default().into_iter().collect();
     values.sort_by_key(|(key, value)| (!keys.contains(key), value.0.len()));
-    let mut left = VALUES;
+    let mut left = MAX_VALUES_BYTES;
     values.retain(|(key, value)| {
-        let fits = value.0.len() <= VALUE && key.len() + value.0.len() + 64 <= left;
+        let fits = value.0.len() <= MAX_VALUE_BYTES && key.len() + value.0.len() + 64 <= left;
         left -= if fits { key.len() + value.0.len() + 64 } else { 0 };
         fits
     });
@@ -59,9 +59,9 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Returns the Secrets of the user that a spec names. For Secrets with the keys of tokens, only their existence matters.
-pub fn named(spec: &KubeBrainClusterSpec) -> Named {
+pub fn named(spec: &KubeBrainClusterSpec) -> NamedSecrets {
     const PAIR: [&str; 2] = ["tls.crt", "tls.key"];
-    let mut named = Named::new();
+    let mut named = NamedSecrets::new();
     let mut add = |name: &String, keys: &[&str]| {
         let read = named.entry(name.clone()).or_default();
         read.extend(keys.iter().map(|key| (*key).to_owned()));
@@ -106,6 +106,6 @@ mod tests {
         assert!(!kept(&[]).contains_key("ca.crt"), "the others take all there is");
         assert!(kept(&["ca.crt"]).contains_key("ca.crt"));
         let all: usize = kept(&["ca.crt"]).values().map(|value| value.0.len()).sum();
-        assert!(all <= VALUES, "{all}");
+        assert!(all <= MAX_VALUES_BYTES, "{all}");
     }
 }

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
-use super::{Refusal, invalid};
+use super::{SpecRefusal, invalid};
 use crate::names::ACCEPT_STORE;
 use crate::spec::is_external;
 
@@ -22,22 +22,22 @@ pub fn tidb_cluster() -> ApiResource {
 }
 
 /// Default interval of garbage collection by the leader, and default age at which a version is collected.
-const GC_DEFAULT: &str = "10m";
+const DEFAULT_GC_INTERVAL: &str = "10m";
 
 /// Storage of the brains' data.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Storage {
+pub enum DesiredStorage {
     /// A volume of the single brain.
     Embedded(Embedded),
     /// A TiKV cluster.
-    Tikv(Tikv),
+    Tikv(TikvConnection),
     /// A directory that the owner of the pods chose.
     Unmanaged,
 }
 
 /// Connection of the brains to TiKV.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tikv {
+pub struct TikvConnection {
     /// `host:port` of each placement driver, without a scheme.
     pub pd_endpoints: Vec<String>,
     /// Prefix of every key.
@@ -51,7 +51,7 @@ pub struct Tikv {
     pub gc: Option<(String, String)>,
 }
 
-impl Storage {
+impl DesiredStorage {
     pub fn embedded(&self) -> Option<&Embedded> {
         match self {
             Self::Embedded(embedded) => Some(embedded),
@@ -59,7 +59,7 @@ impl Storage {
         }
     }
 
-    pub fn tikv(&self) -> Option<&Tikv> {
+    pub fn tikv(&self) -> Option<&TikvConnection> {
         match self {
             Self::Tikv(tikv) => Some(tikv),
             Self::Embedded(_) | Self::Unmanaged => None,
@@ -71,10 +71,13 @@ impl Storage {
 ///
 /// # Errors
 /// The spec contradicts itself or the pinned values, or the referenced object does not exist or is incomplete.
-pub(super) fn read(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<Storage, Refusal> {
+pub(super) fn read(
+    cluster: &KubeBrainCluster,
+    referenced: Option<&DynamicObject>,
+) -> Result<DesiredStorage, SpecRefusal> {
     let spec = &cluster.spec;
     match (spec.storage.type_, &spec.storage.embedded, &spec.storage.tikv) {
-        (StorageType::Embedded, ..) if is_external(cluster) => Ok(Storage::Unmanaged),
+        (StorageType::Embedded, ..) if is_external(cluster) => Ok(DesiredStorage::Unmanaged),
         (StorageType::Embedded, Some(embedded), _) => {
             if !(0..=1).contains(&spec.replicas) {
                 return Err(invalid("Embedded storage is single-member: set replicas to 0 or 1"));
@@ -85,15 +88,15 @@ pub(super) fn read(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject
                     embedded.size.0
                 )));
             }
-            Ok(Storage::Embedded(embedded.clone()))
+            Ok(DesiredStorage::Embedded(embedded.clone()))
         }
-        (StorageType::TiKV, _, Some(_)) => tikv(cluster, referenced).map(Storage::Tikv),
+        (StorageType::TiKV, _, Some(_)) => tikv(cluster, referenced).map(DesiredStorage::Tikv),
         (StorageType::Embedded, None, _) => Err(invalid("storage.embedded is required when type is Embedded")),
         (StorageType::TiKV, _, None) => Err(invalid("storage.tikv is required when type is TiKV")),
     }
 }
 
-fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<Tikv, Refusal> {
+fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<TikvConnection, SpecRefusal> {
     let Some(wanted) = &cluster.spec.storage.tikv else {
         return Err(invalid("storage.tikv is required when type is TiKV"));
     };
@@ -124,7 +127,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     if let Some(before) = pinned.and_then(|pinned| pinned.key_prefix.as_ref())
         && *before != key_prefix
     {
-        return Err(Refusal {
+        return Err(SpecRefusal {
             reason: "KeyPrefixChanged",
             message: format!(
                 "the data is below the key prefix {before:?}, but the spec requests {key_prefix:?}: revert the change, or create a new cluster"
@@ -135,7 +138,7 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
     if let (Some(before), Some(wanted)) = (&pinned_id, &wanted.cluster_id)
         && before != wanted
     {
-        return Err(Refusal {
+        return Err(SpecRefusal {
             reason: "ClusterIDChanged",
             message: format!(
                 "the data is in the TiKV cluster {before}, but the spec requests {wanted}: revert the change"
@@ -143,8 +146,8 @@ fn tikv(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Resul
         });
     }
     let gc = wanted.gc.as_ref().filter(|gc| gc.owner == GcOwner::Brain);
-    let or_default = |set: &Option<String>| set.clone().unwrap_or_else(|| GC_DEFAULT.to_owned());
-    Ok(Tikv {
+    let or_default = |set: &Option<String>| set.clone().unwrap_or_else(|| DEFAULT_GC_INTERVAL.to_owned());
+    Ok(TikvConnection {
         pd_endpoints,
         key_prefix,
         cluster_id: wanted.cluster_id.clone().or(pinned_id).or(referenced_id.clone()),
@@ -167,8 +170,8 @@ pub fn accepted(cluster: &KubeBrainCluster) -> Option<&String> {
     cluster.annotations().get(ACCEPT_STORE)
 }
 
-fn not_found(message: String) -> Refusal {
-    Refusal {
+fn not_found(message: String) -> SpecRefusal {
+    SpecRefusal {
         reason: "ClusterRefNotFound",
         message: format!("storage.tikv.clusterRef: {message}"),
     }

@@ -11,8 +11,8 @@ fn judged(spec: Value) -> String {
         .unwrap_or_default()
 }
 
-fn strict() -> Settings {
-    Settings {
+fn strict() -> OperatorSettings {
+    OperatorSettings {
         allow_unsafe_pods: false,
         ..settings()
     }
@@ -101,7 +101,7 @@ fn inherited_annotations_give_pods_nothing_either() {
         label,
         "InvalidSpec: inheritedMetadata.labels[azure.workload.identity/use]: ",
     );
-    let allowing = Settings {
+    let allowing = OperatorSettings {
         allowed_pod_metadata: vec!["example.com/*".to_owned()],
         ..strict()
     };

@@ -6,14 +6,14 @@ use crds::cluster::update_strategy::UpdateStrategyType;
 use crds::cluster::workload::WorkloadType;
 use serde_json::Value;
 
-use super::{Facts, Pass, count};
+use super::{ConditionFacts, StatusInput, count};
 use crate::names::RESTART_HASH;
-use crate::objects::{Key, Kind};
-use crate::steps::Step;
+use crate::objects::{ObjectKey, ObjectKind};
+use crate::steps::PlanStep;
 
 /// A change in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ChangeInProgress {
     /// No change is in progress.
     None,
     /// The members are created for the first time.
@@ -30,7 +30,7 @@ pub enum Change {
     Waiting(String),
 }
 
-impl Change {
+impl ChangeInProgress {
     /// Returns the reason of the condition Progressing.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -53,14 +53,14 @@ impl Change {
     }
 }
 
-pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> Change {
+pub(super) fn of(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, facts: &ConditionFacts) -> ChangeInProgress {
     let (plan, observed) = (pass.plan, pass.observed);
     if let Some(key) = plan.former.first() {
-        return Change::Waiting(format!("{key} of a deleted cluster of the same name still exists"));
+        return ChangeInProgress::Waiting(format!("{key} of a deleted cluster of the same name still exists"));
     }
     let set = observed
         .objects
-        .get(&Key::new(Kind::StatefulSet, &pass.desired.names.cluster));
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &pass.desired.names.cluster));
     let previous = cluster.status.as_ref();
     let before = previous.and_then(|status| status.rollout.as_ref()?.type_);
     let ever = previous.is_some_and(|status| status.version.is_some() || status.current_revision.is_some());
@@ -70,68 +70,76 @@ pub(super) fn of(cluster: &KubeBrainCluster, pass: &Pass<'_>, facts: &Facts) -> 
     if cluster.spec.workload.type_ == WorkloadType::External {
         // The owner of the pods changes them; the other conditions report what is missing.
         return if ever || complete {
-            Change::None
+            ChangeInProgress::None
         } else {
-            Change::Creating
+            ChangeInProgress::Creating
         };
     }
-    let Some(set) = set else { return Change::Creating };
+    let Some(set) = set else {
+        return ChangeInProgress::Creating;
+    };
     let running = set.data["spec"]["replicas"]
         .as_u64()
         .and_then(|count| usize::try_from(count).ok());
     if running != Some(facts.replicas) {
-        return if ever { Change::Scaling } else { Change::Creating };
+        return if ever {
+            ChangeInProgress::Scaling
+        } else {
+            ChangeInProgress::Creating
+        };
     }
     if !plan.rollout.outdated.is_empty() {
         return match &plan.rollout.waiting {
-            Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => Change::ByHand(why.clone()),
-            why => Change::Rolling(why.clone()),
+            Some(why) if cluster.spec.strategy().type_ == UpdateStrategyType::OnDelete => {
+                ChangeInProgress::ByHand(why.clone())
+            }
+            why => ChangeInProgress::Rolling(why.clone()),
         };
     }
     if let Some(why) = plan.trial.as_ref().filter(|_| !cluster.spec.paused) {
-        return Change::Rolling(Some(why.clone()));
+        return ChangeInProgress::Rolling(Some(why.clone()));
     }
     if let Some(why) = resources_wait(pass).filter(|_| !cluster.spec.paused && ever) {
-        return Change::ByHand(why);
+        return ChangeInProgress::ByHand(why);
     }
     // A template that needs no new pods is not a change in progress.
     let hash = |set: &Value| set["spec"]["template"]["metadata"]["annotations"][RESTART_HASH].clone();
     let live = hash(&set.data);
     let template = plan.steps.iter().any(|step| match step {
-        Step::Apply { object, .. } => object.key.kind == Kind::StatefulSet && hash(&object.body) != live,
+        PlanStep::Apply { object, .. } => object.key.kind == ObjectKind::StatefulSet && hash(&object.body) != live,
         _ => false,
     });
     let is_told_by_hash = live.is_string();
     if (template || !(plan.rollout.adopted || is_told_by_hash)) && ever && facts.replicas > 0 && !cluster.spec.paused {
-        return Change::Rolling(None);
+        return ChangeInProgress::Rolling(None);
     }
     if complete {
         let stuck = |claim: &&String| {
             pass.applied.refused_claims.contains_key(*claim) || plan.claims.infeasible.contains_key(*claim)
         };
         return match plan.claims.growing.iter().find(|claim| !stuck(claim)) {
-            Some(claim) => Change::Resizing(format!("{claim} is growing")),
-            None => Change::None,
+            Some(claim) => ChangeInProgress::Resizing(format!("{claim} is growing")),
+            None => ChangeInProgress::None,
         };
     }
     match before {
-        Some(RolloutType::Scaling) => Change::Scaling,
-        Some(RolloutType::RollingUpdate) if ever => Change::Rolling(None),
-        _ if !ever && facts.replicas > 0 => Change::Creating,
-        _ if facts.replicas == 0 => Change::Scaling,
-        _ => Change::None,
+        Some(RolloutType::Scaling) => ChangeInProgress::Scaling,
+        Some(RolloutType::RollingUpdate) if ever => ChangeInProgress::Rolling(None),
+        _ if !ever && facts.replicas > 0 => ChangeInProgress::Creating,
+        _ if facts.replicas == 0 => ChangeInProgress::Scaling,
+        _ => ChangeInProgress::None,
     }
 }
 
 /// Returns why members do not get the resources of the template, if a user must act: their nodes cannot give them, or the API server
 /// refuses.
-fn resources_wait(pass: &Pass<'_>) -> Option<String> {
+fn resources_wait(pass: &StatusInput<'_>) -> Option<String> {
     let refused = pass.applied.refused_resize.clone();
     pass.plan.stays.clone().or(refused)
 }
 
 /// Returns true if the number of pods, updated or ready ones changed since the former pass: that is progress.
-pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
+pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> bool {
     let rollout = &pass.plan.rollout;
     let now = [rollout.updated, rollout.ready, rollout.pods].map(|pods| Some(count(pods)));
     let status = cluster.status.as_ref();
@@ -140,9 +148,13 @@ pub(super) fn has_moved(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> bool {
 
 /// Returns true if a change takes longer than the spec allows, counted from its latest progress. A new generation of the spec restarts the
 /// count.
-pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &Pass<'_>, change: &Change) -> bool {
+pub(super) fn is_overdue(cluster: &KubeBrainCluster, pass: &StatusInput<'_>, change: &ChangeInProgress) -> bool {
     // A slow driver may expand volumes slowly, and no step waits for that.
-    if matches!(change, Change::None | Change::ByHand(_) | Change::Resizing(_)) || cluster.spec.paused {
+    if matches!(
+        change,
+        ChangeInProgress::None | ChangeInProgress::ByHand(_) | ChangeInProgress::Resizing(_)
+    ) || cluster.spec.paused
+    {
         return false;
     }
     let Some(rollout) = cluster.status.as_ref().and_then(|status| status.rollout.as_ref()) else {

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::Change;
-use super::facts::{CertificateState, Facts, Volumes};
+use super::ChangeInProgress;
+use super::facts::{CertificateState, ConditionFacts, VolumeState};
 use crate::steps::claims;
 
 /// Time that members may be missing before the cluster is degraded.
-const GRACE: Duration = Duration::from_secs(30);
+const DEGRADED_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Every condition that always exists. `Stalled` exists only while it is true.
-pub(super) const ALWAYS: [&str; 6] = [
+pub(super) const PERMANENT_CONDITIONS: [&str; 6] = [
     "Ready",
     "Available",
     "Progressing",
@@ -71,7 +71,7 @@ pub(super) fn first() -> Vec<ConditionUpdate> {
             "the operator has not reconciled it yet",
         )
     };
-    ALWAYS.map(unknown).to_vec()
+    PERMANENT_CONDITIONS.map(unknown).to_vec()
 }
 
 /// Returns the conditions of a deleted cluster whose keys are wiped. The conditions of its certificates stay unchanged.
@@ -103,7 +103,7 @@ pub(super) fn deleting(message: &str, trouble: bool, previous: &[Condition]) -> 
 }
 
 /// Returns every condition of an observed cluster.
-pub(super) fn judge(facts: &Facts) -> Vec<ConditionUpdate> {
+pub(super) fn judge(facts: &ConditionFacts) -> Vec<ConditionUpdate> {
     let mut updates = vec![
         ready(facts),
         available(facts),
@@ -123,7 +123,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<ConditionUpdate> {
 }
 
 /// Returns true if a condition describes objects that were never created, because the spec was refused from the beginning.
-fn is_unseen(update: &ConditionUpdate, facts: &Facts) -> bool {
+fn is_unseen(update: &ConditionUpdate, facts: &ConditionFacts) -> bool {
     match update.type_ {
         "Available" => facts.pods == 0 && facts.replicas > 0,
         "CertificatesReady" => matches!(facts.trust, CertificateState::Missing(_)) && facts.pods == 0,
@@ -132,14 +132,14 @@ fn is_unseen(update: &ConditionUpdate, facts: &Facts) -> bool {
     }
 }
 
-fn ready(facts: &Facts) -> ConditionUpdate {
+fn ready(facts: &ConditionFacts) -> ConditionUpdate {
     let no = |reason: &str, message: String| ConditionUpdate::new("Ready", ConditionStatus::False, reason, message);
     if let Some(blocker) = &facts.blocker {
         return no(blocker.reason, blocker.message.clone());
     }
     match &facts.trust {
         // A new cluster gets its certificates before anything else.
-        CertificateState::Missing(_) if facts.change == Change::Creating => {}
+        CertificateState::Missing(_) if facts.change == ChangeInProgress::Creating => {}
         CertificateState::Expired(why) | CertificateState::Missing(why) => return no("CertificateError", why.clone()),
         _ => {}
     }
@@ -159,7 +159,7 @@ fn ready(facts: &Facts) -> ConditionUpdate {
         return no(refused.reason, refused.message.clone());
     }
     match &facts.change {
-        Change::None | Change::Resizing(_) => {}
+        ChangeInProgress::None | ChangeInProgress::Resizing(_) => {}
         change => return no(change.reason(), in_flight(facts)),
     }
     let available = available(facts);
@@ -172,7 +172,7 @@ fn ready(facts: &Facts) -> ConditionUpdate {
     ConditionUpdate::new("Ready", ConditionStatus::True, "AsExpected", members(facts))
 }
 
-fn available(facts: &Facts) -> ConditionUpdate {
+fn available(facts: &ConditionFacts) -> ConditionUpdate {
     let no = |reason: &str, message: String| ConditionUpdate::new("Available", ConditionStatus::False, reason, message);
     if facts.replicas == 0 {
         return no("Suspended", "spec.replicas is 0".to_owned());
@@ -190,11 +190,12 @@ fn available(facts: &Facts) -> ConditionUpdate {
             let message = format!("{leader} leads{lock}");
             ConditionUpdate::new("Available", ConditionStatus::True, "LeaderElected", message)
         }
-        (None, Volumes::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
-        (None, Volumes::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
-        (None, Volumes::Unreachable(why) | Volumes::MissingSecret(why) | Volumes::Refused { message: why, .. }) => {
-            no("StorageUnreachable", why.clone())
-        }
+        (None, VolumeState::Pending(claim)) => no("StorageUnreachable", format!("no volume is bound to {claim}")),
+        (None, VolumeState::Lost(claim)) => no("StorageUnreachable", format!("the volume of {claim} is gone")),
+        (
+            None,
+            VolumeState::Unreachable(why) | VolumeState::MissingSecret(why) | VolumeState::Refused { message: why, .. },
+        ) => no("StorageUnreachable", why.clone()),
         (None, _) if facts.lead_unknown => ConditionUpdate::new(
             "Available",
             ConditionStatus::Unknown,
@@ -208,7 +209,7 @@ fn available(facts: &Facts) -> ConditionUpdate {
     }
 }
 
-fn progressing(facts: &Facts) -> ConditionUpdate {
+fn progressing(facts: &ConditionFacts) -> ConditionUpdate {
     let say = |status, reason: &str, message: String| ConditionUpdate::new("Progressing", status, reason, message);
     if let Some(blocker) = &facts.blocker {
         return say(ConditionStatus::False, blocker.reason, blocker.message.clone());
@@ -225,21 +226,21 @@ fn progressing(facts: &Facts) -> ConditionUpdate {
     }
     match (&facts.change, &facts.trust) {
         (
-            Change::None,
+            ChangeInProgress::None,
             CertificateState::Due(why) | CertificateState::Missing(why) | CertificateState::Rotating(why),
         ) => say(ConditionStatus::True, "RotatingCertificates", why.clone()),
-        (Change::None, _) => {
+        (ChangeInProgress::None, _) => {
             let notes = [&facts.image_waits, &facts.ignored];
             let notes: String = notes.into_iter().flatten().map(|why| format!("; {why}")).collect();
             let message = format!("nothing is being changed{notes}");
             say(ConditionStatus::False, "Reconciled", message)
         }
-        (Change::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
+        (ChangeInProgress::ByHand(why), _) => say(ConditionStatus::False, "RollingUpdate", why.clone()),
         (change, _) => say(ConditionStatus::True, change.reason(), in_flight(facts)),
     }
 }
 
-fn degraded(facts: &Facts) -> ConditionUpdate {
+fn degraded(facts: &ConditionFacts) -> ConditionUpdate {
     let yes = |reason: &str, message: String| ConditionUpdate::new("Degraded", ConditionStatus::True, reason, message);
     if let Some(blocker) = &facts.blocker {
         return yes(blocker.reason, blocker.message.clone());
@@ -268,8 +269,8 @@ fn degraded(facts: &Facts) -> ConditionUpdate {
     if let CertificateState::Broken(problem) = &facts.trust {
         return yes("CertificateError", problem.message.clone());
     }
-    let settled = matches!(facts.change, Change::None | Change::Resizing(_));
-    let lasting = settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > GRACE;
+    let settled = matches!(facts.change, ChangeInProgress::None | ChangeInProgress::Resizing(_));
+    let lasting = settled && facts.replicas > 0 && !facts.is_serving() && facts.unready_for > DEGRADED_GRACE_PERIOD;
     if lasting && facts.lead_unknown && facts.ready >= facts.replicas {
         return yes("LeaderUnknown", lead_unknown(facts));
     }
@@ -282,7 +283,7 @@ fn degraded(facts: &Facts) -> ConditionUpdate {
     ConditionUpdate::new("Degraded", ConditionStatus::False, "AsExpected", "nothing is wrong")
 }
 
-fn certificates(facts: &Facts) -> ConditionUpdate {
+fn certificates(facts: &ConditionFacts) -> ConditionUpdate {
     let say = |status, reason: &str, message: &str| ConditionUpdate::new("CertificatesReady", status, reason, message);
     match &facts.trust {
         CertificateState::Disabled => say(ConditionStatus::True, "Disabled", "tls.mode is Disabled"),
@@ -296,38 +297,38 @@ fn certificates(facts: &Facts) -> ConditionUpdate {
     }
 }
 
-fn storage(facts: &Facts) -> ConditionUpdate {
+fn storage(facts: &ConditionFacts) -> ConditionUpdate {
     let say = |status, reason: &str, message: String| ConditionUpdate::new("StorageReady", status, reason, message);
     match &facts.volumes {
-        Volumes::Bound => say(ConditionStatus::True, "Bound", "every volume is bound".to_owned()),
-        Volumes::None => say(
+        VolumeState::Bound => say(ConditionStatus::True, "Bound", "every volume is bound".to_owned()),
+        VolumeState::None => say(
             ConditionStatus::Unknown,
             "Creating",
             "there is no volume yet".to_owned(),
         ),
-        Volumes::Pending(claim) => say(
+        VolumeState::Pending(claim) => say(
             ConditionStatus::False,
             "PendingVolume",
             format!("no volume is bound to {claim}"),
         ),
-        Volumes::Lost(claim) => say(
+        VolumeState::Lost(claim) => say(
             ConditionStatus::False,
             "VolumeLost",
             format!("the volume of {claim} is gone"),
         ),
-        Volumes::Terminating(why) => say(ConditionStatus::False, claims::TERMINATING, why.clone()),
-        Volumes::NotExpandable(why) => say(ConditionStatus::False, "NotExpandable", why.clone()),
-        Volumes::ResizeFailed(why) => say(ConditionStatus::False, "ResizeFailed", why.clone()),
-        Volumes::Reachable => say(ConditionStatus::True, "Reachable", "TiKV answers".to_owned()),
-        Volumes::Serving => say(
+        VolumeState::Terminating(why) => say(ConditionStatus::False, claims::VOLUME_TERMINATING, why.clone()),
+        VolumeState::NotExpandable(why) => say(ConditionStatus::False, "NotExpandable", why.clone()),
+        VolumeState::ResizeFailed(why) => say(ConditionStatus::False, "ResizeFailed", why.clone()),
+        VolumeState::Reachable => say(ConditionStatus::True, "Reachable", "TiKV answers".to_owned()),
+        VolumeState::Serving => say(
             ConditionStatus::True,
             "Reachable",
             "a member serves from its data directory".to_owned(),
         ),
-        Volumes::Unreachable(why) => say(ConditionStatus::False, "Unreachable", why.clone()),
-        Volumes::Refused { reason, message } => say(ConditionStatus::False, reason, message.clone()),
-        Volumes::MissingSecret(why) => say(ConditionStatus::False, "SecretMissing", why.clone()),
-        Volumes::Unknown => say(
+        VolumeState::Unreachable(why) => say(ConditionStatus::False, "Unreachable", why.clone()),
+        VolumeState::Refused { reason, message } => say(ConditionStatus::False, reason, message.clone()),
+        VolumeState::MissingSecret(why) => say(ConditionStatus::False, "SecretMissing", why.clone()),
+        VolumeState::Unknown => say(
             ConditionStatus::Unknown,
             "Creating",
             "no member has reported whether it reaches its storage".to_owned(),
@@ -336,7 +337,7 @@ fn storage(facts: &Facts) -> ConditionUpdate {
 }
 
 /// Returns the condition Stalled if only a change by a user helps.
-fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
+fn stalled(facts: &ConditionFacts) -> Option<ConditionUpdate> {
     if let Some(blocker) = &facts.blocker {
         return Some(ConditionUpdate::new(
             "Stalled",
@@ -351,14 +352,14 @@ fn stalled(facts: &Facts) -> Option<ConditionUpdate> {
 }
 
 /// Returns the change in progress, with the reason why it waits.
-fn in_flight(facts: &Facts) -> String {
+fn in_flight(facts: &ConditionFacts) -> String {
     let what = match &facts.change {
-        Change::None => "nothing is being changed".to_owned(),
-        Change::Creating => "the members are being created".to_owned(),
-        Change::Rolling(None) => "members are being replaced".to_owned(),
-        Change::Rolling(Some(why)) => format!("members are being replaced: {why}"),
-        Change::Scaling => format!("the number of members is changing to {}", facts.replicas),
-        Change::ByHand(why) | Change::Resizing(why) | Change::Waiting(why) => why.clone(),
+        ChangeInProgress::None => "nothing is being changed".to_owned(),
+        ChangeInProgress::Creating => "the members are being created".to_owned(),
+        ChangeInProgress::Rolling(None) => "members are being replaced".to_owned(),
+        ChangeInProgress::Rolling(Some(why)) => format!("members are being replaced: {why}"),
+        ChangeInProgress::Scaling => format!("the number of members is changing to {}", facts.replicas),
+        ChangeInProgress::ByHand(why) | ChangeInProgress::Resizing(why) | ChangeInProgress::Waiting(why) => why.clone(),
     };
     match &facts.trouble {
         Some(trouble) => format!("{what}; {trouble}"),
@@ -366,12 +367,12 @@ fn in_flight(facts: &Facts) -> String {
     }
 }
 
-fn lead_unknown(facts: &Facts) -> String {
+fn lead_unknown(facts: &ConditionFacts) -> String {
     let why = facts.trouble.as_deref().unwrap_or("too few members answer");
     format!("the leader is unknown: {why}")
 }
 
-fn members(facts: &Facts) -> String {
+fn members(facts: &ConditionFacts) -> String {
     let leader = match &facts.leader {
         Some(leader) => format!("{leader} leads"),
         None if facts.lead_unknown => "the leader is unknown".to_owned(),

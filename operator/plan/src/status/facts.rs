@@ -7,15 +7,15 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::change::{self, Change};
-use super::{ConditionStatus, Pass, lock, pod};
-use crate::certificates::Problem;
-use crate::member::Refusal as BrainRefusal;
+use super::change::{self, ChangeInProgress};
+use super::{ConditionStatus, StatusInput, lock, pod};
+use crate::certificates::CertificateProblem;
+use crate::member::BrainRefusal;
 use crate::names::ADOPT_CA;
 use crate::observed::is_ready;
-use crate::spec::{Refusal, Storage};
-use crate::steps::leadership::Lead;
-use crate::steps::{DATA_REPLACED, OTHER_CLUSTER, Plan, claims, failed_trial};
+use crate::spec::{DesiredStorage, SpecRefusal};
+use crate::steps::leadership::KnownLeader;
+use crate::steps::{CLUSTER_ID_CHANGED, DATA_REPLACED, Plan, claims, failed_trial};
 
 /// Time before the end of an authority from which the conditions report it.
 const AUTHORITY_WARNING: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -45,12 +45,12 @@ pub enum CertificateState {
     /// Some certificates have expired.
     Expired(String),
     /// They cannot be issued, or the given ones are unusable.
-    Broken(Problem),
+    Broken(CertificateProblem),
 }
 
 /// State of the volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Volumes {
+pub enum VolumeState {
     /// No volumes exist yet.
     None,
     Bound,
@@ -81,7 +81,7 @@ pub enum Volumes {
 
 /// The facts that the conditions are computed from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ConditionFacts {
     pub replicas: usize,
     pub ready: usize,
     pub pods: usize,
@@ -97,7 +97,7 @@ pub struct Facts {
     pub stuck: Option<Blocker>,
     /// Reason why the brains do not accept writes.
     pub alarm: Option<String>,
-    pub change: Change,
+    pub change: ChangeInProgress,
     /// The change takes longer than the spec allows.
     pub overdue: bool,
     pub paused: bool,
@@ -106,7 +106,7 @@ pub struct Facts {
     /// Steps exist that a pause holds back.
     pub pending: bool,
     pub trust: CertificateState,
-    pub volumes: Volumes,
+    pub volumes: VolumeState,
     pub blocker: Option<Blocker>,
     /// Reason why the API server refuses missing pods.
     pub refused_pods: Option<Blocker>,
@@ -122,13 +122,13 @@ pub struct Facts {
     pub unready_for: Duration,
 }
 
-impl Facts {
+impl ConditionFacts {
     /// Returns true if every wanted member is ready and one of them leads; a suspended cluster has nothing to serve.
     pub fn is_serving(&self) -> bool {
         self.replicas > 0 && self.ready >= self.replicas && self.leader.is_some()
     }
 
-    pub fn gather(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Self {
+    pub fn gather(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> Self {
         let (plan, observed) = (pass.plan, pass.observed);
         let conditions = cluster
             .status
@@ -168,7 +168,7 @@ impl Facts {
         let stuck = staying().find_map(|pod| {
             let stuck = pod::stuck(pod, observed.now.as_second())?;
             Some(match &volumes {
-                Volumes::Pending(claim) if pod::waits_for_volume(&stuck) => Blocker {
+                VolumeState::Pending(claim) if pod::waits_for_volume(&stuck) => Blocker {
                     reason: "PendingVolume",
                     message: format!("no volume is bound to {claim}; {}", stuck.message),
                 },
@@ -181,7 +181,7 @@ impl Facts {
             pods: plan.rollout.pods + plan.rollout.terminating,
             leader: plan.lead.pod().map(str::to_owned),
             lock: lock::other_holder(cluster, pass, plan.lead.pod()),
-            lead_unknown: plan.lead == Lead::Unknown && plan.rollout.ready > 0,
+            lead_unknown: plan.lead == KnownLeader::Unknown && plan.rollout.ready > 0,
             trouble: troubles
                 .into_iter()
                 .next()
@@ -189,7 +189,7 @@ impl Facts {
             refused_pods,
             stuck,
             alarm: (!alarms.is_empty()).then(|| alarms.join("; ")),
-            change: Change::None,
+            change: ChangeInProgress::None,
             overdue: false,
             paused: cluster.spec.paused,
             ignored: pass.desired.restart.ignored.clone().or_else(|| quota(cluster)),
@@ -247,7 +247,7 @@ fn unready_for(conditions: &[Condition], now: i64) -> Duration {
     Duration::from_secs(since.map_or(0, |since| u64::try_from(now - since).unwrap_or_default()))
 }
 
-fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
+fn trust(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> CertificateState {
     let Some(wanted) = &pass.desired.certificates else {
         return CertificateState::Disabled;
     };
@@ -284,7 +284,7 @@ fn trust(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> CertificateState {
 }
 
 /// The operator renews its own authority years before it expires; the user renews the user's own.
-fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<String> {
+fn authority_expires(cluster: &KubeBrainCluster, pass: &StatusInput<'_>) -> Option<String> {
     let seen = pass.applied.authority.as_ref();
     let end = seen.or(pass.plan.certificates.authority.as_ref())?.not_after?;
     let left = end.duration_since(pass.observed.now);
@@ -299,28 +299,28 @@ fn authority_expires(cluster: &KubeBrainCluster, pass: &Pass<'_>) -> Option<Stri
 }
 
 /// Evaluates the members' reports of TiKV. The error of a member that does not accept clients yet names the dependency it waits for.
-fn reach(pass: &Pass<'_>) -> Volumes {
+fn reach(pass: &StatusInput<'_>) -> VolumeState {
     if let Some(refusal) = pass
         .plan
         .blocker
         .as_ref()
-        .filter(|refusal| [OTHER_CLUSTER, DATA_REPLACED].contains(&refusal.reason))
+        .filter(|refusal| [CLUSTER_ID_CHANGED, DATA_REPLACED].contains(&refusal.reason))
     {
-        let Refusal { reason, message } = refusal.clone();
-        return Volumes::Refused { reason, message };
+        let SpecRefusal { reason, message } = refusal.clone();
+        return VolumeState::Refused { reason, message };
     }
     if let Some(why) = missing_secret(pass) {
-        return Volumes::MissingSecret(why);
+        return VolumeState::MissingSecret(why);
     }
     let answers: Vec<_> = pass.observed.probes.values().collect();
     if answers
         .iter()
         .any(|answer| matches!(answer, Ok(answer) if answer.storage.reachable))
     {
-        return Volumes::Reachable;
+        return VolumeState::Reachable;
     }
     if answers.iter().any(|answer| answer.is_ok()) {
-        return Volumes::Unreachable("members get no answer from TiKV".to_owned());
+        return VolumeState::Unreachable("members get no answer from TiKV".to_owned());
     }
     if let Some(refused) = refused(pass) {
         return refused;
@@ -328,24 +328,24 @@ fn reach(pass: &Pass<'_>) -> Volumes {
     let waiting = answers
         .iter()
         .find_map(|answer| answer.as_ref().err()?.strip_prefix("it answered 503: "));
-    waiting.map_or(Volumes::Unknown, |why| Volumes::Unreachable(why.to_owned()))
+    waiting.map_or(VolumeState::Unknown, |why| VolumeState::Unreachable(why.to_owned()))
 }
 
 /// Evaluates the members' reports of a data directory that the user provides.
-fn serving(pass: &Pass<'_>) -> Volumes {
+fn serving(pass: &StatusInput<'_>) -> VolumeState {
     let mut answers = pass.observed.probes.values().flatten().peekable();
     if answers.peek().is_none() {
-        return Volumes::Unknown;
+        return VolumeState::Unknown;
     }
     if answers.any(|answer| answer.storage.reachable) {
-        Volumes::Serving
+        VolumeState::Serving
     } else {
-        Volumes::Unreachable("no member can use its data directory".to_owned())
+        VolumeState::Unreachable("no member can use its data directory".to_owned())
     }
 }
 
 /// Returns the missing part of the Secrets for the connection to TiKV: pods wait for them before they start.
-fn missing_secret(pass: &Pass<'_>) -> Option<String> {
+fn missing_secret(pass: &StatusInput<'_>) -> Option<String> {
     let tls = pass.desired.storage.tikv()?.tls.as_ref()?;
     let client = &tls.client_secret_ref.name;
     let wanted = [
@@ -364,7 +364,7 @@ fn missing_secret(pass: &Pass<'_>) -> Option<String> {
 }
 
 /// Evaluates the storage reports of brains that do not serve. Older brains report it only as text.
-fn refused(pass: &Pass<'_>) -> Option<Volumes> {
+fn refused(pass: &StatusInput<'_>) -> Option<VolumeState> {
     let observed = pass.observed;
     // The report of a running brain is newer than the reason why the previous container ended, but a new brain has no report yet.
     let newest = |pod: &Pod| {
@@ -383,7 +383,7 @@ fn refused(pass: &Pass<'_>) -> Option<Volumes> {
             "Corrupt" => "Corrupt",
             _ => return None,
         };
-        Some(Volumes::Refused {
+        Some(VolumeState::Refused {
             reason,
             message: refusal.message.clone(),
         })
@@ -391,48 +391,48 @@ fn refused(pass: &Pass<'_>) -> Option<Volumes> {
     by_code.or_else(|| {
         let away = |refusal: &&BrainRefusal| matches!(refusal.code.as_str(), "StorageUnreachable" | "");
         let why = told.iter().find(away)?.message.clone();
-        Some(Volumes::Unreachable(why))
+        Some(VolumeState::Unreachable(why))
     })
 }
 
-fn volumes(pass: &Pass<'_>) -> Volumes {
+fn volumes(pass: &StatusInput<'_>) -> VolumeState {
     match pass.desired.storage {
-        Storage::Tikv(_) => return reach(pass),
-        Storage::Unmanaged => return serving(pass),
-        Storage::Embedded(_) => {}
+        DesiredStorage::Tikv(_) => return reach(pass),
+        DesiredStorage::Unmanaged => return serving(pass),
+        DesiredStorage::Embedded(_) => {}
     }
     let replaced = pass.plan.blocker.clone();
-    if let Some(Refusal { reason, message }) = replaced.filter(|refusal| refusal.reason == DATA_REPLACED) {
-        return Volumes::Refused { reason, message };
+    if let Some(SpecRefusal { reason, message }) = replaced.filter(|refusal| refusal.reason == DATA_REPLACED) {
+        return VolumeState::Refused { reason, message };
     }
     let seen = &pass.plan.claims;
     if !seen.lost.is_empty() {
-        return Volumes::Lost(seen.lost.join(", "));
+        return VolumeState::Lost(seen.lost.join(", "));
     }
-    if let Some(Refusal { message, .. }) = claims::terminating(pass.desired, pass.observed) {
-        return Volumes::Terminating(message);
+    if let Some(SpecRefusal { message, .. }) = claims::terminating(pass.desired, pass.observed) {
+        return VolumeState::Terminating(message);
     }
     if !seen.pending.is_empty() {
-        return Volumes::Pending(seen.pending.join(", "));
+        return VolumeState::Pending(seen.pending.join(", "));
     }
     if let Some((claim, why)) = pass.applied.refused_claims.first_key_value() {
         let message = format!("{claim} cannot grow: {why}");
         // This is the wording of the API server's admission of claims.
         return if why.contains("must support resize") {
-            Volumes::NotExpandable(message)
+            VolumeState::NotExpandable(message)
         } else {
-            Volumes::ResizeFailed(message)
+            VolumeState::ResizeFailed(message)
         };
     }
     if let Some((claim, why)) = seen.infeasible.first_key_value() {
-        return Volumes::ResizeFailed(format!("{claim} cannot grow: {why}"));
+        return VolumeState::ResizeFailed(format!("{claim} cannot grow: {why}"));
     }
     if seen.count == 0 {
-        return Volumes::None;
+        return VolumeState::None;
     }
     let refused =
-        refused(pass).filter(|refused| matches!(refused, Volumes::Refused { .. }) && pass.plan.rollout.ready == 0);
-    refused.unwrap_or(Volumes::Bound)
+        refused(pass).filter(|refused| matches!(refused, VolumeState::Refused { .. }) && pass.plan.rollout.ready == 0);
+    refused.unwrap_or(VolumeState::Bound)
 }
 
 /// Returns a refusal of pods, in the words of the StatefulSet's controller.
@@ -449,7 +449,7 @@ fn refused_pods(words: &str) -> Blocker {
     }
 }
 
-fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
+fn blocker(pass: &StatusInput<'_>, volumes: &VolumeState) -> Option<Blocker> {
     let plan = pass.plan;
     if let Some(refusal) = pass.desired.refusal() {
         return Some(Blocker {
@@ -480,15 +480,16 @@ fn blocker(pass: &Pass<'_>, volumes: &Volumes) -> Option<Blocker> {
             message: problem.message.clone(),
         });
     }
-    if let Some(Refusal { reason, message }) = plan.blocker.clone() {
+    if let Some(SpecRefusal { reason, message }) = plan.blocker.clone() {
         return Some(Blocker { reason, message });
     }
     if let Some(why) = &pass.applied.refused_trial {
-        let Refusal { reason, message } = failed_trial(&pass.desired.names, &format!("the trial is refused: {why}"));
+        let SpecRefusal { reason, message } =
+            failed_trial(&pass.desired.names, &format!("the trial is refused: {why}"));
         return Some(Blocker { reason, message });
     }
-    if let Volumes::Refused { reason, message } = volumes
-        && *reason == OTHER_CLUSTER
+    if let VolumeState::Refused { reason, message } = volumes
+        && *reason == CLUSTER_ID_CHANGED
     {
         let message = message.clone();
         return Some(Blocker { reason, message });

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{ConditionUpdate, whole_seconds};
 
 /// Maximum length of a message that the API server accepts.
-const MESSAGE: usize = 32_000;
+const MAX_MESSAGE_BYTES: usize = 32_000;
 
 /// Returns the conditions to publish: exactly the given ones, in order.
 pub fn merge(
@@ -50,7 +50,7 @@ fn condition(previous: &[Condition], update: &ConditionUpdate, generation: Optio
         type_: update.type_.to_owned(),
         status: status.to_owned(),
         reason: update.reason.clone(),
-        message: update.message.chars().take(MESSAGE).collect(),
+        message: update.message.chars().take(MAX_MESSAGE_BYTES).collect(),
         last_transition_time: since,
         observed_generation: generation,
     }

@@ -4,19 +4,19 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use kube::ResourceExt;
 
 use super::facts::Blocker;
-use crate::member::{Answer, Refusal, Role};
+use crate::member::{BrainRefusal, BrainRole, MemberAnswer};
 use crate::names::PEER_PORT;
-use crate::objects::pod::CONTAINER;
+use crate::objects::pod::BRAIN_CONTAINER;
 use crate::observed::is_ready;
 
 /// A younger pod may simply be waiting for its volumes or its image.
-const GRACE: i64 = 30;
+const POD_GRACE_SECONDS: i64 = 30;
 /// The same for a pod without a node, because an autoscaler may add one first.
-const NODE_GRACE: i64 = 60;
+const NODE_GRACE_SECONDS: i64 = 60;
 /// The same for the volumes and the network of a pod with a node, because a volume may first be detached from another node.
-const VOLUME_GRACE: i64 = 90;
+const VOLUME_GRACE_SECONDS: i64 = 90;
 /// A container with this many restarts that is not ready counts as crashing repeatedly, whatever its present state.
-const RESTARTS: i32 = 2;
+const CRASHING_RESTARTS: i32 = 2;
 
 /// Message for a pod about which nothing else is known.
 pub(super) const NOT_READY: &str = "not ready yet";
@@ -27,7 +27,7 @@ const CRASHING: &str = "CrashLoopBackOff";
 const NOT_CREATED: &str = "ContainerCreationFailed";
 
 /// Reasons for a container that waits for a user to act, each with those of the kubelet.
-const WAITING: [(&str, &[&str]); 3] = [
+const WAITING_REASONS: [(&str, &[&str]); 3] = [
     (
         "ImagePullFailed",
         &[
@@ -58,11 +58,11 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         reason,
         message: format!("{}: {why}", pod.name_any()),
     };
-    if age <= GRACE || is_ready(pod) {
+    if age <= POD_GRACE_SECONDS || is_ready(pod) {
         return None;
     }
     let stuck = containers(pod).find_map(|brain| {
-        let own = [CONTAINER, "wipe"].contains(&brain.name.as_str());
+        let own = [BRAIN_CONTAINER, "wipe"].contains(&brain.name.as_str());
         let named = |reason, why: String| match own {
             true => named(reason, why),
             false => named(reason, format!("container {}: {why}", brain.name)),
@@ -71,7 +71,7 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         let said = waiting
             .and_then(|waiting| waiting.reason.as_deref())
             .unwrap_or_default();
-        let found = WAITING.into_iter().find(|(_, all)| all.contains(&said));
+        let found = WAITING_REASONS.into_iter().find(|(_, all)| all.contains(&said));
         let message = waiting.and_then(|waiting| waiting.message.as_deref());
         if let Some((reason, _)) = found.filter(|(reason, _)| *reason != CRASHING) {
             let message = message.unwrap_or("the kubelet gives no reason");
@@ -79,14 +79,14 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
         }
         let ended = brain.last_state.as_ref().and_then(|last| last.terminated.as_ref());
         let failed = ended.filter(|ended| ended.exit_code != 0);
-        let crashes = found.is_some() || brain.restart_count >= RESTARTS && failed.is_some();
+        let crashes = found.is_some() || brain.restart_count >= CRASHING_RESTARTS && failed.is_some();
         // Use the same words in each of its states, so that nothing flaps.
         let why = failed.map_or_else(String::new, |ended| format!(": {}", ending("last", ended)));
         crashes.then(|| named(CRASHING, format!("it keeps terminating{why}")))
     });
     let stuck = stuck.or_else(|| {
         const WHY: &str = "the kubelet cannot start its containers yet: a Secret, a ConfigMap, a volume or the network of its node is missing; kubectl describe pod names it";
-        let waits = sandbox_awaited_since(pod).is_some_and(|since| now - since > VOLUME_GRACE);
+        let waits = sandbox_awaited_since(pod).is_some_and(|since| now - since > VOLUME_GRACE_SECONDS);
         waits.then(|| named(NOT_CREATED, WHY.to_owned()))
     });
     stuck.or_else(|| {
@@ -95,7 +95,7 @@ pub fn stuck(pod: &Pod, now: i64) -> Option<Blocker> {
             .message
             .clone()
             .unwrap_or("the scheduler gives no reason".to_owned());
-        (age > NODE_GRACE).then(|| named(UNSCHEDULABLE, message))
+        (age > NODE_GRACE_SECONDS).then(|| named(UNSCHEDULABLE, message))
     })
 }
 
@@ -113,8 +113,8 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         let others = status.and_then(|status| status.container_statuses.as_ref());
         inits.into_iter().chain(others).flatten()
     };
-    let brains = all().filter(|container| container.name == CONTAINER);
-    brains.chain(all().filter(|container| container.name != CONTAINER))
+    let brains = all().filter(|container| container.name == BRAIN_CONTAINER);
+    brains.chain(all().filter(|container| container.name != BRAIN_CONTAINER))
 }
 
 /// Returns the time, in seconds since 1970, since which a pod waits for its node to mount its volumes or to set up its network; `None` if
@@ -168,21 +168,21 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
 }
 
 /// Returns the reason why a brain that answers is not ready, as far as it is known; `lead` is the pod that leads.
-pub(super) fn lacks(answer: &Answer, lead: Option<&str>) -> Option<String> {
+pub(super) fn lacks(answer: &MemberAnswer, lead: Option<&str>) -> Option<String> {
     match (answer.role, lead) {
         _ if answer.ready => None,
         _ if !answer.storage.reachable => Some("it does not reach its storage".to_owned()),
-        (Role::None, Some(lead)) => Some(format!(
+        (BrainRole::None, Some(lead)) => Some(format!(
             "it does not follow {lead}: check that DNS resolves the name of {lead}, and that it reaches port {PEER_PORT} there"
         )),
-        (Role::None, None) => Some("it knows no leader".to_owned()),
-        (Role::Leader | Role::Follower, _) => None,
+        (BrainRole::None, None) => Some("it knows no leader".to_owned()),
+        (BrainRole::Leader | BrainRole::Follower, _) => None,
     }
 }
 
 /// Describes the end of a container: its exit code, the kubelet's reason if that says more, and the brain's reason if it reported one.
 fn ending(reason: &str, ended: &ContainerStateTerminated) -> String {
-    let why = Refusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
+    let why = BrainRefusal::of_container(ended).map_or_else(String::new, |why| format!(": {}", why.message));
     let word = ended.reason.as_deref().unwrap_or_default();
     let word = match word {
         "" | "Error" | "Completed" => String::new(),
@@ -216,8 +216,8 @@ mod tests {
     #[track_caller]
     fn check(pod: &Pod, expected: Option<(&str, &str)>) {
         let created = pod.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
-        assert_eq!(stuck(pod, created + GRACE), None, "too young");
-        let stuck = stuck(pod, created + NODE_GRACE + 1);
+        assert_eq!(stuck(pod, created + POD_GRACE_SECONDS), None, "too young");
+        let stuck = stuck(pod, created + NODE_GRACE_SECONDS + 1);
         let seen = stuck.as_ref().map(|stuck| (stuck.reason, stuck.message.as_str()));
         assert_eq!(seen, expected);
         if let Some((reason, _)) = seen {
@@ -290,17 +290,20 @@ mod tests {
             stuck(&pod, created + 3600 + age).map(|stuck| stuck.reason)
         };
         assert_eq!(
-            mounting("False", Some("node1"), VOLUME_GRACE),
+            mounting("False", Some("node1"), VOLUME_GRACE_SECONDS),
             None,
             "a volume may come yet"
         );
-        assert_eq!(mounting("False", Some("node1"), VOLUME_GRACE + 1), Some(NOT_CREATED));
         assert_eq!(
-            mounting("True", Some("node1"), VOLUME_GRACE + 1),
+            mounting("False", Some("node1"), VOLUME_GRACE_SECONDS + 1),
+            Some(NOT_CREATED)
+        );
+        assert_eq!(
+            mounting("True", Some("node1"), VOLUME_GRACE_SECONDS + 1),
             None,
             "it pulls an image"
         );
-        assert_eq!(mounting("False", None, VOLUME_GRACE + 1), None);
+        assert_eq!(mounting("False", None, VOLUME_GRACE_SECONDS + 1), None);
     }
 
     #[test]

@@ -2,10 +2,10 @@ use crds::cluster::status::RolloutType;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Value, json};
 
-use super::facts::{Blocker, CertificateState, Volumes};
+use super::facts::{Blocker, CertificateState, VolumeState};
 use super::*;
-use crate::member::{Answer, Refusal as BrainRefusal};
-use crate::objects::{Key, Kind};
+use crate::member::{BrainRefusal, MemberAnswer};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::testing::{FakeCluster, answer, cluster};
 
 mod seen;
@@ -255,7 +255,7 @@ fn the_leader_keeps_its_time_until_it_or_its_epoch_changes() {
     assert_eq!(since(&fake), begin);
     fake.seen.probes.insert(
         "dev-0".to_owned(),
-        Ok(Answer {
+        Ok(MemberAnswer {
             epoch: 3,
             ..answer(1, 1)
         }),
@@ -318,7 +318,7 @@ fn the_status_names_members_certificates_and_addresses() {
 #[test]
 fn blockers_name_what_is_in_the_way() {
     let mut fake = FakeCluster::settled(json!({}));
-    let service = fake.object(Kind::Service, "dev-client");
+    let service = fake.object(ObjectKind::Service, "dev-client");
     service.metadata.owner_references = None;
     service.metadata.labels = None;
     fake.pass();
@@ -340,7 +340,7 @@ fn blockers_name_what_is_in_the_way() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.seen
         .objects
-        .get_mut(&Key::new(Kind::Secret, "dev-ca"))
+        .get_mut(&ObjectKey::new(ObjectKind::Secret, "dev-ca"))
         .unwrap()
         .data = json!({});
     fake.pass();
@@ -351,7 +351,7 @@ fn blockers_name_what_is_in_the_way() {
 #[test]
 fn a_member_says_itself_what_it_runs_and_what_it_does() {
     let mut fake = FakeCluster::settled(json!({}));
-    let said = Answer {
+    let said = MemberAnswer {
         version: "0.9.9".to_owned(),
         ..answer(1, 0)
     };
@@ -389,7 +389,7 @@ fn by_lease(holder: &str) -> FakeCluster {
     let tikv = json!({"pdEndpoints": ["pd:2379"]});
     let storage = json!({"type": "TiKV", "embedded": null, "tikv": tikv});
     let mut fake = FakeCluster::settled(json!({"storage": storage, "leaderElection": {"backend": "Lease"}}));
-    fake.object(Kind::Lease, "dev-leader").data["spec"] = json!({"holderIdentity": holder});
+    fake.object(ObjectKind::Lease, "dev-leader").data["spec"] = json!({"holderIdentity": holder});
     fake.pass();
     fake
 }

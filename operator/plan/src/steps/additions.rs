@@ -6,11 +6,11 @@
 use serde_json::{Map, Value, json};
 
 use crate::drift::RESTARTED_AT;
-use crate::objects::{Kind, Object};
+use crate::objects::{Object, ObjectKind};
 
 /// Fields of a Service that redirect clients, with the API server's defaults. Fields of a load balancer stay, because the spec has no
 /// fields for them.
-const SERVICE: [(&str, Option<&str>); 6] = [
+const SERVICE_FIELDS: [(&str, Option<&str>); 6] = [
     ("externalIPs", None),
     ("externalName", None),
     ("internalTrafficPolicy", Some("Cluster")),
@@ -19,7 +19,7 @@ const SERVICE: [(&str, Option<&str>); 6] = [
     ("sessionAffinityConfig", None),
 ];
 /// Fields of a pod template that the API server fills in.
-const POD: [&str; 6] = [
+const POD_FIELDS: [&str; 6] = [
     "dnsPolicy",
     "restartPolicy",
     "schedulerName",
@@ -28,7 +28,7 @@ const POD: [&str; 6] = [
     "terminationGracePeriodSeconds",
 ];
 /// Fields of a container that the API server fills in.
-const CONTAINER: [&str; 6] = [
+const CONTAINER_FIELDS: [&str; 6] = [
     "imagePullPolicy",
     "ports",
     "resources",
@@ -37,7 +37,7 @@ const CONTAINER: [&str; 6] = [
     "terminationMessagePolicy",
 ];
 /// Lists of a container whose entries are identified by a key.
-const KEYED: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
+const KEYED_LISTS: [(&str, &str); 2] = [("env", "name"), ("volumeMounts", "mountPath")];
 
 /// A merge patch that removes the additions, and their names.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,8 +51,8 @@ pub(super) fn find(object: &Object, live: &Value) -> Option<Additions> {
     let (rendered, live) = (&object.body, live);
     let mut fields = Vec::new();
     let spec = match object.key.kind {
-        Kind::Service => service(&rendered["spec"], &live["spec"], &mut fields),
-        Kind::StatefulSet => stateful_set(&rendered["spec"], &live["spec"], &mut fields),
+        ObjectKind::Service => service(&rendered["spec"], &live["spec"], &mut fields),
+        ObjectKind::StatefulSet => stateful_set(&rendered["spec"], &live["spec"], &mut fields),
         _ => return None,
     };
     (!fields.is_empty()).then(|| Additions {
@@ -72,7 +72,7 @@ fn is_empty(value: &Value) -> bool {
 
 fn service(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Value {
     let mut patch = Map::new();
-    for (field, default) in SERVICE {
+    for (field, default) in SERVICE_FIELDS {
         let (wanted, present) = (&rendered[field], &live[field]);
         if wanted.is_null() && !is_empty(present) && (default.is_none() || present.as_str() != default) {
             patch.insert(field.to_owned(), json!(default));
@@ -99,7 +99,7 @@ fn stateful_set(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Val
         fields.push(format!("template.metadata.annotations[{RESTARTED_AT}]"));
     }
     let (wanted, present) = (&rendered["template"]["spec"], &live["template"]["spec"]);
-    for key in added_keys(wanted, present, &POD) {
+    for key in added_keys(wanted, present, &POD_FIELDS) {
         patch["template"]["spec"][key] = Value::Null;
         fields.push(format!("template.spec.{key}"));
     }
@@ -126,13 +126,13 @@ fn stateful_set(rendered: &Value, live: &Value, fields: &mut Vec<String>) -> Val
 fn container(wanted: &Value, present: &Value, at: &str, fields: &mut Vec<String>) -> Value {
     let mut kept = present.clone();
     let at = format!("{at}[{}]", present["name"].as_str().unwrap_or_default());
-    for key in added_keys(wanted, present, &CONTAINER) {
+    for key in added_keys(wanted, present, &CONTAINER_FIELDS) {
         fields.push(format!("{at}.{key}"));
         if let Some(kept) = kept.as_object_mut() {
             kept.remove(key);
         }
     }
-    for (list, key) in KEYED {
+    for (list, key) in KEYED_LISTS {
         if !wanted[list].is_null() {
             let entries = entries(&wanted[list], &present[list], key, &format!("{at}.{list}"), fields);
             kept[list] = entries.into_iter().map(|(_, entry)| entry.clone()).collect();

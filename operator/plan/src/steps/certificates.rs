@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::DynamicObject;
 
-use super::{Plan, Step, owned};
-use crate::certificates::{Inspected, Leaf, Pair, Problem, State};
-use crate::objects::{Key, Kind, Object, Renderer};
+use super::{Plan, PlanStep, owned};
+use crate::certificates::{AuthorityState, CertificatePair, CertificateProblem, InspectedCertificate, Leaf};
+use crate::objects::{Object, ObjectKey, ObjectKind, Renderer};
 use crate::observed::Observed;
 use crate::spec::Desired;
 
@@ -25,9 +25,9 @@ mod recorded;
 
 /// The status of the certificates.
 #[derive(Debug, Default)]
-pub struct Certificates {
+pub struct CertificatesStatus {
     /// Reason why certificates cannot be issued, or why the given ones are unusable.
-    pub problem: Option<Problem>,
+    pub problem: Option<CertificateProblem>,
     /// True if only a change of the spec or of the authority helps.
     pub stalled: bool,
     /// A certificate is missing and is not issued now: members that need it could not start.
@@ -39,13 +39,13 @@ pub struct Certificates {
     /// Reason why a replacement of the authority's key waits.
     pub waiting: Option<String>,
     /// Stored certificates, including those that this pass replaces.
-    pub leaves: BTreeMap<Leaf, Stored>,
+    pub leaves: BTreeMap<Leaf, StoredCertificate>,
 }
 
-impl Certificates {
+impl CertificatesStatus {
     fn stall(&mut self, reason: &'static str, message: String) {
         self.stalled = true;
-        self.problem = Some(Problem::new(reason, message));
+        self.problem = Some(CertificateProblem::new(reason, message));
     }
 }
 
@@ -67,14 +67,14 @@ pub struct AuthorityView {
 
 impl AuthorityView {
     /// `published` is true if clients can read the bundle of `state`.
-    pub fn new(state: &State, published: bool) -> Self {
+    pub fn new(state: &AuthorityState, published: bool) -> Self {
         let signs = state.current.as_ref().or(state.next.as_ref().map(|(_, next)| next));
         Self {
             generation: state.generation,
             phase: state.phase.as_str(),
             since: state.since,
             not_after: signs
-                .and_then(|entry| Inspected::read(&entry.certificate).ok())
+                .and_then(|entry| InspectedCertificate::read(&entry.certificate).ok())
                 .map(|found| found.not_after),
             bundle: state.bundle().ok().filter(|_| published).map(|bundle| bundle.digest()),
             fingerprint: state.fingerprint(),
@@ -85,10 +85,10 @@ impl AuthorityView {
 
 /// One stored certificate.
 #[derive(Debug, Clone)]
-pub struct Stored {
+pub struct StoredCertificate {
     /// The Secret that holds it.
     pub secret: String,
-    pub certificate: Inspected,
+    pub certificate: InspectedCertificate,
     /// Time of renewal by the operator; `None` if the operator did not issue it, or if it expires with its authority.
     pub renewal: Option<Timestamp>,
     /// Generation of the key that signed it, if that key is still known.
@@ -97,7 +97,7 @@ pub struct Stored {
 
 /// The identity of a live object, for a write that must not hit another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveObject {
     pub uid: String,
     /// Its resource version, so that older data never overwrites a stored authority.
     pub version: String,
@@ -105,16 +105,16 @@ pub struct Live {
 
 /// The input of the plan.
 #[derive(Clone, Copy)]
-struct Scope<'a> {
+struct CertificateInput<'a> {
     cluster: &'a KubeBrainCluster,
     desired: &'a Desired,
     observed: &'a Observed,
     renderer: &'a Renderer<'a>,
 }
 
-impl Scope<'_> {
+impl CertificateInput<'_> {
     fn secret(&self, name: &str) -> Option<&DynamicObject> {
-        self.observed.objects.get(&Key::new(Kind::Secret, name))
+        self.observed.objects.get(&ObjectKey::new(ObjectKind::Secret, name))
     }
 
     /// Plans to write `object` if the live one differs; while nothing may change, only if its data differs.
@@ -146,7 +146,7 @@ pub(super) fn plan(
     observed: &Observed,
     renderer: &Renderer<'_>,
 ) -> Result<(), serde_json::Error> {
-    let scope = Scope {
+    let scope = CertificateInput {
         cluster,
         desired,
         observed,
@@ -164,7 +164,7 @@ pub(super) fn plan(
             let issued = |leaf| {
                 plan.steps
                     .iter()
-                    .any(|step| matches!(step, Step::Issue { leaf: each, .. } if *each == leaf))
+                    .any(|step| matches!(step, PlanStep::Issue { leaf: each, .. } if *each == leaf))
             };
             let mut wanted = desired.certificates.iter().flatten();
             plan.certificates.preparing =
@@ -177,8 +177,8 @@ pub(super) fn plan(
     }
 }
 
-fn live(object: &DynamicObject) -> Live {
-    Live {
+fn live(object: &DynamicObject) -> LiveObject {
+    LiveObject {
         uid: object.metadata.uid.clone().unwrap_or_default(),
         version: object.metadata.resource_version.clone().unwrap_or_default(),
     }
@@ -197,9 +197,9 @@ fn as_texts(data: Option<BTreeMap<String, ByteString>>) -> BTreeMap<String, Stri
 }
 
 /// Returns certificate and key of a Secret, if both exist and are text.
-pub fn pair(secret: &DynamicObject, certificate: &str, key: &str) -> Option<Pair> {
+pub fn pair(secret: &DynamicObject, certificate: &str, key: &str) -> Option<CertificatePair> {
     let mut data = texts(secret);
-    Some(Pair {
+    Some(CertificatePair {
         certificate: data.remove(certificate)?,
         key: data.remove(key)?,
     })

@@ -7,19 +7,19 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use super::{Plan, Step};
-use crate::objects::{Key, Kind};
+use super::{Plan, PlanStep};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 use crate::ownership::{self, Ownership};
 use crate::quantity;
-use crate::spec::{Desired, Refusal};
+use crate::spec::{Desired, SpecRefusal};
 
 /// Reason for refusing changes while a claim is being deleted.
-pub const TERMINATING: &str = "VolumeTerminating";
+pub const VOLUME_TERMINATING: &str = "VolumeTerminating";
 
 /// The status of the volumes.
 #[derive(Debug, Default, PartialEq)]
-pub struct Claims {
+pub struct ClaimsStatus {
     /// Number of claims.
     pub count: usize,
     /// Claims without a volume.
@@ -36,14 +36,14 @@ pub struct Claims {
 
 /// Refuses changes while a claim is being deleted whose pod still exists: Kubernetes keeps the claim, and the data in its volume, only as
 /// long as that pod exists.
-pub fn terminating(desired: &Desired, observed: &Observed) -> Option<Refusal> {
+pub fn terminating(desired: &Desired, observed: &Observed) -> Option<SpecRefusal> {
     desired.storage.embedded()?;
     let (claim, pod) = held_by_pods(observed).next()?;
     let message = format!(
         "the volume claim {claim} is being deleted, and its data is lost when the pod {pod} ends: copy the data out first, for example with etcdctl snapshot save, then delete that pod; the operator changes nothing until then"
     );
-    Some(Refusal {
-        reason: TERMINATING,
+    Some(SpecRefusal {
+        reason: VOLUME_TERMINATING,
         message,
     })
 }
@@ -102,7 +102,7 @@ pub fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
                 request(claim).unwrap_or(wanted.size.clone())
             };
             let attributes_class = wanted.volume_attributes_class_name.clone().filter(|_| reclassed);
-            plan.steps.push(Step::ChangeClaim {
+            plan.steps.push(PlanStep::ChangeClaim {
                 claim: name.clone(),
                 size,
                 attributes_class,
@@ -120,7 +120,7 @@ pub fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) {
 /// Plans to keep the claims of a deleted cluster, if the spec wants that and the live StatefulSet does not. It is a step of its own that
 /// nothing holds back, because until then a deletion would delete the data. The rest of the StatefulSet follows in a later pass.
 pub fn retain(plan: &mut Plan, uid: &str, desired: &Desired, observed: &Observed) {
-    let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let key = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
     let wanted = desired.storage.embedded();
     let Some(live) = observed
         .objects
@@ -133,8 +133,8 @@ pub fn retain(plan: &mut Plan, uid: &str, desired: &Desired, observed: &Observed
     let policy = &live.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"];
     if let (true, true, Some(live_uid)) = (is_ours, policy == "Delete", live.metadata.uid.clone()) {
         plan.steps
-            .retain(|step| !matches!(step, Step::Apply { object, .. } if object.key == key));
-        let step = Step::RetainClaims {
+            .retain(|step| !matches!(step, PlanStep::Apply { object, .. } if object.key == key));
+        let step = PlanStep::RetainClaims {
             set: key.name,
             uid: live_uid,
         };

@@ -7,10 +7,10 @@ use kube::ResourceExt;
 
 use crate::names::ALLOW_DOWNGRADE;
 use crate::observed::Observed;
-use crate::spec::Refusal;
+use crate::spec::SpecRefusal;
 
 /// Refuses to roll out the version of the spec if its major or minor part is lower than that of the running version.
-pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Refusal> {
+pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option<SpecRefusal> {
     if cluster.spec.workload.type_ == WorkloadType::External {
         return None;
     }
@@ -21,7 +21,7 @@ pub(super) fn refused(cluster: &KubeBrainCluster, observed: &Observed) -> Option
         return None;
     }
     let written = written(observed).map_or_else(String::new, |formats| format!(", which writes {formats}"));
-    Some(Refusal {
+    Some(SpecRefusal {
         reason: "DowngradeRefused",
         message: format!(
             "{runs} runs{written}, and {wanted} may not be able to read the stored data: set spec.version to {runs}, or annotate the cluster with {ALLOW_DOWNGRADE}={wanted}"

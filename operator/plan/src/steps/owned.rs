@@ -7,34 +7,34 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::{Additions, Contested, Plan, Step, additions, trial};
+use super::{Additions, ContestedObject, Plan, PlanStep, additions, trial};
 use crate::certificates::Leaf;
 use crate::drift;
 use crate::names::RESOURCES_HASH;
-use crate::objects::{self, Key, Kind, Object, Renderer, resources};
+use crate::objects::{self, Object, ObjectKey, ObjectKind, Renderer, resources};
 use crate::observed::Observed;
 use crate::ownership::{self, Ownership};
 use crate::spec::Desired;
 
 /// Fields of a StatefulSet that Kubernetes never allows to change.
-const FIXED: [&str; 4] = ["volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"];
+const IMMUTABLE_FIELDS: [&str; 4] = ["volumeClaimTemplates", "serviceName", "selector", "podManagementPolicy"];
 
 /// Returns every object that this spec writes.
 pub(super) fn keys(
     desired: &Desired,
     observed: &Observed,
     renderer: &Renderer<'_>,
-) -> Result<Vec<Key>, serde_json::Error> {
+) -> Result<Vec<ObjectKey>, serde_json::Error> {
     // Under a refused spec only certificates are written.
     let objects = match desired.refusal() {
         None => renderer.all(observed.pod_monitors)?,
         Some(_) => Vec::new(),
     };
-    let mut keys: Vec<Key> = objects.into_iter().map(|object| object.key).collect();
+    let mut keys: Vec<ObjectKey> = objects.into_iter().map(|object| object.key).collect();
     if desired.certificates.as_ref().is_some_and(|issued| !issued.is_empty()) {
-        keys.push(Key::new(Kind::Secret, desired.names.authority()));
-        keys.push(Key::new(Kind::ConfigMap, desired.names.bundle()));
-        keys.extend(Leaf::ALL.map(|leaf| Key::new(Kind::Secret, desired.names.leaf(leaf))));
+        keys.push(ObjectKey::new(ObjectKind::Secret, desired.names.authority()));
+        keys.push(ObjectKey::new(ObjectKind::ConfigMap, desired.names.bundle()));
+        keys.extend(Leaf::ALL.map(|leaf| ObjectKey::new(ObjectKind::Secret, desired.names.leaf(leaf))));
     }
     Ok(keys)
 }
@@ -60,14 +60,14 @@ pub(super) fn plan(
             .find(|owner| owner.uid == uid);
         let ours = owner.is_some_and(|owner| ownership::of(&live.metadata, &owner.name, &uid) == Ownership::Ours);
         if let (true, Some(live_uid), None) = (ours, &live.metadata.uid, &live.metadata.deletion_timestamp) {
-            plan.steps.push(Step::Delete {
+            plan.steps.push(PlanStep::Delete {
                 key,
                 uid: live_uid.clone(),
             });
         }
     }
     for mut object in objects {
-        if object.key.kind == Kind::StatefulSet {
+        if object.key.kind == ObjectKind::StatefulSet {
             let is_new = !observed.objects.contains_key(&object.key);
             if plan.is_blocked() || (is_new && plan.certificates.preparing) {
                 continue;
@@ -94,13 +94,13 @@ fn lags(live: &DynamicObject, observed: &Observed) -> bool {
 }
 
 /// Returns true if an object of this kind is the Lease of the leader lock, or grants the right to it.
-fn is_lock(kind: Kind) -> bool {
-    matches!(kind, Kind::Role | Kind::RoleBinding | Kind::Lease)
+fn is_lock(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::Lease)
 }
 
 /// Returns true if brains compete for a Lease, or if the live template would create such brains. The lock is kept that long.
 fn may_hold_lease(objects: &[Object], observed: &Observed) -> bool {
-    let set = objects.iter().find(|object| object.key.kind == Kind::StatefulSet);
+    let set = objects.iter().find(|object| object.key.kind == ObjectKind::StatefulSet);
     let live = set.and_then(|set| observed.objects.get(&set.key)).cloned();
     let live: Option<StatefulSet> = live.and_then(|live| live.try_parse().ok());
     let template = live.and_then(|live| live.spec?.template.spec);
@@ -114,7 +114,7 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
         return Ok(());
     }
     let Some(live) = observed.objects.get(&object.key) else {
-        plan.steps.push(Step::Apply { object, uid: None });
+        plan.steps.push(PlanStep::Apply { object, uid: None });
         return Ok(());
     };
     let differs = differs(&object, observed)?;
@@ -128,16 +128,16 @@ pub(super) fn apply(plan: &mut Plan, object: Object, observed: &Observed) -> Res
             Some(additions) => additions.fields.join(", "),
             None => drift::difference(&object.body, &serde_json::to_value(live)?).unwrap_or_default(),
         };
-        plan.contested.insert(object.key, Contested { field, held });
+        plan.contested.insert(object.key, ContestedObject { field, held });
         return Ok(());
     }
     plan.steps.push(match additions {
-        Some(additions) => Step::TakeBack {
+        Some(additions) => PlanStep::TakeBack {
             uid: live.metadata.uid.clone().unwrap_or_default(),
             object,
             additions,
         },
-        None => Step::Apply {
+        None => PlanStep::Apply {
             uid: live.metadata.uid.clone(),
             object,
         },
@@ -160,7 +160,7 @@ pub(super) fn apply_data(plan: &mut Plan, object: Object, observed: &Observed) {
         .get(&object.key)
         .and_then(|live| live.metadata.uid.clone());
     if live.is_some() && data_differs(&object, observed) {
-        plan.steps.push(Step::Apply { object, uid: live });
+        plan.steps.push(PlanStep::Apply { object, uid: live });
     }
 }
 
@@ -184,7 +184,7 @@ pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serd
     let Some(live) = live.filter(|live| live.metadata.deletion_timestamp.is_none()) else {
         return Ok(false);
     };
-    let stamped = |annotations: Option<&Value>| annotations.and_then(|all| all.get(drift::HASH)).cloned();
+    let stamped = |annotations: Option<&Value>| annotations.and_then(|all| all.get(drift::APPLIED_HASH)).cloned();
     let live_body = serde_json::to_value(live)?;
     let same =
         stamped(object.body.pointer("/metadata/annotations")) == stamped(live_body.pointer("/metadata/annotations"));
@@ -196,7 +196,7 @@ pub(super) fn differs(object: &Object, observed: &Observed) -> Result<bool, serd
 /// The size of the claims is not one of them, because claims themselves can grow.
 fn keep_fixed(object: &mut Object, live: &Value) -> Vec<&'static str> {
     let mut differing = Vec::new();
-    for field in FIXED {
+    for field in IMMUTABLE_FIELDS {
         let wanted = &object.body["spec"][field];
         let present = &live["spec"][field];
         if drift::is_within(wanted, present) {

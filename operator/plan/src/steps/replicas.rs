@@ -3,8 +3,8 @@
 use crds::KubeBrainCluster;
 use kube::ResourceExt;
 
-use super::{Plan, Step};
-use crate::objects::{Key, Kind};
+use super::{Plan, PlanStep};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 use crate::ownership::{self, Ownership};
 use crate::spec::Desired;
@@ -12,7 +12,7 @@ use crate::spec::Desired;
 /// Plans to set the number back to the one that the operator last set in the StatefulSet, if nothing may change, or while a trial holds
 /// back its next template. An embedded store never has more than one member, whatever is known.
 pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
-    let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let key = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
     let Some(live) = observed.objects.get(&key) else {
         return;
     };
@@ -21,14 +21,17 @@ pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     };
     let running = i32::try_from(running).unwrap_or(i32::MAX);
     let told = cluster.status.as_ref().and_then(|status| status.pinned_replicas);
-    let retains = plan.steps.iter().any(|step| matches!(step, Step::RetainClaims { .. }));
+    let retains = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step, PlanStep::RetainClaims { .. }));
     if retains || plan.contested.contains_key(&key) {
         plan.replicas = told;
         return;
     }
     if desired.held.is_none() && !plan.is_blocked() && plan.trial.is_none() {
         let written = plan.steps.iter().find_map(|step| match step {
-            Step::Apply { object, .. } if object.key == key => object.body["spec"]["replicas"].as_i64(),
+            PlanStep::Apply { object, .. } if object.key == key => object.body["spec"]["replicas"].as_i64(),
             _ => None,
         });
         let written = written.and_then(|written| i32::try_from(written).ok());
@@ -48,7 +51,7 @@ pub(super) fn hold(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         &cluster.uid().unwrap_or_default(),
     );
     if let (true, Ownership::Ours, Some(uid)) = (running != wanted, whose, live.metadata.uid.clone()) {
-        let step = Step::Scale {
+        let step = PlanStep::Scale {
             set: key.name,
             uid,
             replicas: wanted,

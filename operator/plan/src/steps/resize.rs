@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Plan, Step};
+use super::{Plan, PlanStep};
 use crate::names::{MEMORY_RESIZED, RESIZE_REFUSED, RESOURCES_HASH};
-use crate::objects::{CONTAINER, Key, Kind, resources};
+use crate::objects::{BRAIN_CONTAINER, ObjectKey, ObjectKind, resources};
 use crate::observed::Observed;
 use crate::quantity;
 use crate::spec::Desired;
@@ -24,13 +24,13 @@ pub(super) fn wanted(set: &Value) -> Option<&str> {
 /// # Errors
 /// A pod fails to serialise.
 pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> Result<(), serde_json::Error> {
-    let disrupts = |step: &Step| matches!(step, Step::Replace { .. } | Step::HandOver { .. });
+    let disrupts = |step: &PlanStep| matches!(step, PlanStep::Replace { .. } | PlanStep::HandOver { .. });
     if !plan.rollout.adopted || plan.is_blocked() || plan.steps.iter().any(disrupts) {
         return Ok(());
     }
     let set = observed
         .objects
-        .get(&Key::new(Kind::StatefulSet, &desired.names.cluster));
+        .get(&ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster));
     let Some((set, hash)) = set.and_then(|set| Some((set, wanted(&set.data)?))) else {
         return Ok(());
     };
@@ -49,7 +49,7 @@ pub(super) fn plan(plan: &mut Plan, desired: &Desired, observed: &Observed) -> R
     let template = &set.data["spec"]["template"];
     let former = resources::former(set);
     let step = observed.pods.iter().find(differs).map(|pod| {
-        Ok::<_, serde_json::Error>(Step::Resize {
+        Ok::<_, serde_json::Error>(PlanStep::Resize {
             pod: pod.name_any(),
             uid: pod.uid().unwrap_or_default(),
             patch: resources::patch(template, &serde_json::to_value(pod)?, &former),
@@ -125,7 +125,7 @@ fn given(pod: &Pod) -> Option<i128> {
         .status
         .iter()
         .flat_map(|status| status.container_statuses.iter().flatten());
-    let brain = containers.find(|container| container.name == CONTAINER)?;
+    let brain = containers.find(|container| container.name == BRAIN_CONTAINER)?;
     quantity::parse(brain.resources.as_ref()?.limits.as_ref()?.get("memory")?)
 }
 
@@ -138,7 +138,7 @@ fn present(pod: &Pod) -> Option<i128> {
 /// Returns the memory limit of the brain of a pod, in thousandths of a byte.
 fn memory(pod: &Pod) -> Option<i128> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut brains = containers.filter(|container| container.name == CONTAINER);
+    let mut brains = containers.filter(|container| container.name == BRAIN_CONTAINER);
     let limits = brains.next()?.resources.as_ref()?.limits.as_ref()?;
     quantity::parse(limits.get("memory")?)
 }
@@ -146,7 +146,9 @@ fn memory(pod: &Pod) -> Option<i128> {
 /// Returns the memory limit of the brain's container in the template.
 fn limit(set: &Value) -> Option<i128> {
     let containers = set["spec"]["template"]["spec"]["containers"].as_array()?;
-    let brain = containers.iter().find(|container| container["name"] == CONTAINER)?;
+    let brain = containers
+        .iter()
+        .find(|container| container["name"] == BRAIN_CONTAINER)?;
     quantity::of(&brain["resources"]["limits"]["memory"])
 }
 

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 
-use super::leadership::Lead;
-use super::{Plan, Step};
-use crate::member::Role;
+use super::leadership::KnownLeader;
+use super::{Plan, PlanStep};
+use crate::member::BrainRole;
 use crate::names::ROLE;
 use crate::observed::Observed;
 
@@ -27,16 +27,16 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<St
         let role = match &plan.lead {
             _ if strangers.contains(&name) => None,
             // A member that reports that it does not lead must not be selected by the leader's Service.
-            Lead::Unknown if says != Some(Role::Follower) || labelled != Some("leader") => continue,
-            Lead::Unknown => Some("follower"),
-            Lead::Held { pod, .. } if *pod == name => Some("leader"),
-            Lead::Held { .. } if says.is_some() => Some("follower"),
+            KnownLeader::Unknown if says != Some(BrainRole::Follower) || labelled != Some("leader") => continue,
+            KnownLeader::Unknown => Some("follower"),
+            KnownLeader::Held { pod, .. } if *pod == name => Some("leader"),
+            KnownLeader::Held { .. } if says.is_some() => Some("follower"),
             // It does not lead, and reports no other role.
-            Lead::Held { .. } if labelled == Some("follower") => Some("follower"),
+            KnownLeader::Held { .. } if labelled == Some("follower") => Some("follower"),
             _ => None,
         };
         if let (true, Some(uid)) = (labelled != role, pod.uid()) {
-            plan.steps.push(Step::Label { pod: name, uid, role });
+            plan.steps.push(PlanStep::Label { pod: name, uid, role });
         }
     }
 }

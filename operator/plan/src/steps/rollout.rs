@@ -12,11 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::leadership::Lead;
-use super::{Plan, Step, resize, store, trial};
+use super::leadership::KnownLeader;
+use super::{Plan, PlanStep, resize, store, trial};
 use crate::drift;
 use crate::names::RESTART_HASH;
-use crate::objects::{Key, Kind};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::{Observed, is_ready};
 use crate::spec::Desired;
 use crate::spec::is_external;
@@ -25,8 +25,8 @@ use crate::status::whole_seconds;
 mod choose;
 mod transfer;
 
-use choose::{Choice, Members};
-pub use transfer::Transfer;
+use choose::{ComparedMembers, RolloutChoice};
+pub use transfer::LeaderTransfer;
 
 /// Progress of a roll-out.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -52,11 +52,11 @@ pub struct Rollout {
     /// The hand-over in progress.
     pub hand_over: Option<HandOver>,
     /// The request for another leader that this pass handles.
-    pub transfer: Option<Transfer>,
+    pub transfer: Option<LeaderTransfer>,
 }
 
 pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) {
-    let key = Key::new(Kind::StatefulSet, &desired.names.cluster);
+    let key = ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster);
     let live = observed
         .objects
         .get(&key)
@@ -85,7 +85,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         let external = rollout.adopted && desired.refusal().is_none() && !plan.is_blocked();
         plan.rollout = rollout;
         if external {
-            let members = Members {
+            let members = ComparedMembers {
                 cluster,
                 desired,
                 observed,
@@ -122,7 +122,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     if desired.refusal().is_some() {
         return;
     }
-    let members = Members {
+    let members = ComparedMembers {
         cluster,
         desired,
         observed,
@@ -141,7 +141,7 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
         return;
     }
     let choice = match choose::choose(&members) {
-        Choice::Replace { pod, step, why } => Choice::Replace {
+        RolloutChoice::Replace { pod, step, why } => RolloutChoice::Replace {
             pod,
             step,
             why: blocker(pod).map_or(why, str::to_owned),
@@ -158,23 +158,23 @@ pub(super) fn plan(plan: &mut Plan, cluster: &KubeBrainCluster, desired: &Desire
     }
 }
 
-fn act(plan: &mut Plan, members: &Members<'_>, choice: Choice<'_>) {
+fn act(plan: &mut Plan, members: &ComparedMembers<'_>, choice: RolloutChoice<'_>) {
     match choice {
-        Choice::Wait(why) => plan.rollout.waiting = Some(why),
-        Choice::Replace { pod, step, why } => {
+        RolloutChoice::Wait(why) => plan.rollout.waiting = Some(why),
+        RolloutChoice::Replace { pod, step, why } => {
             plan.rollout.step = Some(step);
             // A replacement is the only step for its pod: other writes to the pod in this pass would only interfere.
             let name = pod.name_any();
             plan.steps
-                .retain(|step| !matches!(step, Step::Label { pod, .. } if *pod == name));
+                .retain(|step| !matches!(step, PlanStep::Label { pod, .. } if *pod == name));
             plan.steps.extend(replace(pod, why));
         }
-        Choice::HandOver { from, to, epoch } => hand_over(plan, members, (from, to, epoch)),
+        RolloutChoice::HandOver { from, to, epoch } => hand_over(plan, members, (from, to, epoch)),
     }
 }
 
 /// Asks for another leader. The status records the time only if the leader was really asked: a pause holds the step back.
-fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
+fn hand_over(plan: &mut Plan, members: &ComparedMembers<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
     let known = members.hand_over_under_way(from, epoch);
     let since = known.map_or(Time(whole_seconds(members.observed.now)), |known| known.since.clone());
     let asked = HandOver {
@@ -189,7 +189,7 @@ fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &
         _ => None,
     };
     if let (Some(address), Some(target)) = (address(from), target) {
-        plan.steps.push(Step::HandOver {
+        plan.steps.push(PlanStep::HandOver {
             from: asked.from.clone(),
             address,
             to: asked.to.clone(),
@@ -202,8 +202,8 @@ fn hand_over(plan: &mut Plan, members: &Members<'_>, (from, to, epoch): (&Pod, &
 }
 
 /// A leader that scaling would remove hands over first: until then, or until the timeout, the StatefulSet keeps its size.
-fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value>) -> bool {
-    let Lead::Held { pod: leader, epoch } = &members.lead else {
+fn hold_back_scaling(plan: &mut Plan, members: &ComparedMembers<'_>, live: Option<&Value>) -> bool {
+    let KnownLeader::Held { pod: leader, epoch } = &members.lead else {
         return false;
     };
     let replicas = members.desired.replicas;
@@ -222,8 +222,8 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
         return false;
     };
     for step in &mut plan.steps {
-        if let Step::Apply { object, .. } = step
-            && object.key.kind == Kind::StatefulSet
+        if let PlanStep::Apply { object, .. } = step
+            && object.key.kind == ObjectKind::StatefulSet
         {
             object.body["spec"]["replicas"] = size.clone();
             object.stamp();
@@ -231,7 +231,7 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
     }
     // The rest of the change may be empty.
     plan.steps.retain(|step| match (step, live) {
-        (Step::Apply { object, .. }, Some(live)) if object.key.kind == Kind::StatefulSet => {
+        (PlanStep::Apply { object, .. }, Some(live)) if object.key.kind == ObjectKind::StatefulSet => {
             !drift::is_within(&object.body["spec"], &live["spec"]) && !members.observed.is_as_admitted(object)
         }
         _ => true,
@@ -240,8 +240,8 @@ fn hold_back_scaling(plan: &mut Plan, members: &Members<'_>, live: Option<&Value
     true
 }
 
-fn replace(pod: &Pod, why: String) -> Option<Step> {
-    Some(Step::Replace {
+fn replace(pod: &Pod, why: String) -> Option<PlanStep> {
+    Some(PlanStep::Replace {
         pod: pod.name_any(),
         uid: pod.uid()?,
         version: pod.resource_version()?,

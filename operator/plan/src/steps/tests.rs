@@ -3,7 +3,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::member::{Answer, Role};
+use crate::member::{BrainRole, MemberAnswer};
 use crate::names::ROLE;
 use crate::testing::{FakeCluster, answer, written};
 
@@ -164,8 +164,9 @@ fn inherited_metadata_reaches_every_object() {
 
 #[test]
 fn what_others_changed_is_put_right_and_what_they_added_is_left() {
-    let service =
-        |fake: &mut FakeCluster, change: fn(&mut Value)| change(&mut fake.object(Kind::Service, "dev-client").data);
+    let service = |fake: &mut FakeCluster, change: fn(&mut Value)| {
+        change(&mut fake.object(ObjectKind::Service, "dev-client").data)
+    };
     changed(
         |w| service(w, |data| data["spec"]["ports"][0]["port"] = json!(1)),
         &["apply Service dev-client"],
@@ -175,33 +176,39 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
         &[],
     );
     changed(
-        |w| w.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3),
+        |w| w.object(ObjectKind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3),
         &["apply StatefulSet dev"],
     );
     changed(
-        |w| w.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"] = json!("x"),
+        |w| w.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"] = json!("x"),
         &["apply ConfigMap dev-ca-bundle"],
     );
     changed(
-        |w| w.object(Kind::Secret, "dev-server-tls").data["data"]["ca.crt"] = json!("eA=="),
+        |w| w.object(ObjectKind::Secret, "dev-server-tls").data["data"]["ca.crt"] = json!("eA=="),
         &["apply Secret dev-server-tls"],
     );
     changed(
-        |w| w.object(Kind::Service, "dev-client").labels_mut().clear(),
+        |w| w.object(ObjectKind::Service, "dev-client").labels_mut().clear(),
         &["apply Service dev-client"],
     );
     changed(
-        |w| w.object(Kind::Service, "dev-client").annotations_mut().clear(),
+        |w| w.object(ObjectKind::Service, "dev-client").annotations_mut().clear(),
         &["apply Service dev-client"],
     );
     changed(
-        |w| drop(w.seen.objects.remove(&Key::new(Kind::Service, "dev-client"))),
+        |w| {
+            drop(
+                w.seen
+                    .objects
+                    .remove(&ObjectKey::new(ObjectKind::Service, "dev-client")),
+            )
+        },
         &["apply Service dev-client"],
     );
     // The object is being deleted; it must be gone before it can be created again.
     changed(
         |w| {
-            let service = w.object(Kind::Service, "dev-client");
+            let service = w.object(ObjectKind::Service, "dev-client");
             service.data["spec"]["ports"][0]["port"] = json!(1);
             service.metadata.deletion_timestamp = Some(Time(crate::testing::BEGIN.parse().unwrap()));
         },
@@ -212,13 +219,13 @@ fn what_others_changed_is_put_right_and_what_they_added_is_left() {
 #[test]
 fn what_a_stateful_set_cannot_change_is_kept_and_named() {
     let mut fake = FakeCluster::settled(json!({"storage": {"embedded": {"storageClassName": "fast"}}}));
-    let claims = fake.object(Kind::StatefulSet, "dev").data["spec"]["volumeClaimTemplates"].clone();
+    let claims = fake.object(ObjectKind::StatefulSet, "dev").data["spec"]["volumeClaimTemplates"].clone();
     // The API server would refuse this edit; the operator must cope with it anyway.
     fake.edit(json!({"storage": {"embedded": {"storageClassName": "slow"}}, "restartedAt": "2026-11-21T00:00:01Z"}));
     let plan = fake.plan();
     assert_eq!(plan.fixed, ["volumeClaimTemplates"]);
     let set = plan.steps.iter().find_map(|step| match step {
-        Step::Apply { object, .. } => Some(&object.body["spec"]),
+        PlanStep::Apply { object, .. } => Some(&object.body["spec"]),
         _ => None,
     });
     let set = set.unwrap();
@@ -301,7 +308,7 @@ fn a_pod_monitor_is_made_only_where_the_kind_exists() {
 
 #[test]
 fn the_role_label_follows_what_the_brains_say() {
-    let check = |answer: Option<Result<Answer, String>>, label: Option<&str>, expected: Option<Option<&str>>| {
+    let check = |answer: Option<Result<MemberAnswer, String>>, label: Option<&str>, expected: Option<Option<&str>>| {
         let mut fake = FakeCluster::settled(json!({}));
         fake.seen.probes.clear();
         fake.seen
@@ -311,7 +318,7 @@ fn the_role_label_follows_what_the_brains_say() {
         labels.remove(ROLE);
         labels.extend(label.map(|label| (ROLE.to_owned(), label.to_owned())));
         let step = fake.plan().steps.into_iter().find_map(|step| match step {
-            Step::Label { role, .. } => Some(role),
+            PlanStep::Label { role, .. } => Some(role),
             _ => None,
         });
         assert_eq!(step, expected, "{label:?}");
@@ -333,7 +340,7 @@ fn of_two_that_claim_the_lead_the_newer_one_has_it() {
     let Some(Ok(old)) = fake.seen.probes.get_mut("dev-0") else {
         panic!("it answers")
     };
-    (old.role, old.epoch, old.leader) = (Role::Leader, 1, None);
+    (old.role, old.epoch, old.leader) = (BrainRole::Leader, 1, None);
     let lead = fake.plan().lead;
     assert_eq!(lead.pod(), Some("dev-2"));
     // The leader itself does not answer, but its followers name it.
@@ -343,7 +350,7 @@ fn of_two_that_claim_the_lead_the_newer_one_has_it() {
     fake.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
     assert_eq!(fake.plan().lead.pod(), Some("dev-0"));
     fake.seen.probes.clear();
-    assert_eq!(fake.plan().lead, Lead::Unknown);
+    assert_eq!(fake.plan().lead, KnownLeader::Unknown);
 }
 
 #[test]

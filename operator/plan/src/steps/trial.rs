@@ -10,31 +10,31 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::{Plan, Step, resize};
-use crate::event::Event;
-use crate::member::Refusal as BrainRefusal;
+use super::{Plan, PlanStep, resize};
+use crate::event::ClusterEvent;
+use crate::member::BrainRefusal;
 use crate::names::{Names, RESOURCES_HASH, RESTART_HASH, SKIP_TRIAL};
-use crate::objects::pod::CONTAINER;
-use crate::objects::trial::Size;
+use crate::objects::pod::BRAIN_CONTAINER;
+use crate::objects::trial::TrialSize;
 use crate::objects::{Object, Renderer};
 use crate::observed::{Observed, is_ready};
-use crate::spec::{Desired, Refusal};
+use crate::spec::{Desired, SpecRefusal};
 use crate::status::{UNSCHEDULABLE, pod_stuck, sandbox_awaited_since};
 
 /// Reason for refusing a template that does not run.
 pub(super) const TRIAL_FAILED: &str = "TrialFailed";
 /// Seconds after which a trial without a result is repeated.
-const RETRY: i64 = 20;
+const TRIAL_RETRY_SECONDS: i64 = 20;
 /// Number of trials in a row without a result after which the template counts as one that does not run.
-const LOSSES: i32 = 3;
+const MAX_LOST_TRIALS: i32 = 3;
 /// Beginning of the error message of a brain that does not know `--check` yet.
-const NO_CHECK: &str = "unknown flag --check";
+const NO_CHECK_MESSAGE: &str = "unknown flag --check";
 
 /// The kubelet's reasons for the end of a container that never ran.
 const NEVER_RAN: [&str; 3] = ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"];
 
 /// The outcome of a trial.
-enum Outcome {
+enum TrialOutcome {
     Passed,
     /// The image does not support trials.
     Untestable,
@@ -54,14 +54,14 @@ pub(super) fn holds_back(
     renderer: &Renderer<'_>,
     (set, live): (&Object, &DynamicObject),
 ) -> bool {
-    let wanted = Hashes::of_set(&set.body);
+    let wanted = TemplateHashes::of_set(&set.body);
     let trial = observed
         .trial
         .as_ref()
         .filter(|pod| pod.metadata.deletion_timestamp.is_none());
     let end = |plan: &mut Plan| {
         let uid = trial.and_then(ResourceExt::uid);
-        plan.steps.extend(uid.map(|uid| Step::EndTrial {
+        plan.steps.extend(uid.map(|uid| PlanStep::EndTrial {
             pod: desired.names.trial(),
             uid,
         }));
@@ -70,12 +70,12 @@ pub(super) fn holds_back(
         .annotations()
         .get(SKIP_TRIAL)
         .is_some_and(|value| value == "true");
-    let live_hashes = Hashes::of_set(&live.data);
+    let live_hashes = TemplateHashes::of_set(&live.data);
     if is_skipped || wanted.restart.is_none() || !wanted.differs(&live_hashes) || desired.replicas != 1 {
         end(plan);
         return false;
     }
-    let begun = trial.filter(|pod| !wanted.differs(&Hashes::of_pod(pod)));
+    let begun = trial.filter(|pod| !wanted.differs(&TemplateHashes::of_pod(pod)));
     // A trial that has begun decides, whatever happens to the member until then.
     if begun.is_none() && !may_lose_member(cluster, desired, observed, live, &wanted) {
         end(plan);
@@ -90,12 +90,12 @@ pub(super) fn holds_back(
             // The member does not have the resources of the live template either: some node must have room for all of them.
             let lacks = |pod: &Pod| pod.name_any() == member && resize::is_infeasible(pod);
             let first = match observed.pods.iter().any(lacks) {
-                true => Size::Whole,
-                false => Size::Small,
+                true => TrialSize::Whole,
+                false => TrialSize::Small,
             };
-            plan.steps.push(Step::Try {
+            plan.steps.push(PlanStep::Try {
                 pod: trial(first),
-                whole: trial(Size::Whole),
+                whole: trial(TrialSize::Whole),
             });
             format!("{name} tries the new template before it replaces {member}")
         }
@@ -104,25 +104,25 @@ pub(super) fn holds_back(
             format!("{name} of another template must end first")
         }
         (Some(_), Some(pod)) => match outcome(pod, observed) {
-            Outcome::Passed => return false,
-            Outcome::Untestable => {
+            TrialOutcome::Passed => return false,
+            TrialOutcome::Untestable => {
                 let note = format!(
                     "the brain of the new template does not support --check, so {member} is replaced without a trial"
                 );
-                plan.untried = Some(Event::warning("TrialSkipped", "Try", note));
+                plan.untried = Some(ClusterEvent::warning("TrialSkipped", "Try", note));
                 return false;
             }
-            Outcome::Open => format!("{name} tries the new template before it replaces {member}"),
-            Outcome::Lost(why) if losses(cluster) < LOSSES => {
+            TrialOutcome::Open => format!("{name} tries the new template before it replaces {member}"),
+            TrialOutcome::Lost(why) if losses(cluster) < MAX_LOST_TRIALS => {
                 let created = pod.metadata.creation_timestamp.as_ref();
                 let age = created.map(|created| observed.now.as_second() - created.0.as_second());
-                if age.is_none_or(|age| age >= RETRY) {
+                if age.is_none_or(|age| age >= TRIAL_RETRY_SECONDS) {
                     end(plan);
                     plan.lost_trial = true;
                 }
                 format!("another client ended {name}; it will be created again: {why}")
             }
-            Outcome::Lost(why) | Outcome::Failed(why) => {
+            TrialOutcome::Lost(why) | TrialOutcome::Failed(why) => {
                 plan.blocker = Some(failed(&desired.names, &why));
                 format!("{name} does not run the new template")
             }
@@ -133,9 +133,9 @@ pub(super) fn holds_back(
 }
 
 /// Returns the refusal of a template whose trial did not run, with the reason.
-pub fn failed(names: &Names, why: &str) -> Refusal {
+pub fn failed(names: &Names, why: &str) -> SpecRefusal {
     let (name, member) = (names.trial(), names.pod(0));
-    Refusal {
+    SpecRefusal {
         reason: TRIAL_FAILED,
         message: format!(
             "the new template does not run, so {member} keeps its present one: {why}; change the spec, delete the pod {name} to try again, or skip the trial with the annotation {SKIP_TRIAL}=true"
@@ -146,13 +146,13 @@ pub fn failed(names: &Names, why: &str) -> Refusal {
 /// The hashes over the parts of a template that need a restart, and over its CPU and memory. A change of CPU and memory alone is made in a
 /// running pod in place, if possible; but it takes the only member away if the pod cannot run with them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hashes {
+struct TemplateHashes {
     restart: Option<String>,
     /// `None` for a template of an epoch without this hash.
     resources: Option<String>,
 }
 
-impl Hashes {
+impl TemplateHashes {
     /// Returns the hashes of the template of a StatefulSet.
     fn of_set(set: &Value) -> Self {
         let annotations = &set["spec"]["template"]["metadata"]["annotations"];
@@ -191,7 +191,7 @@ fn may_lose_member(
     desired: &Desired,
     observed: &Observed,
     live: &DynamicObject,
-    wanted: &Hashes,
+    wanted: &TemplateHashes,
 ) -> bool {
     let status = cluster.status.as_ref();
     let member = desired.names.pod(0);
@@ -209,8 +209,8 @@ fn may_lose_member(
         // The API server refuses every pod of the live template.
         return observed.refused_pods.is_none();
     };
-    let own = Hashes::of_pod(pod);
-    let is_of_live = own.restart == Hashes::of_set(&live.data).restart;
+    let own = TemplateHashes::of_pod(pod);
+    let is_of_live = own.restart == TemplateHashes::of_set(&live.data).restart;
     own.differs(wanted) && !(is_of_live && does_not_run(pod, observed))
 }
 
@@ -224,7 +224,7 @@ pub(super) fn does_not_run(pod: &Pod, observed: &Observed) -> bool {
 
 /// Returns the outcome of the trial in this pod, from its brain and the init containers before it. Other containers must only start: it
 /// does not matter how they end after the brain has ended.
-fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
+fn outcome(pod: &Pod, observed: &Observed) -> TrialOutcome {
     let status = pod.status.clone().unwrap_or_default();
     let sidecars = sidecars(pod);
     let inits = status.init_container_statuses.iter().flatten();
@@ -238,18 +238,18 @@ fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
         };
         // The kubelet ends the other containers when it removes the pod.
         if status.reason.is_some() {
-            return Outcome::Lost(taken(&status));
+            return TrialOutcome::Lost(taken(&status));
         }
         let reported = BrainRefusal::of_container(end).map(|refusal| refusal.message);
         let why = reported.or(end.message.clone()).unwrap_or_default();
-        if container.name == CONTAINER && why.starts_with(NO_CHECK) {
-            return Outcome::Untestable;
+        if container.name == BRAIN_CONTAINER && why.starts_with(NO_CHECK_MESSAGE) {
+            return TrialOutcome::Untestable;
         }
         let why = match (why.is_empty(), &end.reason) {
             (true, Some(reason)) => reason.clone(),
             _ => why,
         };
-        return Outcome::Failed(format!(
+        return TrialOutcome::Failed(format!(
             "{} ends with exit code {}: {why}",
             container.name, end.exit_code
         ));
@@ -263,25 +263,25 @@ fn outcome(pod: &Pod, observed: &Observed) -> Outcome {
                 .is_some_and(|reason| NEVER_RAN[..2].contains(&reason))
         }) {
             let why = end.message.clone().unwrap_or_default();
-            return Outcome::Failed(format!("{} does not start: {why}", container.name));
+            return TrialOutcome::Failed(format!("{} does not start: {why}", container.name));
         }
     }
     if let Some(stuck) = pod_stuck(&without_started(pod, &sidecars), observed.now.as_second()) {
-        return Outcome::Failed(stuck.message);
+        return TrialOutcome::Failed(stuck.message);
     }
     let is_done = brain(&status).and_then(ended).is_some();
-    let has_begun = |container: &ContainerStatus| has_started(container) || container.name == CONTAINER;
+    let has_begun = |container: &ContainerStatus| has_started(container) || container.name == BRAIN_CONTAINER;
     let others = status.container_statuses.iter().flatten();
     match status.phase.as_deref() {
-        _ if is_done && others.into_iter().all(has_begun) => Outcome::Passed,
-        Some("Failed" | "Succeeded") => Outcome::Lost(taken(&status)),
-        _ => Outcome::Open,
+        _ if is_done && others.into_iter().all(has_begun) => TrialOutcome::Passed,
+        Some("Failed" | "Succeeded") => TrialOutcome::Lost(taken(&status)),
+        _ => TrialOutcome::Open,
     }
 }
 
 fn brain(status: &PodStatus) -> Option<&ContainerStatus> {
     let mut containers = status.container_statuses.iter().flatten();
-    containers.find(|container| container.name == CONTAINER)
+    containers.find(|container| container.name == BRAIN_CONTAINER)
 }
 
 fn ended(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
@@ -307,7 +307,7 @@ fn without_started(pod: &Pod, sidecars: &[String]) -> Pod {
     let mut pod = pod.clone();
     if let Some(status) = &mut pod.status {
         if let Some(containers) = &mut status.container_statuses {
-            containers.retain(|container| container.name == CONTAINER || !has_started(container));
+            containers.retain(|container| container.name == BRAIN_CONTAINER || !has_started(container));
         }
         if let Some(inits) = &mut status.init_container_statuses {
             inits.retain(|init| !sidecars.contains(&init.name) || !has_started(init));

@@ -1,7 +1,7 @@
 //! Other writers of the same objects: admission, controllers, faster clients.
 
 use fake_api::Asked;
-use plan::objects::Kind;
+use plan::objects::ObjectKind;
 
 use super::*;
 
@@ -60,9 +60,9 @@ fn mirror(path: &str, object: &mut Value) {
 #[tokio::test(start_paused = true)]
 async fn mutated_stateful_set_holds_no_roll_out_up() {
     let mut fake = FakeCluster::settled(json!({"tls": {"mode": "Disabled"}}));
-    let mut set = serde_json::to_value(fake.object(Kind::StatefulSet, "dev")).unwrap();
+    let mut set = serde_json::to_value(fake.object(ObjectKind::StatefulSet, "dev")).unwrap();
     mirror(SET, &mut set);
-    *fake.object(Kind::StatefulSet, "dev") = serde_json::from_value(set).unwrap();
+    *fake.object(ObjectKind::StatefulSet, "dev") = serde_json::from_value(set).unwrap();
     fake.edit(json!({"version": "0.2.0"}));
     let rig = Rig::new(load(FakeApi::new().admitting(mirror), &fake)).await;
     for _ in 0..4 {

@@ -218,7 +218,7 @@ async fn kind_that_a_cluster_asks_for_is_found_soon_after_it_is_installed() {
     let spec = json!({"monitoring": {"podMonitor": {"enabled": true}}});
     api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
     let rig = Rig::new(api).await;
-    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::Kind::PodMonitor);
+    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::ObjectKind::PodMonitor);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(!knows(&rig));
     installed.store(1, Ordering::SeqCst);
@@ -237,7 +237,7 @@ async fn kind_that_is_installed_later_is_found() {
             .filter(|asked| asked.path == "/apis/monitoring.coreos.com/v1")
             .count()
     };
-    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::Kind::PodMonitor);
+    let knows = |rig: &Rig| rig.context.cache.knows(plan::objects::ObjectKind::PodMonitor);
     pass(&rig).await.unwrap();
     assert_eq!((knows(&rig), looks(&rig)), (false, 1));
     installed.store(1, Ordering::SeqCst);
@@ -256,7 +256,7 @@ async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
         _ => Reply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
-    assert!(!rig.context.cache.knows(plan::objects::Kind::PodMonitor));
+    assert!(!rig.context.cache.knows(plan::objects::ObjectKind::PodMonitor));
     pass(&rig).await.unwrap();
 }
 
@@ -616,7 +616,7 @@ async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
         serde_json::to_value(cluster(monitored)).unwrap(),
     );
     let rig = Rig::new(api).await;
-    assert!(rig.context.cache.knows(plan::objects::Kind::PodMonitor));
+    assert!(rig.context.cache.knows(plan::objects::ObjectKind::PodMonitor));
     authority(&rig).await;
     pass(&rig).await.unwrap();
     assert!(has_set(&rig, "dev"));

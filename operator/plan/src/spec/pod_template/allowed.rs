@@ -4,26 +4,26 @@
 use serde_json::Value;
 
 /// Fields and entries below a value.
-pub(super) enum Shape {
+pub(super) enum AllowedShape {
     /// Anything.
     Any,
     /// These fields and no others.
-    Map(&'static [(&'static str, Shape)]),
+    Map(&'static [(&'static str, AllowedShape)]),
     /// Entries of one shape.
-    List(&'static Shape),
+    List(&'static AllowedShape),
     /// A map with any keys.
     Keys,
 }
 
-use Shape::{Any, Keys, List, Map};
+use AllowedShape::{Any, Keys, List, Map};
 
 /// A PodTemplateSpec.
-pub(super) const TEMPLATE: Shape = Map(&[
+pub(super) const TEMPLATE: AllowedShape = Map(&[
     ("metadata", Map(&[("annotations", Keys), ("labels", Keys)])),
     ("spec", POD),
 ]);
 
-const POD: Shape = Map(&[
+const POD: AllowedShape = Map(&[
     ("affinity", Any),
     ("automountServiceAccountToken", Any),
     ("containers", List(&CONTAINER)),
@@ -61,9 +61,9 @@ const POD: Shape = Map(&[
     ("volumes", List(&VOLUME)),
 ]);
 
-const RESOURCES: &[(&str, Shape)] = &[("limits", Any), ("requests", Any)];
+const RESOURCES: &[(&str, AllowedShape)] = &[("limits", Any), ("requests", Any)];
 
-const CONTAINER: Shape = Map(&[
+const CONTAINER: AllowedShape = Map(&[
     ("args", Any),
     ("command", Any),
     ("env", List(&ENV)),
@@ -111,7 +111,7 @@ const CONTAINER: Shape = Map(&[
     ("workingDir", Any),
 ]);
 
-const ENV: Shape = Map(&[
+const ENV: AllowedShape = Map(&[
     ("name", Any),
     ("value", Any),
     (
@@ -125,17 +125,17 @@ const ENV: Shape = Map(&[
     ),
 ]);
 
-const KEY: Shape = Map(&[("key", Any), ("name", Any), ("optional", Any)]);
-const REFERENCE: Shape = Map(&[("name", Any), ("optional", Any)]);
+const KEY: AllowedShape = Map(&[("key", Any), ("name", Any), ("optional", Any)]);
+const REFERENCE: AllowedShape = Map(&[("name", Any), ("optional", Any)]);
 
-const HOOK: Shape = Map(&[
+const HOOK: AllowedShape = Map(&[
     ("exec", Any),
     ("httpGet", HTTP_GET),
     ("sleep", Any),
     ("tcpSocket", TCP_SOCKET),
 ]);
 
-const PROBE: Shape = Map(&[
+const PROBE: AllowedShape = Map(&[
     ("exec", Any),
     ("failureThreshold", Any),
     ("grpc", Any),
@@ -148,21 +148,21 @@ const PROBE: Shape = Map(&[
     ("timeoutSeconds", Any),
 ]);
 
-const HTTP_GET: Shape = Map(&[
+const HTTP_GET: AllowedShape = Map(&[
     ("host", Any),
     ("httpHeaders", Any),
     ("path", Any),
     ("port", Any),
     ("scheme", Any),
 ]);
-const TCP_SOCKET: Shape = Map(&[("host", Any), ("port", Any)]);
+const TCP_SOCKET: AllowedShape = Map(&[("host", Any), ("port", Any)]);
 
-const PROFILE: Shape = Map(&[("localhostProfile", Any), ("type", Any)]);
-const WINDOWS: Shape = Map(&[("hostProcess", Any)]);
+const PROFILE: AllowedShape = Map(&[("localhostProfile", Any), ("type", Any)]);
+const WINDOWS: AllowedShape = Map(&[("hostProcess", Any)]);
 /// Only an empty one is allowed; see the parent module.
-const SELINUX: Shape = Any;
+const SELINUX: AllowedShape = Any;
 
-const POD_SECURITY: Shape = Map(&[
+const POD_SECURITY: AllowedShape = Map(&[
     ("appArmorProfile", PROFILE),
     ("fsGroup", Any),
     ("fsGroupChangePolicy", Any),
@@ -178,7 +178,7 @@ const POD_SECURITY: Shape = Map(&[
     ("windowsOptions", WINDOWS),
 ]);
 
-const CONTAINER_SECURITY: Shape = Map(&[
+const CONTAINER_SECURITY: AllowedShape = Map(&[
     ("allowPrivilegeEscalation", Any),
     ("appArmorProfile", PROFILE),
     ("capabilities", Map(&[("add", Any), ("drop", Any)])),
@@ -195,7 +195,7 @@ const CONTAINER_SECURITY: Shape = Map(&[
 
 /// Kinds of volumes that grant nothing but their content: those of the restricted pod security standard, without claims of others and
 /// without drivers that use a Secret of their own. A claim of the pod's own begins empty.
-const VOLUME: Shape = Map(&[
+const VOLUME: AllowedShape = Map(&[
     ("configMap", Map(CONFIG_MAP)),
     ("downwardAPI", Any),
     ("emptyDir", Any),
@@ -244,10 +244,10 @@ const VOLUME: Shape = Map(&[
     ),
 ]);
 
-const CONFIG_MAP: &[(&str, Shape)] = &[("defaultMode", Any), ("items", Any), ("name", Any), ("optional", Any)];
+const CONFIG_MAP: &[(&str, AllowedShape)] = &[("defaultMode", Any), ("items", Any), ("name", Any), ("optional", Any)];
 
 /// Returns the path of the first field that `shape` does not have. A null sets nothing, and the API server refuses values of wrong types.
-pub(super) fn stranger(value: &Value, shape: &Shape, path: &str) -> Option<String> {
+pub(super) fn stranger(value: &Value, shape: &AllowedShape, path: &str) -> Option<String> {
     match (shape, value) {
         (Map(known), Value::Object(fields)) => fields.iter().find_map(|(field, value)| {
             let path = if path.is_empty() {
@@ -270,7 +270,7 @@ pub(super) fn stranger(value: &Value, shape: &Shape, path: &str) -> Option<Strin
 
 /// Collects every path that `shape` allows, with `[]` for entries of lists.
 #[cfg(test)]
-pub(super) fn paths(shape: &Shape, path: &str, all: &mut Vec<String>) {
+pub(super) fn paths(shape: &AllowedShape, path: &str, all: &mut Vec<String>) {
     match shape {
         Any | Keys => all.push(path.to_owned()),
         List(shape) => paths(shape, &format!("{path}[]"), all),

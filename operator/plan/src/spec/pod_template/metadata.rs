@@ -11,7 +11,7 @@ use crate::names::is_reserved;
 
 /// Keys that grant a pod nothing; an entry that ends with `/` or `-` is a prefix of keys. The keys for Services and their DNS names have no
 /// effect on a pod, but all objects inherit them.
-const HARMLESS: [&str; 27] = [
+const HARMLESS_KEYS: [&str; 27] = [
     "app.kubernetes.io/",
     "argocd.argoproj.io/",
     "checksum/",
@@ -41,9 +41,9 @@ const HARMLESS: [&str; 27] = [
     "topology.kubernetes.io/zone",
 ];
 /// A label without a domain that gives a pod an identity.
-const IDENTITY: &str = "aadpodidbinding";
+const IDENTITY_LABEL: &str = "aadpodidbinding";
 /// The annotation that selected AppArmor profiles before there was a field.
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Returns the reason why a pod must not have this label or annotation, if any. `allowed` are keys, or prefixes of keys followed by `*`.
 pub(crate) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<String> {
@@ -56,11 +56,11 @@ pub(crate) fn excess(key: &str, value: &str, allowed: &[String]) -> Option<Strin
         false => key == *known,
     };
     // Runtimes write their domains in reverse order, without a slash: io.katacontainers.config.
-    let is_own = !key.contains(['/', '.']) && key != IDENTITY;
-    if is_own || HARMLESS.iter().any(is_harmless) || allowed.iter().any(is_like) {
+    let is_own = !key.contains(['/', '.']) && key != IDENTITY_LABEL;
+    if is_own || HARMLESS_KEYS.iter().any(is_harmless) || allowed.iter().any(is_like) {
         return None;
     }
-    if key.starts_with(APP_ARMOR) {
+    if key.starts_with(APP_ARMOR_ANNOTATION) {
         return (value != "runtime/default").then(|| "brains must run with the runtime's AppArmor profile".to_owned());
     }
     Some(format!(
@@ -141,7 +141,10 @@ mod tests {
         ] {
             assert_eq!(excess(key, "x", &[]), None, "{key}");
         }
-        assert_eq!(excess(&format!("{APP_ARMOR}brain"), "runtime/default", &[]), None);
+        assert_eq!(
+            excess(&format!("{APP_ARMOR_ANNOTATION}brain"), "runtime/default", &[]),
+            None
+        );
     }
 
     #[test]

@@ -7,9 +7,9 @@ fn on_tikv(tikv: Value) -> KubeBrainCluster {
     cluster(json!({"replicas": 3, "storage": {"type": "TiKV", "embedded": null, "tikv": tikv}}))
 }
 
-fn tikv_of(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<Tikv, String> {
+fn tikv_of(cluster: &KubeBrainCluster, referenced: Option<&DynamicObject>) -> Result<TikvConnection, String> {
     match read(cluster, referenced) {
-        Ok(Storage::Tikv(tikv)) => Ok(tikv),
+        Ok(DesiredStorage::Tikv(tikv)) => Ok(tikv),
         Ok(other) => panic!("{other:?}"),
         Err(refusal) => Err(format!("{}: {}", refusal.reason, refusal.message)),
     }

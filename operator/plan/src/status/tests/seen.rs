@@ -51,9 +51,9 @@ fn brain_that_is_not_ready_is_told_with_what_it_lacks() {
     let mut fake = three();
     let usual = fake.seen.probes["dev-1"].clone().unwrap();
     fake.set_ready("dev-1", false);
-    let says = |fake: &mut FakeCluster, change: fn(&mut crate::member::Answer)| {
+    let says = |fake: &mut FakeCluster, change: fn(&mut crate::member::MemberAnswer)| {
         let mut answer = usual.clone();
-        (answer.role, answer.ready, answer.storage.reachable) = (Role::None, false, true);
+        (answer.role, answer.ready, answer.storage.reachable) = (BrainRole::None, false, true);
         change(&mut answer);
         fake.seen.probes.insert("dev-1".to_owned(), Ok(answer));
         fake.pass();
@@ -68,7 +68,7 @@ fn brain_that_is_not_ready_is_told_with_what_it_lacks() {
     assert_eq!(degraded.message, format!("dev-1: not ready yet: {member}"));
     let member = says(&mut fake, |answer| answer.storage.reachable = false);
     assert_eq!(member, "it does not reach its storage");
-    let member = says(&mut fake, |answer| answer.role = Role::Follower);
+    let member = says(&mut fake, |answer| answer.role = BrainRole::Follower);
     assert_eq!(member, "");
 }
 
@@ -79,7 +79,7 @@ fn deposed_leader_is_a_follower() {
     let Some(Ok(old)) = fake.seen.probes.get_mut("dev-0") else {
         panic!("it answers")
     };
-    (old.role, old.epoch, old.leader) = (Role::Leader, 1, None);
+    (old.role, old.epoch, old.leader) = (BrainRole::Leader, 1, None);
     fake.pass();
     let roles: Vec<MemberRole> = status(&fake)
         .members

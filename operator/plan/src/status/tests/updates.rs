@@ -3,8 +3,8 @@
 use super::*;
 
 /// A settled cluster of one.
-fn good() -> Facts {
-    Facts {
+fn good() -> ConditionFacts {
+    ConditionFacts {
         image_waits: None,
         replicas: 1,
         ready: 1,
@@ -15,13 +15,13 @@ fn good() -> Facts {
         trouble: None,
         stuck: None,
         alarm: None,
-        change: Change::None,
+        change: ChangeInProgress::None,
         overdue: false,
         paused: false,
         ignored: None,
         pending: false,
         trust: CertificateState::Good,
-        volumes: Volumes::Bound,
+        volumes: VolumeState::Bound,
         blocker: None,
         refused_pods: None,
         refused: false,
@@ -32,8 +32,8 @@ fn good() -> Facts {
 }
 
 /// A member that has been missing for a while, and no change in progress.
-fn down(seconds: u64) -> Facts {
-    Facts {
+fn down(seconds: u64) -> ConditionFacts {
+    ConditionFacts {
         ready: 0,
         leader: None,
         unready_for: std::time::Duration::from_secs(seconds),
@@ -43,7 +43,7 @@ fn down(seconds: u64) -> Facts {
 
 #[test]
 fn unknown_leader_degrades_a_cluster_after_a_while() {
-    let facts = |seconds| Facts {
+    let facts = |seconds| ConditionFacts {
         ready: 1,
         lead_unknown: true,
         ..down(seconds)
@@ -55,8 +55,8 @@ fn unknown_leader_degrades_a_cluster_after_a_while() {
 
 #[test]
 fn member_that_does_not_start_degrades_a_cluster() {
-    let facts = |overdue| Facts {
-        change: Change::Creating,
+    let facts = |overdue| ConditionFacts {
+        change: ChangeInProgress::Creating,
         stuck: Some(Blocker {
             reason: "ImagePullFailed",
             message: why(),
@@ -83,9 +83,9 @@ fn why() -> String {
 
 /// Ready, Available, Progressing, Degraded, CertificatesReady, StorageReady, Stalled: `Status/Reason` each.
 #[track_caller]
-fn check(facts: Facts, expected: [&str; 7]) {
+fn check(facts: ConditionFacts, expected: [&str; 7]) {
     let updates = conditions::judge(&facts);
-    let types = conditions::ALWAYS.into_iter().chain(["Stalled"]);
+    let types = conditions::PERMANENT_CONDITIONS.into_iter().chain(["Stalled"]);
     let said = types.map(|type_| {
         let found = updates.iter().find(|update| update.type_ == type_);
         found.map_or("absent".to_owned(), |found| {
@@ -108,9 +108,9 @@ fn but(changes: &[(usize, &'static str)]) -> [&'static str; 7] {
 #[test]
 fn conditions_follow_from_the_facts() {
     check(good(), OK);
-    let creating = Facts {
-        change: Change::Creating,
-        volumes: Volumes::None,
+    let creating = ConditionFacts {
+        change: ChangeInProgress::Creating,
+        volumes: VolumeState::None,
         ..down(0)
     };
     let expected = but(&[
@@ -120,15 +120,15 @@ fn conditions_follow_from_the_facts() {
         (5, "Unknown/Creating"),
     ]);
     check(creating, expected);
-    let rolling = Facts {
-        change: Change::Rolling(None),
+    let rolling = ConditionFacts {
+        change: ChangeInProgress::Rolling(None),
         ..good()
     };
     check(
         rolling.clone(),
         but(&[(0, "False/RollingUpdate"), (2, "True/RollingUpdate")]),
     );
-    let overdue = Facts {
+    let overdue = ConditionFacts {
         overdue: true,
         ..rolling
     };
@@ -142,28 +142,34 @@ fn conditions_follow_from_the_facts() {
             (6, "True/DeadlineExceeded"),
         ]),
     );
-    let by_hand = Facts {
-        change: Change::ByHand(why()),
+    let by_hand = ConditionFacts {
+        change: ChangeInProgress::ByHand(why()),
         ..good()
     };
     check(by_hand, but(&[(0, "False/RollingUpdate"), (2, "False/RollingUpdate")]));
-    let scaling = Facts {
-        change: Change::Scaling,
+    let scaling = ConditionFacts {
+        change: ChangeInProgress::Scaling,
         ..down(0)
     };
     check(
         scaling,
         but(&[(0, "False/Scaling"), (1, "False/NoLeader"), (2, "True/Scaling")]),
     );
-    let growing = Facts {
-        change: Change::Resizing(why()),
+    let growing = ConditionFacts {
+        change: ChangeInProgress::Resizing(why()),
         ..good()
     };
     check(growing, but(&[(2, "True/ResizingStorage")]));
-    let stuck = |volumes| Facts { volumes, ..good() };
-    check(stuck(Volumes::NotExpandable(why())), but(&[(5, "False/NotExpandable")]));
-    check(stuck(Volumes::ResizeFailed(why())), but(&[(5, "False/ResizeFailed")]));
-    let suspended = Facts {
+    let stuck = |volumes| ConditionFacts { volumes, ..good() };
+    check(
+        stuck(VolumeState::NotExpandable(why())),
+        but(&[(5, "False/NotExpandable")]),
+    );
+    check(
+        stuck(VolumeState::ResizeFailed(why())),
+        but(&[(5, "False/ResizeFailed")]),
+    );
+    let suspended = ConditionFacts {
         replicas: 0,
         pods: 0,
         ..down(100)
@@ -177,7 +183,7 @@ fn a_missing_member_is_degraded_after_a_while() {
     check(down(30), but(&expected));
     check(down(31), but(&[expected[0], expected[1], (3, "True/MembersUnhealthy")]));
     // A member that still leads but is not ready does not serve clients.
-    let unready = Facts {
+    let unready = ConditionFacts {
         leader: Some("dev-0".to_owned()),
         ..down(0)
     };
@@ -186,7 +192,7 @@ fn a_missing_member_is_degraded_after_a_while() {
 
 #[test]
 fn what_keeps_the_brains_from_writing_is_told() {
-    let full = Facts {
+    let full = ConditionFacts {
         alarm: Some("NOSPACE".to_owned()),
         ..good()
     };
@@ -194,8 +200,8 @@ fn what_keeps_the_brains_from_writing_is_told() {
         full,
         but(&[(0, "False/NoSpace"), (1, "False/NoSpace"), (3, "True/NoSpace")]),
     );
-    let pending = Facts {
-        volumes: Volumes::Pending(why()),
+    let pending = ConditionFacts {
+        volumes: VolumeState::Pending(why()),
         ..down(0)
     };
     let unreachable = "False/StorageUnreachable";
@@ -203,12 +209,12 @@ fn what_keeps_the_brains_from_writing_is_told() {
         pending,
         but(&[(0, unreachable), (1, unreachable), (5, "False/PendingVolume")]),
     );
-    let lost = Facts {
-        volumes: Volumes::Lost(why()),
+    let lost = ConditionFacts {
+        volumes: VolumeState::Lost(why()),
         ..down(0)
     };
-    let terminating = Facts {
-        volumes: Volumes::Terminating(why()),
+    let terminating = ConditionFacts {
+        volumes: VolumeState::Terminating(why()),
         ..good()
     };
     check(terminating, but(&[(5, "False/VolumeTerminating")]));
@@ -221,21 +227,21 @@ fn what_keeps_the_brains_from_writing_is_told() {
 #[test]
 fn certificates_have_a_condition_of_their_own() {
     check(
-        Facts {
+        ConditionFacts {
             trust: CertificateState::Disabled,
             ..good()
         },
         but(&[(4, "True/Disabled")]),
     );
     check(
-        Facts {
+        ConditionFacts {
             trust: CertificateState::Due(why()),
             ..good()
         },
         but(&[(2, "True/RotatingCertificates"), (4, "False/Renewing")]),
     );
     check(
-        Facts {
+        ConditionFacts {
             trust: CertificateState::AuthorityExpires(why()),
             ..good()
         },
@@ -243,22 +249,22 @@ fn certificates_have_a_condition_of_their_own() {
     );
     let error = (0, "False/CertificateError");
     check(
-        Facts {
+        ConditionFacts {
             trust: CertificateState::Missing(why()),
             ..good()
         },
         but(&[error, (2, "True/RotatingCertificates"), (4, "False/SecretMissing")]),
     );
     check(
-        Facts {
+        ConditionFacts {
             trust: CertificateState::Expired(why()),
             ..good()
         },
         but(&[error, (3, "True/CertificateError"), (4, "False/Expired")]),
     );
     check(
-        Facts {
-            trust: CertificateState::Broken(crate::certificates::Problem::new("AuthorityMissing", why())),
+        ConditionFacts {
+            trust: CertificateState::Broken(crate::certificates::CertificateProblem::new("AuthorityMissing", why())),
             ..good()
         },
         but(&[error, (3, "True/CertificateError"), (4, "False/AuthorityMissing")]),
@@ -267,7 +273,7 @@ fn certificates_have_a_condition_of_their_own() {
 
 #[test]
 fn blockers_stall_and_failures_degrade() {
-    let blocker = Facts {
+    let blocker = ConditionFacts {
         blocker: Some(Blocker {
             reason: "OwnershipConflict",
             message: why(),
@@ -278,15 +284,15 @@ fn blockers_stall_and_failures_degrade() {
     let yes = "True/OwnershipConflict";
     check(blocker, but(&[(0, no), (2, no), (3, yes), (6, yes)]));
     check(
-        Facts {
+        ConditionFacts {
             failure: Some(why()),
             ..good()
         },
         but(&[(3, "True/ReconcileError")]),
     );
-    check(Facts { paused: true, ..good() }, but(&[(2, "False/Paused")]));
+    check(ConditionFacts { paused: true, ..good() }, but(&[(2, "False/Paused")]));
     check(
-        Facts {
+        ConditionFacts {
             paused: true,
             pending: true,
             ..good()
@@ -297,8 +303,8 @@ fn blockers_stall_and_failures_degrade() {
 
 #[test]
 fn pods_that_a_quota_refuses_are_named_and_not_the_volume_that_waits_for_them() {
-    let facts = Facts {
-        volumes: Volumes::Pending("data-dev-0".to_owned()),
+    let facts = ConditionFacts {
+        volumes: VolumeState::Pending("data-dev-0".to_owned()),
         refused_pods: Some(Blocker {
             reason: "QuotaExceeded",
             message: "failed quota: q: must specify limits.memory".to_owned(),
@@ -320,7 +326,7 @@ fn pods_that_a_quota_refuses_are_named_and_not_the_volume_that_waits_for_them() 
 
 #[test]
 fn ignored_wish_is_said() {
-    let facts = Facts {
+    let facts = ConditionFacts {
         ignored: Some("it is in the future: ignored".to_owned()),
         ..good()
     };

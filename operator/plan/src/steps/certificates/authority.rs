@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 
 use crds::cluster::status::CaStatus;
 
-use super::recorded::{self, Origin};
-use super::{AuthorityView, Plan, Scope, Step, issue, live, members, texts};
-use crate::certificates::rotation::{self, Gates, Next};
-use crate::certificates::{Authority, Bundle, Change, Error, Inspected, Leaf, Pair, Phase, State, to_pkcs8};
+use super::recorded::{self, AuthorityOrigin};
+use super::{AuthorityView, CertificateInput, Plan, PlanStep, issue, live, members, texts};
+use crate::certificates::rotation::{self, RotationGates, RotationStep};
+use crate::certificates::{
+    Authority, AuthorityChange, AuthorityState, CaBundle, CertificateError, CertificatePair, InspectedCertificate,
+    Leaf, RotationPhase, to_pkcs8,
+};
 use crate::names::CA_ADVANCE;
-use crate::objects::{Key, Kind};
-use crate::spec::Held;
+use crate::objects::{ObjectKey, ObjectKind};
+use crate::spec::HoldReason;
 use crate::steps::owned;
 
 /// Plans the authority and the certificates it signs.
-pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::Error> {
-    let key = Key::new(Kind::Secret, scope.desired.names.authority());
+pub(super) fn plan(plan: &mut Plan, scope: CertificateInput<'_>) -> Result<(), serde_json::Error> {
+    let key = ObjectKey::new(ObjectKind::Secret, scope.desired.names.authority());
     issue::look(plan, scope);
     let given = match given(scope) {
         Ok(given) => given,
@@ -45,7 +48,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
     if let Some(given) = &given {
         remove_former_key(&mut data, given);
     }
-    let state = match State::read(&data, recorded.map_or(1, |recorded| recorded.generation)) {
+    let state = match AuthorityState::read(&data, recorded.map_or(1, |recorded| recorded.generation)) {
         Ok(state) => state,
         Err(error) => {
             unusable(plan, &key, &error.to_string());
@@ -53,14 +56,14 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
         }
     };
     match recorded::origin(scope, &state, given.as_ref()) {
-        Origin::Known => {}
-        Origin::Unrecorded => {
+        AuthorityOrigin::Known => {}
+        AuthorityOrigin::Unrecorded => {
             if let Some(secret) = scope.secret(&key.name).filter(|_| scope.desired.held.is_none()) {
-                plan.steps.push(Step::DiscardAuthority { live: live(secret) });
+                plan.steps.push(PlanStep::DiscardAuthority { live: live(secret) });
             }
             return Ok(());
         }
-        Origin::Unknown => {
+        AuthorityOrigin::Unknown => {
             unusable(plan, &key, "its key is not the one that this cluster recorded");
             return Ok(());
         }
@@ -79,7 +82,7 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
         owned::differs(&kept, scope.observed)?
     };
     if differs {
-        write(plan, scope, Some(state), Change::Keep);
+        write(plan, scope, Some(state), AuthorityChange::Keep);
         return Ok(());
     }
     let bundle = bundle.to_pem();
@@ -88,10 +91,10 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) -> Result<(), serde_json::
 }
 
 /// Plans the next phase of a replacement, or returns the reason why it waits.
-pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
+pub(super) fn advance(plan: &mut Plan, scope: CertificateInput<'_>) -> Option<String> {
     let secret = scope.secret(&scope.desired.names.authority())?;
     plan.certificates.authority.as_ref()?;
-    let state = State::read(&texts(secret), 1).ok()?;
+    let state = AuthorityState::read(&texts(secret), 1).ok()?;
     let tls = &scope.cluster.spec.tls;
     let digest = state.bundle().ok()?.digest();
     let leaves = &plan.certificates.leaves;
@@ -105,7 +108,7 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
         _ => Some("they are not issued yet".to_owned()),
     };
     let issued = leaves.values().map(|stored| stored.certificate.issued()).max();
-    let gates = Gates {
+    let gates = RotationGates {
         wanted: if tls.ca_secret_ref.is_some() {
             state.generation
         } else {
@@ -119,19 +122,19 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
             .as_ref()
             .and_then(|all| all.get(CA_ADVANCE).cloned()),
         propagation: scope.desired.ca_propagation,
-        held: scope.desired.held.as_ref().map(Held::why),
+        held: scope.desired.held.as_ref().map(HoldReason::why),
         published: is_published(scope, &state),
         distrust: members::distrust(scope.observed, &digest),
         outdated,
         issued: issued.unwrap_or(state.since),
     };
     match rotation::next(&state, &gates, scope.observed.now) {
-        Next::Nothing => None,
-        Next::Wait(why) => {
+        RotationStep::Nothing => None,
+        RotationStep::Wait(why) => {
             let phase = state.phase.as_str();
             Some(format!("the authority's key is being replaced, phase {phase}: {why}"))
         }
-        Next::Do(change) => {
+        RotationStep::Do(change) => {
             write(plan, scope, Some(state), change);
             None
         }
@@ -139,17 +142,17 @@ pub(super) fn advance(plan: &mut Plan, scope: Scope<'_>) -> Option<String> {
 }
 
 /// Plans for a missing authority: the first one is created, but a lost one is replaced only on request.
-fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
+fn absent(plan: &mut Plan, scope: CertificateInput<'_>, recorded: Option<&CaStatus>, given: Option<&Authority>) {
     let tls = &scope.cluster.spec.tls;
     let name = scope.desired.names.authority();
     let held = scope.desired.held.is_some();
     if held && recorded.is_none() {
         return;
     }
-    let trusted = recorded.map_or_else(Bundle::default, |recorded| recorded::published(scope, recorded));
+    let trusted = recorded.map_or_else(CaBundle::default, |recorded| recorded::published(scope, recorded));
     if tls.ca_secret_ref.is_some() {
         if let Some(given) = given {
-            let change = Change::Adopt {
+            let change = AuthorityChange::Adopt {
                 certificate: given.pair().certificate.clone(),
                 former: recorded.map_or(0, |recorded| recorded.generation),
                 trusted,
@@ -160,7 +163,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
     }
     let Some(recorded) = recorded else {
         let generation = tls.generation();
-        write(plan, scope, None, Change::Create { generation });
+        write(plan, scope, None, AuthorityChange::Create { generation });
         return;
     };
     if recorded::is_new(recorded, scope.observed.now) {
@@ -171,7 +174,7 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
         .as_ref()
         .map_or(recorded.generation, |next| next.generation);
     if tls.generation() > newest.max(recorded.generation) && !held {
-        let change = Change::Recreate {
+        let change = AuthorityChange::Recreate {
             former: recorded.generation,
             generation: tls.generation(),
             trusted,
@@ -190,7 +193,12 @@ fn absent(plan: &mut Plan, scope: Scope<'_>, recorded: Option<&CaStatus>, given:
 
 /// Returns the change that the stored authority needs before anything is published or signed. While nothing may change, that is only its
 /// renewal.
-fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Option<Change> {
+fn upkeep(
+    plan: &mut Plan,
+    scope: CertificateInput<'_>,
+    state: &AuthorityState,
+    given: Option<&Authority>,
+) -> Option<AuthorityChange> {
     let tls = &scope.cluster.spec.tls;
     let held = scope.desired.held.is_some();
     let trusted = || state.bundle().unwrap_or_default();
@@ -198,35 +206,35 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
         let given = given?;
         let own = given.inspected().fingerprint();
         let signs = match (state.phase, &state.next) {
-            (Phase::Publishing, Some((_, next))) => Some(next),
+            (RotationPhase::Publishing, Some((_, next))) => Some(next),
             _ => state.current.as_ref(),
         }?;
         let same_key = match (state.phase, state.next_fingerprint()) {
-            (Phase::Publishing, Some((_, next))) => next == own,
+            (RotationPhase::Publishing, Some((_, next))) => next == own,
             _ => state.fingerprint() == Some(own),
         };
         if !same_key || signs.key.is_some() {
-            return (!held).then(|| Change::Adopt {
+            return (!held).then(|| AuthorityChange::Adopt {
                 certificate: given.pair().certificate.clone(),
                 former: state.generation,
                 trusted: trusted(),
             });
         }
-        let renewed = signs.certificate != given.pair().certificate && state.phase != Phase::Publishing;
-        return renewed.then(|| Change::Renewed {
+        let renewed = signs.certificate != given.pair().certificate && state.phase != RotationPhase::Publishing;
+        return renewed.then(|| AuthorityChange::Renewed {
             certificate: given.pair().certificate.clone(),
         });
     }
     let Some(current) = &state.current else { return None };
     match current.authority(None) {
-        Ok(authority) => (scope.observed.now >= authority.renewal()).then_some(Change::Renew),
-        Err(_) if tls.generation() > state.generation && !held => Some(Change::Recreate {
+        Ok(authority) => (scope.observed.now >= authority.renewal()).then_some(AuthorityChange::Renew),
+        Err(_) if tls.generation() > state.generation && !held => Some(AuthorityChange::Recreate {
             former: state.generation,
             generation: tls.generation(),
             trusted: trusted(),
         }),
         Err(_) => {
-            let key = Key::new(Kind::Secret, scope.desired.names.authority());
+            let key = ObjectKey::new(ObjectKind::Secret, scope.desired.names.authority());
             let message = format!(
                 "{key} has no key because it came from tls.caSecretRef: set that field again, or set tls.caGeneration to {} to get a new key",
                 state.generation + 1
@@ -238,12 +246,12 @@ fn upkeep(plan: &mut Plan, scope: Scope<'_>, state: &State, given: Option<&Autho
 }
 
 /// Takes over a Secret without any owner, restored by hand or left by a deleted cluster, if its key is the recorded one.
-fn adopt(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatus>) {
+fn adopt(plan: &mut Plan, scope: CertificateInput<'_>, key: &ObjectKey, recorded: Option<&CaStatus>) {
     let Some(secret) = scope.secret(&key.name) else {
         return;
     };
     let unowned = secret.metadata.owner_references.as_ref().is_none_or(Vec::is_empty);
-    let fingerprint = State::read(&texts(secret), recorded.map_or(1, |recorded| recorded.generation))
+    let fingerprint = AuthorityState::read(&texts(secret), recorded.map_or(1, |recorded| recorded.generation))
         .ok()
         .filter(|state| state.current.as_ref().is_some_and(|current| current.key.is_some()))
         .and_then(|state| state.fingerprint());
@@ -262,7 +270,7 @@ fn adopt(plan: &mut Plan, scope: Scope<'_>, key: &Key, recorded: Option<&CaStatu
 ///
 /// # Errors
 /// Reason and message if it cannot sign.
-fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> {
+fn given(scope: CertificateInput<'_>) -> Result<Option<Authority>, (&'static str, String)> {
     let Some(reference) = &scope.cluster.spec.tls.ca_secret_ref else {
         return Ok(None);
     };
@@ -281,7 +289,7 @@ fn given(scope: Scope<'_>) -> Result<Option<Authority>, (&'static str, String)> 
     let (Some(chain), Some(stored)) = (data.remove(certificate), data.remove(key)) else {
         return Err(missing("has no text in ca.crt and ca.key, nor in tls.crt and tls.key"));
     };
-    let found = Pair {
+    let found = CertificatePair {
         certificate: first_certificate(&chain),
         key: to_pkcs8(&stored),
     };
@@ -320,18 +328,18 @@ fn remove_former_key(data: &mut BTreeMap<String, String>, given: &Authority) {
     let (Some(certificate), Some(key)) = (data.get("ca.crt"), data.get("ca.key")) else {
         return;
     };
-    let is_given =
-        Inspected::read(certificate).is_ok_and(|found| found.fingerprint() == given.inspected().fingerprint());
-    let pair = Pair {
+    let is_given = InspectedCertificate::read(certificate)
+        .is_ok_and(|found| found.fingerprint() == given.inspected().fingerprint());
+    let pair = CertificatePair {
         certificate: certificate.clone(),
         key: key.clone(),
     };
-    if is_given && matches!(Authority::load(pair), Err(Error::Mismatch)) {
+    if is_given && matches!(Authority::load(pair), Err(CertificateError::Mismatch)) {
         data.remove("ca.key");
     }
 }
 
-fn unusable(plan: &mut Plan, key: &Key, why: &str) {
+fn unusable(plan: &mut Plan, key: &ObjectKey, why: &str) {
     let message = format!(
         "{key} holds no usable authority ({why}): restore it from a backup, or delete it and raise tls.caGeneration to get a new key"
     );
@@ -339,18 +347,18 @@ fn unusable(plan: &mut Plan, key: &Key, why: &str) {
 }
 
 /// Returns true if clients can read the bundle of `state`.
-fn is_published(scope: Scope<'_>, state: &State) -> bool {
+fn is_published(scope: CertificateInput<'_>, state: &AuthorityState) -> bool {
     let map = scope
         .observed
         .objects
-        .get(&Key::new(Kind::ConfigMap, scope.desired.names.bundle()));
+        .get(&ObjectKey::new(ObjectKind::ConfigMap, scope.desired.names.bundle()));
     let text = map.and_then(|map| map.data["data"]["ca.crt"].as_str());
     text.is_some() && text == state.bundle().ok().map(|bundle| bundle.to_pem()).as_deref()
 }
 
-fn write(plan: &mut Plan, scope: Scope<'_>, before: Option<State>, change: Change) {
+fn write(plan: &mut Plan, scope: CertificateInput<'_>, before: Option<AuthorityState>, change: AuthorityChange) {
     let secret = scope.secret(&scope.desired.names.authority());
-    plan.steps.push(Step::WriteAuthority {
+    plan.steps.push(PlanStep::WriteAuthority {
         change,
         before: before.map(Box::new),
         live: secret.map(live),

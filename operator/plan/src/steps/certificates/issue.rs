@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Plan, Scope, Step, Stored, pair};
-use crate::certificates::{Authority, Inspected, Leaf, Pair, Request, State};
-use crate::objects::{Key, Kind};
+use super::{CertificateInput, Plan, PlanStep, StoredCertificate, pair};
+use crate::certificates::{Authority, AuthorityState, CertificatePair, CertificateRequest, InspectedCertificate, Leaf};
+use crate::objects::{ObjectKey, ObjectKind};
 
 /// Divisor of the time for renewals: only in this last part of it, a key that is still being published may sign a certificate.
-const LAST: u32 = 4;
+const LAST_PART_DIVISOR: u32 = 4;
 
 /// Records which certificates are stored.
-pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
+pub(super) fn look(plan: &mut Plan, scope: CertificateInput<'_>) {
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
     let end = recorded.and_then(|recorded| recorded.not_after.as_ref());
     let end = end.map_or(Timestamp::MAX, |end| end.0);
     for (leaf, request) in scope.desired.certificates.iter().flatten() {
-        let found = stored(scope, *leaf).and_then(|pair| Inspected::read(&pair.certificate).ok());
+        let found = stored(scope, *leaf).and_then(|pair| InspectedCertificate::read(&pair.certificate).ok());
         if let Some(certificate) = found {
-            let stored = Stored {
+            let stored = StoredCertificate {
                 secret: scope.desired.names.leaf(*leaf),
                 renewal: request.renewal_before(end, &certificate),
                 generation: None,
@@ -33,8 +33,8 @@ pub(super) fn look(plan: &mut Plan, scope: Scope<'_>) {
 /// Plans every certificate: it is issued, or kept and stored with the newest bundle.
 pub(super) fn plan(
     plan: &mut Plan,
-    scope: Scope<'_>,
-    state: &State,
+    scope: CertificateInput<'_>,
+    state: &AuthorityState,
     given: Option<&Authority>,
     bundle: &str,
 ) -> Result<(), serde_json::Error> {
@@ -63,12 +63,12 @@ pub(super) fn plan(
 
 fn one(
     plan: &mut Plan,
-    scope: Scope<'_>,
-    (leaf, request): (Leaf, &Request),
+    scope: CertificateInput<'_>,
+    (leaf, request): (Leaf, &CertificateRequest),
     (current, next): (Option<&Authority>, Option<&Authority>),
     bundle: &str,
 ) -> Result<(), serde_json::Error> {
-    let key = Key::new(Kind::Secret, scope.desired.names.leaf(leaf));
+    let key = ObjectKey::new(ObjectKind::Secret, scope.desired.names.leaf(leaf));
     if plan.foreign.contains(&key) || plan.former.contains(&key) {
         return Ok(());
     }
@@ -77,17 +77,19 @@ fn one(
         return Ok(());
     }
     let stored = stored(scope, leaf);
-    let inspected = stored.as_ref().and_then(|pair| Inspected::read(&pair.certificate).ok());
+    let inspected = stored
+        .as_ref()
+        .and_then(|pair| InspectedCertificate::read(&pair.certificate).ok());
     let request = match (&inspected, scope.desired.held.is_some()) {
         // It is renewed without changes.
-        (Some(certificate), true) => &Request::kept(certificate, request.renew_before),
+        (Some(certificate), true) => &CertificateRequest::kept(certificate, request.renew_before),
         (None, true) if live.is_none() => return Ok(()),
         _ => request,
     };
     let left = inspected.map(|certificate| certificate.not_after.duration_since(scope.observed.now));
     // A lost key cannot sign. The coming key signs only a certificate that would soon expire otherwise, because not all clients may trust
     // it yet.
-    let last = request.renew_before / LAST;
+    let last = request.renew_before / LAST_PART_DIVISOR;
     let serves = left.is_some_and(|left| Duration::try_from(left).is_ok_and(|left| left > last));
     let signer = current.or(next.filter(|_| !serves));
     let why = match (&stored, signer) {
@@ -98,7 +100,7 @@ fn one(
     };
     match (why, signer, stored) {
         (Some(why), Some(signer), _) => {
-            plan.steps.push(Step::Issue {
+            plan.steps.push(PlanStep::Issue {
                 leaf,
                 request: request.clone(),
                 uid: live.and_then(|live| live.metadata.uid.clone()),
@@ -113,7 +115,7 @@ fn one(
     }
 }
 
-fn stored(scope: Scope<'_>, leaf: Leaf) -> Option<Pair> {
+fn stored(scope: CertificateInput<'_>, leaf: Leaf) -> Option<CertificatePair> {
     let secret = scope.secret(&scope.desired.names.leaf(leaf))?;
     pair(secret, "tls.crt", "tls.key")
 }

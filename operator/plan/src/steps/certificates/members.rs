@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::member::Tls;
+use crate::member::LoadedCertificates;
 use crate::observed::Observed;
 
 /// Returns the reason why not every running member trusts the bundle with this digest.
@@ -26,7 +26,7 @@ pub(super) fn outdated(observed: &Observed, server: &str, peer: &str) -> Option<
 }
 
 /// Returns the objection to the first member that has one, with its name.
-fn find(observed: &Observed, objection: impl Fn(&Tls) -> Option<String>) -> Option<String> {
+fn find(observed: &Observed, objection: impl Fn(&LoadedCertificates) -> Option<String>) -> Option<String> {
     observed.pods.iter().filter(|pod| is_running(pod)).find_map(|pod| {
         let name = pod.name_any();
         let why = match observed.probes.get(&name) {

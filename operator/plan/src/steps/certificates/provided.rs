@@ -3,12 +3,12 @@
 use crds::cluster::tls::TlsSecrets;
 use kube::ResourceExt;
 
-use super::{Plan, Scope, Stored};
-use crate::certificates::provided::{Purpose, check};
-use crate::certificates::{Leaf, Pair, Problem};
+use super::{CertificateInput, Plan, StoredCertificate};
+use crate::certificates::provided::{CertificatePurpose, check};
+use crate::certificates::{CertificatePair, CertificateProblem, Leaf};
 use crate::spec::is_external;
 
-pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) {
+pub(super) fn plan(plan: &mut Plan, scope: CertificateInput<'_>) {
     let Some(secrets) = &scope.cluster.spec.tls.secrets else {
         return;
     };
@@ -27,15 +27,20 @@ pub(super) fn plan(plan: &mut Plan, scope: Scope<'_>) {
     }
 }
 
-fn one(scope: Scope<'_>, name: &str, purpose: &Purpose, bundle: &str) -> Result<Stored, Problem> {
+fn one(
+    scope: CertificateInput<'_>,
+    name: &str,
+    purpose: &CertificatePurpose,
+    bundle: &str,
+) -> Result<StoredCertificate, CertificateProblem> {
     let mut data = scope.given(name).ok_or_else(|| absent(name))?;
     let mut text = |key| data.remove(key).ok_or_else(|| no_key(name, key));
-    let pair = Pair {
+    let pair = CertificatePair {
         certificate: text("tls.crt")?,
         key: text("tls.key")?,
     };
     let certificate = check(name, &pair, purpose, bundle, scope.observed.now)?;
-    Ok(Stored {
+    Ok(StoredCertificate {
         secret: name.to_owned(),
         certificate,
         renewal: None,
@@ -43,18 +48,18 @@ fn one(scope: Scope<'_>, name: &str, purpose: &Purpose, bundle: &str) -> Result<
     })
 }
 
-fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
+fn bundle(scope: CertificateInput<'_>, secrets: &TlsSecrets) -> Result<String, CertificateProblem> {
     let (name, key) = (&secrets.ca_bundle.name, &secrets.ca_bundle.key);
     let mut data = scope.given(name).ok_or_else(|| absent(name))?;
     let text = data.remove(key).ok_or_else(|| no_key(name, key))?;
-    crate::certificates::Bundle::parse(&text).map_err(|_| {
-        Problem::new(
+    crate::certificates::CaBundle::parse(&text).map_err(|_| {
+        CertificateProblem::new(
             "SecretInvalid",
             format!("Secret {name}, key {key}: it holds no certificates in PEM"),
         )
     })?;
     if !crate::certificates::holds_only_certificates(&text) {
-        return Err(Problem::new(
+        return Err(CertificateProblem::new(
             "SecretInvalid",
             format!(
                 "Secret {name}, key {key}: it holds more than certificates; clients read it, so it must hold nothing else"
@@ -65,7 +70,7 @@ fn bundle(scope: Scope<'_>, secrets: &TlsSecrets) -> Result<String, Problem> {
 }
 
 /// Returns the purpose of each Secret.
-fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose); 3] {
+fn purposes<'a>(scope: CertificateInput<'_>, secrets: &'a TlsSecrets) -> [(&'a str, CertificatePurpose); 3] {
     let names = &scope.desired.names;
     let pods: Vec<String> = if is_external(scope.cluster) {
         scope.observed.pods.iter().map(ResourceExt::name_any).collect()
@@ -80,7 +85,7 @@ fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose
     if scope.cluster.spec.services.leader.enabled {
         hosts.push(names.host(&names.leader()));
     }
-    let purpose = |leaf, hosts, common_name| Purpose {
+    let purpose = |leaf, hosts, common_name| CertificatePurpose {
         leaf,
         hosts,
         common_name,
@@ -95,15 +100,15 @@ fn purposes<'a>(scope: Scope<'_>, secrets: &'a TlsSecrets) -> [(&'a str, Purpose
     ]
 }
 
-fn absent(name: &str) -> Problem {
-    Problem::new(
+fn absent(name: &str) -> CertificateProblem {
+    CertificateProblem::new(
         "SecretMissing",
         format!("Secret {name} of tls.secrets does not exist: create it"),
     )
 }
 
-fn no_key(name: &str, key: &str) -> Problem {
-    Problem::new(
+fn no_key(name: &str, key: &str) -> CertificateProblem {
+    CertificateProblem::new(
         "SecretMissing",
         format!("Secret {name} of tls.secrets has no text in {key}"),
     )

@@ -7,17 +7,17 @@ use crds::KubeBrainCluster;
 use crds::cluster::status::CaStatus;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Scope, texts};
-use crate::certificates::{Authority, Bundle, Inspected, Leaf, State};
+use super::{CertificateInput, texts};
+use crate::certificates::{Authority, AuthorityState, CaBundle, InspectedCertificate, Leaf};
 use crate::names::ADOPT_CA;
-use crate::objects::{Key, Kind};
+use crate::objects::{ObjectKey, ObjectKind};
 
 /// Seconds for which a newly created Secret may not be visible yet.
-const UNSEEN: i64 = 10;
+const UNSEEN_SECRET_SECONDS: i64 = 10;
 
 /// Origin of a stored authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum AuthorityOrigin {
     /// It is the recorded one, or its successor.
     Known,
     /// It was never recorded and published nothing, so it can be recreated.
@@ -27,34 +27,38 @@ pub(super) enum Origin {
 }
 
 /// Returns the origin of the authority `state`. `given` is the user's own.
-pub(super) fn origin(scope: Scope<'_>, state: &State, given: Option<&Authority>) -> Origin {
+pub(super) fn origin(
+    scope: CertificateInput<'_>,
+    state: &AuthorityState,
+    given: Option<&Authority>,
+) -> AuthorityOrigin {
     let recorded = scope.cluster.status.as_ref().and_then(|status| status.ca.as_ref());
     let Some(recorded) = recorded else {
         let found = state.fingerprint();
         return if found.is_some() && found.as_ref() == adopted(scope.cluster) {
-            Origin::Known
+            AuthorityOrigin::Known
         } else if is_published(scope) {
-            Origin::Unknown
+            AuthorityOrigin::Unknown
         } else {
-            Origin::Unrecorded
+            AuthorityOrigin::Unrecorded
         };
     };
     let Some(fingerprint) = &recorded.fingerprint else {
         // An operator that did not know fingerprints recorded it, or it was lost and not replaced yet.
         return match (&state.current, &recorded.next, state.next_fingerprint()) {
-            (Some(_), _, _) => Origin::Known,
-            (None, Some(next), Some((_, found))) if next.fingerprint == found => Origin::Known,
-            (None, _, _) => Origin::Unrecorded,
+            (Some(_), _, _) => AuthorityOrigin::Known,
+            (None, Some(next), Some((_, found))) if next.fingerprint == found => AuthorityOrigin::Known,
+            (None, _, _) => AuthorityOrigin::Unrecorded,
         };
     };
     let own = given.map(|given| given.inspected().fingerprint());
     let next = recorded.next.as_ref().map(|next| &next.fingerprint);
     let is_known = |found: &String| found == fingerprint || Some(found) == next || own.as_ref() == Some(found);
     match (state.fingerprint(), state.next_fingerprint()) {
-        (Some(found), _) if is_known(&found) => Origin::Known,
-        (None, Some((_, found))) if is_known(&found) => Origin::Known,
-        (None, _) => Origin::Unrecorded,
-        (Some(_), _) => Origin::Unknown,
+        (Some(found), _) if is_known(&found) => AuthorityOrigin::Known,
+        (None, Some((_, found))) if is_known(&found) => AuthorityOrigin::Known,
+        (None, _) => AuthorityOrigin::Unrecorded,
+        (Some(_), _) => AuthorityOrigin::Unknown,
     }
 }
 
@@ -64,9 +68,9 @@ pub(super) fn adopted(cluster: &KubeBrainCluster) -> Option<&String> {
 }
 
 /// Returns true if anything exists that clients may rely on.
-fn is_published(scope: Scope<'_>) -> bool {
+fn is_published(scope: CertificateInput<'_>) -> bool {
     let names = &scope.desired.names;
-    let bundle = Key::new(Kind::ConfigMap, names.bundle());
+    let bundle = ObjectKey::new(ObjectKind::ConfigMap, names.bundle());
     scope.observed.objects.contains_key(&bundle)
         || Leaf::ALL.iter().any(|leaf| scope.secret(&names.leaf(*leaf)).is_some())
 }
@@ -74,32 +78,35 @@ fn is_published(scope: Scope<'_>) -> bool {
 /// Returns true if the authority was created so recently that it may not be visible yet.
 pub(super) fn is_new(recorded: &CaStatus, now: Timestamp) -> bool {
     let since = recorded.since.as_ref().map(|since| since.0.as_second());
-    since.is_some_and(|since| (since..since + UNSEEN).contains(&now.as_second()))
+    since.is_some_and(|since| (since..since + UNSEEN_SECRET_SECONDS).contains(&now.as_second()))
 }
 
 /// Returns the published part of an authority whose Secret is missing: the recorded bundle, or at least the certificates of the recorded
 /// keys.
-pub(super) fn published(scope: Scope<'_>, recorded: &CaStatus) -> Bundle {
+pub(super) fn published(scope: CertificateInput<'_>, recorded: &CaStatus) -> CaBundle {
     let names = &scope.desired.names;
-    let map = scope.observed.objects.get(&Key::new(Kind::ConfigMap, names.bundle()));
+    let map = scope
+        .observed
+        .objects
+        .get(&ObjectKey::new(ObjectKind::ConfigMap, names.bundle()));
     let map = map.and_then(|map| map.data["data"]["ca.crt"].as_str().map(str::to_owned));
     let leaves = Leaf::ALL
         .iter()
         .filter_map(|leaf| texts(scope.secret(&names.leaf(*leaf))?).remove("ca.crt"));
-    let found: Vec<Bundle> = map
+    let found: Vec<CaBundle> = map
         .into_iter()
         .chain(leaves)
-        .filter_map(|text| Bundle::parse(&text).ok())
+        .filter_map(|text| CaBundle::parse(&text).ok())
         .collect();
     if let Some(whole) = found.iter().find(|bundle| Some(bundle.digest()) == recorded.bundle) {
         return whole.clone();
     }
     let next = recorded.next.as_ref().map(|next| &next.fingerprint);
-    let is_recorded = |certificate: &Inspected| {
+    let is_recorded = |certificate: &InspectedCertificate| {
         let found = Some(certificate.fingerprint());
         found == recorded.fingerprint || found.as_ref() == next
     };
-    let mut known = Bundle::default();
+    let mut known = CaBundle::default();
     for bundle in &found {
         known.extend(&bundle.filter(is_recorded));
     }

@@ -10,21 +10,21 @@ use kube::ResourceExt;
 use super::is_by_hand;
 use crate::observed::{Observed, is_ready, ready_since};
 use crate::spec::Desired;
-use crate::steps::leadership::Lead;
+use crate::steps::leadership::KnownLeader;
 
 /// The members, grouped by how they compare with the newest template.
-pub(super) struct Members<'a> {
+pub(super) struct ComparedMembers<'a> {
     pub cluster: &'a KubeBrainCluster,
     pub desired: &'a Desired,
     pub observed: &'a Observed,
-    pub lead: Lead,
+    pub lead: KnownLeader,
     pub updated: Vec<&'a Pod>,
     pub outdated: Vec<&'a Pod>,
     pub leaving: Vec<&'a Pod>,
 }
 
 /// The next step.
-pub(super) enum Choice<'a> {
+pub(super) enum RolloutChoice<'a> {
     /// Replace this pod.
     Replace {
         pod: &'a Pod,
@@ -37,7 +37,7 @@ pub(super) enum Choice<'a> {
     Wait(String),
 }
 
-impl<'a> Members<'a> {
+impl<'a> ComparedMembers<'a> {
     /// Returns the hand-over of this leader in this epoch that the status records.
     pub(super) fn hand_over_under_way(&self, from: &Pod, epoch: i64) -> Option<&'a HandOver> {
         let known = self.cluster.status.as_ref()?.rollout.as_ref()?.hand_over.as_ref()?;
@@ -77,7 +77,7 @@ impl<'a> Members<'a> {
 }
 
 /// Members that are unavailable, or count as unavailable.
-struct Away<'a> {
+struct UnavailableMembers<'a> {
     leaving: usize,
     evicted: Vec<&'a Pod>,
     /// Updated pods that have not been ready for long enough.
@@ -85,8 +85,8 @@ struct Away<'a> {
     min_ready: i32,
 }
 
-impl<'a> Away<'a> {
-    fn of(members: &Members<'a>) -> Self {
+impl<'a> UnavailableMembers<'a> {
+    fn of(members: &ComparedMembers<'a>) -> Self {
         let min_ready = members.cluster.spec.strategy().min_ready_seconds;
         let settled = members.observed.now.as_second() - i64::from(min_ready);
         let young = |pod: &&Pod| !is_disrupted(pod) && ready_since(pod).is_none_or(|since| since > settled);
@@ -118,27 +118,27 @@ impl<'a> Away<'a> {
 }
 
 /// Returns the next step of a roll-out: at most one pod, and only as many unavailable at a time as the spec allows.
-pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
+pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
     let strategy = members.cluster.spec.strategy();
     if is_by_hand(members.cluster) {
         let outdated: Vec<String> = members.outdated.iter().map(|pod| pod.name_any()).collect();
         let outdated = outdated.join(", ");
-        return Choice::Wait(format!(
+        return RolloutChoice::Wait(format!(
             "updateStrategy.type is OnDelete: waiting for {outdated} to be deleted"
         ));
     }
     let (away, spare) = (
-        Away::of(members),
+        UnavailableMembers::of(members),
         usize::try_from(strategy.max_unavailable).unwrap_or(1),
     );
     if away.going() >= spare {
-        return Choice::Wait(away.message());
+        return RolloutChoice::Wait(away.message());
     }
     if let Some(choice) = unready(members, spare) {
         return choice;
     }
     if away.count() >= spare {
-        return Choice::Wait(away.message());
+        return RolloutChoice::Wait(away.message());
     }
     let young = |pod: &Pod| away.young.iter().any(|young| young.name_any() == pod.name_any());
     let available = members
@@ -147,39 +147,39 @@ pub(super) fn choose<'a>(members: &Members<'a>) -> Choice<'a> {
         .count();
     let replicas = usize::try_from(members.desired.replicas).unwrap_or_default();
     if available + spare < replicas + 1 {
-        return Choice::Wait("too few members are ready".to_owned());
+        return RolloutChoice::Wait("too few members are ready".to_owned());
     }
-    if members.desired.replicas > 1 && members.lead == Lead::Unknown {
-        return Choice::Wait("the leader is unknown".to_owned());
+    if members.desired.replicas > 1 && members.lead == KnownLeader::Unknown {
+        return RolloutChoice::Wait("the leader is unknown".to_owned());
     }
-    if members.desired.replicas > 1 && members.lead == Lead::Nobody {
-        return Choice::Wait("no member leads".to_owned());
+    if members.desired.replicas > 1 && members.lead == KnownLeader::Nobody {
+        return RolloutChoice::Wait("no member leads".to_owned());
     }
     let mut answers = members.observed.probes.values().flatten().peekable();
     if answers.peek().is_some() && !answers.any(|answer| answer.storage.reachable) {
-        return Choice::Wait("no member reaches its storage".to_owned());
+        return RolloutChoice::Wait("no member reaches its storage".to_owned());
     }
     let followers = members.outdated.iter().copied();
     let followers = followers.filter(|pod| !members.leads(pod) && !is_disrupted(pod));
     if let Some(pod) = followers.max_by_key(|pod| ordinal(pod)) {
-        return Choice::Replace {
+        return RolloutChoice::Replace {
             pod,
             step: "ReplaceFollower",
             why: "it is outdated".to_owned(),
         };
     }
     match members.outdated.first().copied() {
-        Some(_) if away.count() > 0 => Choice::Wait(away.message()),
-        Some(_) if available < replicas => Choice::Wait("too few members are ready".to_owned()),
+        Some(_) if away.count() > 0 => RolloutChoice::Wait(away.message()),
+        Some(_) if available < replicas => RolloutChoice::Wait("too few members are ready".to_owned()),
         Some(leader) => the_leader(members, leader),
-        None => Choice::Wait("no pod is outdated".to_owned()),
+        None => RolloutChoice::Wait("no pod is outdated".to_owned()),
     }
 }
 
 /// Replaces a pod that does not serve, which costs nothing and repairs a failed roll-out. Pods that cannot even start come first, a leader
 /// last. A pod that runs may recover by itself, so it waits while as many members of the newest template as may be unavailable are not
 /// ready.
-fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
+fn unready<'a>(members: &ComparedMembers<'a>, spare: usize) -> Option<RolloutChoice<'a>> {
     let unready = || {
         let outdated = members.outdated.iter().copied();
         outdated.filter(|pod| !is_ready(pod) && !is_disrupted(pod))
@@ -189,16 +189,16 @@ fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
     // A container that ended may run again in a moment.
     let is_lost = if doubtful { cannot_start } else { is_dead };
     if let Some(pod) = followers.clone().find(|pod| is_lost(pod)) {
-        return Some(Choice::Replace {
+        return Some(RolloutChoice::Replace {
             pod,
             step: "ReplaceDead",
             why: "it is outdated and does not run".to_owned(),
         });
     }
     // A running member may lead without being ready. While the leader is unknown, such a member is kept, unless no member serves anyway.
-    let harmless = members.lead != Lead::Unknown || !members.all().any(is_ready);
+    let harmless = members.lead != KnownLeader::Unknown || !members.all().any(is_ready);
     if let Some(pod) = followers.next().filter(|_| harmless && !doubtful) {
-        return Some(Choice::Replace {
+        return Some(RolloutChoice::Replace {
             pod,
             step: "ReplaceUnready",
             why: "it is outdated and not ready".to_owned(),
@@ -209,20 +209,20 @@ fn unready<'a>(members: &Members<'a>, spare: usize) -> Option<Choice<'a>> {
     let to = to.or_else(|| members.successor(members.outdated.iter().copied()));
     let choice = match to {
         None if members.all().any(is_ready) => {
-            Choice::Wait(format!("no member can lead instead of {}", leader.name_any()))
+            RolloutChoice::Wait(format!("no member can lead instead of {}", leader.name_any()))
         }
         None => replace_leader(leader, "it is outdated and not ready"),
         Some(to) => hand_over_or_replace(members, leader, to),
     };
     match choice {
-        Choice::Replace { .. } if doubtful && is_hopeless(members) => None,
+        RolloutChoice::Replace { .. } if doubtful && is_hopeless(members) => None,
         choice => Some(choice),
     }
 }
 
 /// Returns true if as many members of the newest template as may be unavailable are not ready. While no member serves, only members that do
 /// not run count: the others may wait for something that an outdated member holds.
-fn is_doubtful(members: &Members<'_>, spare: usize) -> bool {
+fn is_doubtful(members: &ComparedMembers<'_>, spare: usize) -> bool {
     let replicas = usize::try_from(members.desired.replicas).unwrap_or_default();
     let ready = members.updated.iter().filter(|pod| is_ready(pod)).count();
     let untried = replicas.saturating_sub(members.outdated.len() + ready);
@@ -230,30 +230,32 @@ fn is_doubtful(members: &Members<'_>, spare: usize) -> bool {
 }
 
 /// Returns true if a member of the newest template does not run.
-fn is_hopeless(members: &Members<'_>) -> bool {
+fn is_hopeless(members: &ComparedMembers<'_>) -> bool {
     members.updated.iter().any(|pod| is_dead(pod))
 }
 
 /// Only the leader is left: it hands over and then is a follower like the others.
-fn the_leader<'a>(members: &Members<'a>, leader: &'a Pod) -> Choice<'a> {
+fn the_leader<'a>(members: &ComparedMembers<'a>, leader: &'a Pod) -> RolloutChoice<'a> {
     if !members.leads(leader) || members.updated.is_empty() {
         return replace_leader(leader, "it is outdated");
     }
     match members.successor(members.updated.iter().copied()) {
         Some(to) => hand_over_or_replace(members, leader, to),
-        None => Choice::Wait(format!("no member can lead instead of {}", leader.name_any())),
+        None => RolloutChoice::Wait(format!("no member can lead instead of {}", leader.name_any())),
     }
 }
 
-fn hand_over_or_replace<'a>(members: &Members<'a>, from: &'a Pod, to: &'a Pod) -> Choice<'a> {
+fn hand_over_or_replace<'a>(members: &ComparedMembers<'a>, from: &'a Pod, to: &'a Pod) -> RolloutChoice<'a> {
     match members.lead {
-        Lead::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => Choice::HandOver { from, to, epoch },
+        KnownLeader::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => {
+            RolloutChoice::HandOver { from, to, epoch }
+        }
         _ => replace_leader(from, "it is outdated and did not transfer leadership in time"),
     }
 }
 
-fn replace_leader<'a>(pod: &'a Pod, why: &str) -> Choice<'a> {
-    Choice::Replace {
+fn replace_leader<'a>(pod: &'a Pod, why: &str) -> RolloutChoice<'a> {
+    RolloutChoice::Replace {
         pod,
         step: "ReplaceLeader",
         why: why.to_owned(),

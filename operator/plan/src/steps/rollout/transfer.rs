@@ -7,22 +7,22 @@ use crds::wishes::{Successor, TRANSFER_LEADER};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::choose::Members;
+use super::choose::ComparedMembers;
 use super::hand_over;
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::steps::Plan;
-use crate::steps::leadership::Lead;
+use crate::steps::leadership::KnownLeader;
 
 /// A request for another leader, and its outcome in this pass.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Transfer {
+pub struct LeaderTransfer {
     /// The annotation's value.
     pub wish: String,
-    outcome: Outcome,
+    outcome: TransferOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Outcome {
+enum TransferOutcome {
     /// The leader is asked to hand over.
     Asked,
     /// The wanted member leads.
@@ -31,23 +31,25 @@ enum Outcome {
     Impossible(String),
 }
 
-impl Transfer {
+impl LeaderTransfer {
     /// Returns true if the request is handled, given whether the leader that was asked has handed over.
     pub fn is_handled(&self, handed_over: bool) -> bool {
-        handed_over || self.outcome != Outcome::Asked
+        handed_over || self.outcome != TransferOutcome::Asked
     }
 
     /// Returns its Event; a hand-over has an Event of its own.
-    pub fn event(&self) -> Option<Event> {
+    pub fn event(&self) -> Option<ClusterEvent> {
         match &self.outcome {
-            Outcome::Asked => None,
-            Outcome::Done(note) => Some(Event::normal("LeaderTransferred", "HandOver", note.clone())),
-            Outcome::Impossible(note) => Some(Event::warning("TransferImpossible", "HandOver", note.clone())),
+            TransferOutcome::Asked => None,
+            TransferOutcome::Done(note) => Some(ClusterEvent::normal("LeaderTransferred", "HandOver", note.clone())),
+            TransferOutcome::Impossible(note) => {
+                Some(ClusterEvent::warning("TransferImpossible", "HandOver", note.clone()))
+            }
         }
     }
 }
 
-pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
+pub(super) fn plan(plan: &mut Plan, members: &ComparedMembers<'_>) {
     let Some(wish) = members
         .cluster
         .annotations()
@@ -60,7 +62,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     if status.and_then(|status| status.last_handled_transfer.as_ref()) == Some(wish) {
         return;
     }
-    let Lead::Held { pod: leader, epoch } = &members.lead else {
+    let KnownLeader::Held { pod: leader, epoch } = &members.lead else {
         plan.rollout.waiting = Some("the requested transfer waits because the leader is unknown".to_owned());
         return;
     };
@@ -69,22 +71,25 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
         Successor::Pod(_) | Successor::Any => None,
     };
     let mut end = |outcome| {
-        plan.rollout.transfer = Some(Transfer {
+        plan.rollout.transfer = Some(LeaderTransfer {
             wish: wish.clone(),
             outcome,
         });
     };
     if name == Some(leader) {
-        return end(Outcome::Done(format!("{leader} already leads")));
+        return end(TransferOutcome::Done(format!("{leader} already leads")));
     }
     // It was requested before and succeeded, although the answer was lost.
     let asked = status.and_then(|status| status.rollout.as_ref()?.hand_over.as_ref());
     if let Some(asked) = asked.filter(|asked| asked.epoch < *epoch && asked.from != *leader && name.is_none()) {
-        return end(Outcome::Done(format!("{leader} leads instead of {}", asked.from)));
+        return end(TransferOutcome::Done(format!(
+            "{leader} leads instead of {}",
+            asked.from
+        )));
     }
     if let Some(why) = never(members, name) {
         let wanted = name.unwrap_or("any");
-        return end(Outcome::Impossible(format!("no transfer to {wanted}: {why}")));
+        return end(TransferOutcome::Impossible(format!("no transfer to {wanted}: {why}")));
     }
     let candidates = members
         .all()
@@ -92,7 +97,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
     let from = members.all().find(|pod| pod.name_any() == *leader);
     match (from, members.successor(candidates)) {
         (Some(from), Some(to)) => {
-            end(Outcome::Asked);
+            end(TransferOutcome::Asked);
             hand_over(plan, members, (from, to, *epoch));
         }
         _ => {
@@ -105,7 +110,7 @@ pub(super) fn plan(plan: &mut Plan, members: &Members<'_>) {
 }
 
 /// Returns the reason why the requested member can never lead unless the spec changes.
-fn never(members: &Members<'_>, name: Option<&str>) -> Option<&'static str> {
+fn never(members: &ComparedMembers<'_>, name: Option<&str>) -> Option<&'static str> {
     let (names, replicas) = (&members.desired.names, members.desired.replicas);
     match name {
         None if replicas < 2 && members.all().count() < 2 => Some("the cluster has one member"),

@@ -3,20 +3,20 @@
 use kube::core::DynamicObject;
 
 use super::*;
-use crate::objects::Key;
+use crate::objects::ObjectKey;
 
 /// Changes the body of an object, as a user would.
-fn edit(fake: &mut FakeCluster, kind: Kind, name: &str, change: impl FnOnce(&mut Value)) {
+fn edit(fake: &mut FakeCluster, kind: ObjectKind, name: &str, change: impl FnOnce(&mut Value)) {
     let object = fake.object(kind, name);
     let mut value = serde_json::to_value(&*object).unwrap();
     change(&mut value);
     let changed: DynamicObject = serde_json::from_value(value).unwrap();
-    fake.seen.objects.insert(Key::new(kind, name), changed);
+    fake.seen.objects.insert(ObjectKey::new(kind, name), changed);
 }
 
 /// Checks that this change causes the step `expected`, and that the change is gone afterwards.
 #[track_caller]
-fn taken_back(kind: Kind, name: &str, change: impl FnOnce(&mut Value), expected: &str) {
+fn taken_back(kind: ObjectKind, name: &str, change: impl FnOnce(&mut Value), expected: &str) {
     let mut fake = FakeCluster::settled(json!({}));
     let before = written(&fake)[&format!("{kind:?} {name}")]["spec"].clone();
     edit(&mut fake, kind, name, change);
@@ -31,7 +31,7 @@ fn taken_back(kind: Kind, name: &str, change: impl FnOnce(&mut Value), expected:
 fn fields_that_lead_clients_elsewhere_are_taken_back() {
     let service = |change: fn(&mut Value), fields: &str| {
         let expected = format!("remove {fields} from Service dev-client");
-        taken_back(Kind::Service, "dev-client", change, &expected);
+        taken_back(ObjectKind::Service, "dev-client", change, &expected);
     };
     service(
         |service| {
@@ -62,7 +62,7 @@ fn fields_that_lead_clients_elsewhere_are_taken_back() {
 fn additions_to_the_pod_template_are_taken_back() {
     let set = |change: fn(&mut Value), fields: &str| {
         taken_back(
-            Kind::StatefulSet,
+            ObjectKind::StatefulSet,
             "dev",
             change,
             &format!("remove {fields} from StatefulSet dev"),
@@ -98,7 +98,7 @@ fn additions_to_the_pod_template_are_taken_back() {
 #[test]
 fn defaults_of_the_api_server_are_no_additions() {
     let mut fake = FakeCluster::settled(json!({}));
-    edit(&mut fake, Kind::Service, "dev-client", |service| {
+    edit(&mut fake, ObjectKind::Service, "dev-client", |service| {
         let spec = json!({
             "clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "externalTrafficPolicy": "Local",
@@ -107,7 +107,7 @@ fn defaults_of_the_api_server_are_no_additions() {
             service["spec"][field] = value.clone();
         }
     });
-    edit(&mut fake, Kind::StatefulSet, "dev", |set| {
+    edit(&mut fake, ObjectKind::StatefulSet, "dev", |set| {
         let spec = &mut set["spec"]["template"]["spec"];
         spec["dnsPolicy"] = json!("ClusterFirst");
         spec["restartPolicy"] = json!("Always");
@@ -127,7 +127,7 @@ fn pause_keeps_additions() {
     let mut fake = FakeCluster::settled(json!({}));
     fake.edit(json!({"paused": true}));
     fake.pass();
-    edit(&mut fake, Kind::Service, "dev-client", |service| {
+    edit(&mut fake, ObjectKind::Service, "dev-client", |service| {
         service["spec"]["sessionAffinity"] = json!("ClientIP");
     });
     assert_eq!(fake.pass(), Vec::<String>::new());

@@ -3,24 +3,30 @@
 use kube::core::DynamicObject;
 
 use super::*;
-use crate::certificates::Bundle;
+use crate::certificates::CaBundle;
 
 #[test]
 fn damaged_certificates_are_issued_anew() {
     let break_key = |fake: &mut FakeCluster, key: &str| {
-        fake.object(Kind::Secret, "dev-server-tls").data["data"][key] = json!("eA==");
+        fake.object(ObjectKind::Secret, "dev-server-tls").data["data"][key] = json!("eA==");
     };
     changed(|w| break_key(w, "tls.crt"), &LEAVES[..1]);
     changed(|w| break_key(w, "tls.key"), &LEAVES[..1]);
     changed(
-        |w| drop(w.seen.objects.remove(&Key::new(Kind::Secret, "dev-peer-tls"))),
+        |w| {
+            drop(
+                w.seen
+                    .objects
+                    .remove(&ObjectKey::new(ObjectKind::Secret, "dev-peer-tls")),
+            )
+        },
         &LEAVES[1..2],
     );
     // Certificate and key of different pairs.
     changed(
         |w| {
-            let other = w.object(Kind::Secret, "dev-peer-tls").data["data"]["tls.key"].clone();
-            w.object(Kind::Secret, "dev-server-tls").data["data"]["tls.key"] = other;
+            let other = w.object(ObjectKind::Secret, "dev-peer-tls").data["data"]["tls.key"].clone();
+            w.object(ObjectKind::Secret, "dev-server-tls").data["data"]["tls.key"] = other;
         },
         &LEAVES[..1],
     );
@@ -32,20 +38,23 @@ fn problem(fake: &FakeCluster) -> String {
     assert!(
         plan.steps
             .iter()
-            .all(|step| !matches!(step, Step::WriteAuthority { .. } | Step::Issue { .. }))
+            .all(|step| !matches!(step, PlanStep::WriteAuthority { .. } | PlanStep::Issue { .. }))
     );
     let problem = plan.certificates.problem.expect("a problem");
     format!("{}: {}", problem.reason, problem.message)
 }
 
 fn authority(fake: &mut FakeCluster) -> DynamicObject {
-    fake.seen.objects.remove(&Key::new(Kind::Secret, "dev-ca")).unwrap()
+    fake.seen
+        .objects
+        .remove(&ObjectKey::new(ObjectKind::Secret, "dev-ca"))
+        .unwrap()
 }
 
 #[test]
 fn an_authority_that_cannot_sign_is_never_replaced_by_guess() {
     let mut fake = FakeCluster::settled(json!({}));
-    fake.object(Kind::Secret, "dev-ca").data["data"]["ca.key"] = json!("eA==");
+    fake.object(ObjectKind::Secret, "dev-ca").data["data"]["ca.key"] = json!("eA==");
     fake.edit(json!({"restartedAt": "2026-11-21T00:00:01Z", "tls": {"serverAltNames": ["a.example"]}}));
     let problem = problem(&fake);
     assert!(problem.starts_with("AuthorityInvalid: Secret dev-ca"), "{problem}");
@@ -75,7 +84,9 @@ fn a_lost_authority_is_not_made_anew_until_that_is_asked_for() {
         let mut restored = lost.clone();
         restored.metadata.owner_references = owners;
         restored.metadata.uid = Some("restored".to_owned());
-        fake.seen.objects.insert(Key::new(Kind::Secret, "dev-ca"), restored);
+        fake.seen
+            .objects
+            .insert(ObjectKey::new(ObjectKind::Secret, "dev-ca"), restored);
         fake.settle();
         assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
         assert_eq!(fake.condition("Stalled"), "absent");
@@ -86,8 +97,8 @@ fn a_lost_authority_is_not_made_anew_until_that_is_asked_for() {
 fn a_lost_authority_is_replaced_beside_what_was_trusted_when_that_is_asked_for() {
     let mut fake = FakeCluster::settled(json!({"tls": {"caAdvance": "Auto"}}));
     let published = |fake: &mut FakeCluster| {
-        let text = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
-        Bundle::parse(text.as_str().unwrap()).unwrap()
+        let text = fake.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+        CaBundle::parse(text.as_str().unwrap()).unwrap()
     };
     let before = published(&mut fake);
     fake.wait(60);
@@ -135,20 +146,20 @@ fn leftovers_of_former_phases_are_removed() {
     let phase = |fake: &FakeCluster| fake.cluster.status.clone().unwrap().ca.unwrap().phase;
     consent(&mut fake, "Issuing@2");
     assert_eq!(phase(&fake), "Issuing");
-    let data = &mut fake.object(Kind::Secret, "dev-ca").data["data"];
+    let data = &mut fake.object(ObjectKind::Secret, "dev-ca").data["data"];
     data["next.crt"] = data["ca.crt"].clone();
     data["next.key"] = data["ca.key"].clone();
     let old = data["old.crt"].clone();
     fake.settle();
     assert_eq!(fake.condition("CertificatesReady"), "True/RotatingCertificates");
-    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["next.crt"], "");
+    assert_eq!(fake.object(ObjectKind::Secret, "dev-ca").data["data"]["next.crt"], "");
     consent(&mut fake, "Retiring@2");
     assert_eq!(phase(&fake), "Stable");
-    fake.object(Kind::Secret, "dev-ca").data["data"]["old.crt"] = old;
+    fake.object(ObjectKind::Secret, "dev-ca").data["data"]["old.crt"] = old;
     fake.settle();
-    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["old.crt"], "");
-    let trusted = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
-    let trusted = Bundle::parse(trusted.as_str().unwrap()).unwrap();
+    assert_eq!(fake.object(ObjectKind::Secret, "dev-ca").data["data"]["old.crt"], "");
+    let trusted = fake.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    let trusted = CaBundle::parse(trusted.as_str().unwrap()).unwrap();
     assert_eq!(trusted, trusted.filter(|found| found.common_name == "dev-ca-v2"));
 }
 
@@ -170,13 +181,13 @@ fn a_lost_pair_of_keys_in_mid_replacement_is_not_made_anew_by_itself() {
 fn a_planted_authority_is_not_trusted() {
     let mut donor = FakeCluster::settled(json!({}));
     let planted = authority(&mut donor);
-    let key = Key::new(Kind::Secret, "dev-ca");
+    let key = ObjectKey::new(ObjectKind::Secret, "dev-ca");
     // It exists before the first pass, with this cluster as its owner. Nothing relies on it, so it is recreated.
     let mut fake = FakeCluster::new(json!({}));
     fake.seen.objects.insert(key.clone(), planted.clone());
     assert_eq!(fake.steps()[0], "discard the certificate authority dev-ca");
     fake.settle();
-    let text = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-ca").data["data"]["ca.crt"].clone();
+    let text = |fake: &mut FakeCluster| fake.object(ObjectKind::Secret, "dev-ca").data["data"]["ca.crt"].clone();
     assert_ne!(text(&mut fake), planted.data["data"]["ca.crt"]);
     // It replaces a recorded one.
     let mut fake = FakeCluster::settled(json!({}));
@@ -200,7 +211,7 @@ fn an_authority_of_an_older_operator_is_taken_over_and_completed() {
     let mut fake = FakeCluster::settled(json!({}));
     let ca = fake.cluster.status.as_mut().unwrap().ca.as_mut().unwrap();
     (ca.fingerprint, ca.bundle) = (None, None);
-    let data = fake.object(Kind::Secret, "dev-ca").data["data"]
+    let data = fake.object(ObjectKind::Secret, "dev-ca").data["data"]
         .as_object_mut()
         .unwrap();
     data.retain(|key, _| key.starts_with("ca."));
@@ -230,7 +241,8 @@ fn certificates_are_renewed_in_time_and_survive_the_renewal_of_their_authority()
     assert_eq!(fake.steps(), LEAVES);
     fake.settle();
 
-    let bundle = |fake: &mut FakeCluster| fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    let bundle =
+        |fake: &mut FakeCluster| fake.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
     let renewal = begin + hour(24 * 365 * 8);
     fake.at(renewal - hour(30));
     fake.settle();
@@ -262,7 +274,7 @@ fn no_renewal_setting_makes_the_operator_issue_without_end() {
 fn pause_renews_secrets_and_takes_nothing_of_the_spec_into_them() {
     let mut fake = FakeCluster::settled(json!({"tls": {"validity": "1h"}}));
     let team = |fake: &mut FakeCluster| {
-        let secret = fake.object(Kind::Secret, "dev-server-tls");
+        let secret = fake.object(ObjectKind::Secret, "dev-server-tls");
         secret.labels().get("team").cloned()
     };
     fake.edit(json!({"paused": true, "inheritedMetadata": {"labels": {"team": "new"}}}));

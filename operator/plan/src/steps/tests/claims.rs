@@ -31,7 +31,7 @@ fn pod_whose_claim_is_being_deleted_is_left_alone() {
 }
 
 fn deletion(fake: &mut FakeCluster) -> Value {
-    let set = fake.object(Kind::StatefulSet, "dev");
+    let set = fake.object(ObjectKind::StatefulSet, "dev");
     set.data["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"].clone()
 }
 

@@ -79,7 +79,7 @@ fn change_that_restarts_nobody_keeps_the_epoch() {
 fn set_of_a_newer_operator_is_rendered_as_far_as_this_one_can() {
     let mut fake = FakeCluster::settled(json!({}));
     let annotations = fake
-        .object(Kind::StatefulSet, "dev")
+        .object(ObjectKind::StatefulSet, "dev")
         .metadata
         .annotations
         .as_mut()

@@ -1,7 +1,7 @@
 //! Brains in pods that the user creates.
 
 use super::*;
-use crate::certificates::{Authority, Leaf, Request};
+use crate::certificates::{Authority, CertificateRequest, Leaf};
 use crate::testing::BEGIN;
 
 fn external(spec: Value) -> FakeCluster {
@@ -106,7 +106,7 @@ fn given_certificates_need_the_names_of_the_real_pods() {
     let names = fake.desired().names;
     let day = std::time::Duration::from_secs(24 * 3600);
     let pair = |leaf, hosts: &[&str]| {
-        let mut request = Request::new(leaf, &names, &[], 90 * day, day);
+        let mut request = CertificateRequest::new(leaf, &names, &[], 90 * day, day);
         request.sans.retain(|san| !san.contains('*'));
         request
             .sans

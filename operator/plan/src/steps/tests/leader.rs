@@ -55,7 +55,7 @@ fn unready_leader_without_a_successor_is_replaced_after_the_others() {
     for name in ["dev-1", "dev-2"] {
         let pod = fake.pod(name);
         pod.annotations_mut().remove(crate::names::RESTART_HASH);
-        let hash = fake.object(Kind::StatefulSet, "dev").data["spec"]["template"]["metadata"]["annotations"]
+        let hash = fake.object(ObjectKind::StatefulSet, "dev").data["spec"]["template"]["metadata"]["annotations"]
             [crate::names::RESTART_HASH]
             .as_str()
             .unwrap()

@@ -101,12 +101,12 @@ fn lease_fields_of_members_are_no_drift() {
     let mut fake = locked_by("Lease");
     let spec =
         json!({"holderIdentity": "dev-0_1", "leaseDurationSeconds": 15, "renewTime": "2026-11-21T00:00:00.000000Z"});
-    fake.object(Kind::Lease, "dev-leader").data["spec"] = spec;
+    fake.object(ObjectKind::Lease, "dev-leader").data["spec"] = spec;
     assert_eq!(fake.steps(), Vec::<String>::new());
-    fake.object(Kind::Lease, "dev-leader").labels_mut().clear();
+    fake.object(ObjectKind::Lease, "dev-leader").labels_mut().clear();
     assert_eq!(fake.steps(), ["apply Lease dev-leader"]);
     let plan = fake.plan();
-    let Some(Step::Apply { object, .. }) = plan.steps.first() else {
+    let Some(PlanStep::Apply { object, .. }) = plan.steps.first() else {
         panic!("{:?}", fake.steps());
     };
     assert!(object.body.get("spec").is_none(), "{}", object.body);

@@ -46,7 +46,7 @@ fn an_object_is_ours_by_its_controller_reference_alone() {
 
 #[test]
 fn objects_of_others_are_left_alone_and_named_and_no_pod_is_made_over_them() {
-    let all: Vec<Key> = FakeCluster::settled(json!({})).seen.objects.keys().cloned().collect();
+    let all: Vec<ObjectKey> = FakeCluster::settled(json!({})).seen.objects.keys().cloned().collect();
     assert_eq!(all.len(), 11);
     for key in all {
         let mut fake = FakeCluster::new(json!({}));
@@ -59,17 +59,17 @@ fn objects_of_others_are_left_alone_and_named_and_no_pod_is_made_over_them() {
         let plan = fake.plan();
         assert_eq!(plan.foreign, std::slice::from_ref(&key));
         let touched = plan.steps.iter().any(|step| match step {
-            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } => key.name == "dev-ca",
-            Step::Issue { leaf, .. } => key.name == fake.desired().names.leaf(*leaf),
-            Step::Apply { object, .. } => object.key == key,
-            Step::Delete { key: deleted, .. } => *deleted == key,
+            PlanStep::WriteAuthority { .. } | PlanStep::DiscardAuthority { .. } => key.name == "dev-ca",
+            PlanStep::Issue { leaf, .. } => key.name == fake.desired().names.leaf(*leaf),
+            PlanStep::Apply { object, .. } => object.key == key,
+            PlanStep::Delete { key: deleted, .. } => *deleted == key,
             _ => false,
         });
         assert!(!touched, "{key} is not ours but was touched");
         let runs = plan
             .steps
             .iter()
-            .any(|step| matches!(step, Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet));
+            .any(|step| matches!(step, PlanStep::Apply { object, .. } if object.key.kind == ObjectKind::StatefulSet));
         assert!(!runs, "pods would be made although {key} is not ours");
     }
 }
@@ -77,7 +77,7 @@ fn objects_of_others_are_left_alone_and_named_and_no_pod_is_made_over_them() {
 #[test]
 fn unwanted_objects_of_others_are_not_deleted() {
     let mut fake = FakeCluster::settled(json!({}));
-    fake.object(Kind::Service, "dev-leader").metadata.owner_references = None;
+    fake.object(ObjectKind::Service, "dev-leader").metadata.owner_references = None;
     fake.edit(json!({"services": {"leader": {"enabled": false}}}));
     assert_eq!(fake.steps(), Vec::<String>::new());
     assert!(
@@ -132,7 +132,7 @@ fn pods_and_claims_that_only_carry_the_labels_are_neither_touched_nor_counted() 
 #[test]
 fn nothing_is_ours_below_a_stateful_set_of_somebody_else() {
     let mut fake = FakeCluster::settled(json!({}));
-    let set = fake.object(Kind::StatefulSet, "dev");
+    let set = fake.object(ObjectKind::StatefulSet, "dev");
     set.metadata.owner_references = None;
     set.labels_mut().clear();
     assert!(fake.own().pods.is_empty());
@@ -170,9 +170,9 @@ fn orphans_of_a_remade_cluster_are_adopted() {
 #[test]
 fn orphaned_authority_is_adopted_where_its_key_is_named() {
     let mut fake = remade(json!({}));
-    let key = Key::new(Kind::Secret, "dev-ca");
+    let key = ObjectKey::new(ObjectKind::Secret, "dev-ca");
     assert_eq!(fake.plan().foreign, std::slice::from_ref(&key));
-    let authority = |fake: &mut FakeCluster| fake.object(Kind::Secret, "dev-ca").data["data"].clone();
+    let authority = |fake: &mut FakeCluster| fake.object(ObjectKind::Secret, "dev-ca").data["data"].clone();
     let (pods, data) = (uids(&fake), authority(&mut fake));
     fake.pass();
     assert_eq!(fake.condition("Stalled"), "True/OwnershipConflict");
@@ -207,7 +207,8 @@ fn orphaned_authority_is_adopted_where_its_key_is_named() {
 #[test]
 fn object_with_another_controller_is_no_orphan() {
     let mut fake = remade(json!({"tls": {"mode": "Disabled"}}));
-    let key = Key::new(Kind::Service, "dev-client");
-    fake.object(Kind::Service, "dev-client").metadata.owner_references = Some(vec![owner("Deployment", "dev", "u")]);
+    let key = ObjectKey::new(ObjectKind::Service, "dev-client");
+    fake.object(ObjectKind::Service, "dev-client").metadata.owner_references =
+        Some(vec![owner("Deployment", "dev", "u")]);
     assert_eq!(fake.plan().foreign, [key]);
 }

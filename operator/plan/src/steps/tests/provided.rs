@@ -6,7 +6,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::*;
-use crate::certificates::{Authority, Bundle, Pair, Request};
+use crate::certificates::{Authority, CaBundle, CertificatePair, CertificateRequest};
 use crate::names::CA_ADVANCE;
 
 const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
@@ -38,15 +38,15 @@ fn own(authority: &Authority) -> FakeCluster {
     fake
 }
 
-fn bundle(fake: &mut FakeCluster) -> Bundle {
-    let text = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
-    Bundle::parse(text.as_str().unwrap()).unwrap()
+fn bundle(fake: &mut FakeCluster) -> CaBundle {
+    let text = fake.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    CaBundle::parse(text.as_str().unwrap()).unwrap()
 }
 
-fn trusted(authorities: &[&Authority]) -> Bundle {
-    let mut all = Bundle::default();
+fn trusted(authorities: &[&Authority]) -> CaBundle {
+    let mut all = CaBundle::default();
     for authority in authorities {
-        all.extend(&Bundle::parse(&authority.pair().certificate).unwrap());
+        all.extend(&CaBundle::parse(&authority.pair().certificate).unwrap());
     }
     all
 }
@@ -74,7 +74,7 @@ fn own_authority_signs_and_its_key_is_stored_nowhere_else() {
 
 /// The server's certificate.
 fn server_certificate(fake: &mut FakeCluster) -> Value {
-    fake.object(Kind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone()
+    fake.object(ObjectKind::Secret, "dev-server-tls").data["data"]["tls.crt"].clone()
 }
 
 /// Returns a cluster whose user replaced the authority `one` by `two`, and its earlier server certificate.
@@ -150,7 +150,7 @@ fn end_of_the_own_authority_is_reported_and_certificates_do_not_outlast_it() {
 #[test]
 fn own_authority_replaces_the_operators_also_where_an_older_operator_left_that_ones_key() {
     let mut fake = FakeCluster::settled(json!({}));
-    let key = fake.object(Kind::Secret, "dev-ca").data["data"]["ca.key"].clone();
+    let key = fake.object(ObjectKind::Secret, "dev-ca").data["data"]["ca.key"].clone();
     let mine = Authority::create("mine", 1, begin()).unwrap();
     put_authority(&mut fake, &mine);
     fake.edit(json!({"tls": {"caSecretRef": {"name": "mine"}}}));
@@ -160,12 +160,12 @@ fn own_authority_replaces_the_operators_also_where_an_older_operator_left_that_o
         annotations.insert(CA_ADVANCE.to_owned(), format!("{phase}@2"));
     }
     fake.pass();
-    let data = &mut fake.object(Kind::Secret, "dev-ca").data["data"];
+    let data = &mut fake.object(ObjectKind::Secret, "dev-ca").data["data"];
     assert_eq!(data["ca.key"], "", "the user's own key is stored nowhere");
     data["ca.key"] = key;
     fake.settle();
     assert_eq!(problem(&fake), "none");
-    assert_eq!(fake.object(Kind::Secret, "dev-ca").data["data"]["ca.key"], "");
+    assert_eq!(fake.object(ObjectKind::Secret, "dev-ca").data["data"]["ca.key"], "");
     assert_eq!(bundle(&mut fake), trusted(&[&mine]));
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
@@ -241,13 +241,13 @@ fn what_is_wrong_with_the_own_authority_is_named_and_heals() {
     assert_eq!(fake.condition("Stalled"), "absent");
 }
 
-fn leaf(authority: &Authority, leaf: Leaf, days: u32) -> Pair {
+fn leaf(authority: &Authority, leaf: Leaf, days: u32) -> CertificatePair {
     let names = FakeCluster::new(json!({})).desired().names;
-    let request = Request::new(leaf, &names, &[], days * DAY, DAY);
+    let request = CertificateRequest::new(leaf, &names, &[], days * DAY, DAY);
     authority.issue(leaf, &request, begin()).unwrap()
 }
 
-fn put_leaf(fake: &mut FakeCluster, name: &str, pair: &Pair) {
+fn put_leaf(fake: &mut FakeCluster, name: &str, pair: &CertificatePair) {
     put(fake, name, &[("tls.crt", &pair.certificate), ("tls.key", &pair.key)]);
 }
 
@@ -278,7 +278,7 @@ fn given_certificates_are_used_as_they_are() {
         .seen
         .objects
         .keys()
-        .filter(|key| key.kind == Kind::Secret)
+        .filter(|key| key.kind == ObjectKind::Secret)
         .collect();
     assert!(owned.is_empty(), "{owned:?}");
     let status = fake.cluster.status.unwrap();
@@ -379,7 +379,7 @@ fn what_is_wrong_with_a_given_secret_is_named_and_heals() {
         &|fake| {
             let old = Authority::create("a", 1, begin() - SignedDuration::from_hours(24 * 100)).unwrap();
             let names = fake.desired().names;
-            let request = Request::new(Leaf::Server, &names, &[], 90 * DAY, DAY);
+            let request = CertificateRequest::new(Leaf::Server, &names, &[], 90 * DAY, DAY);
             let ended = old.issue(Leaf::Server, &request, begin() - SignedDuration::from_hours(24 * 100));
             put(fake, "trust", &[("bundle.pem", &old.pair().certificate)]);
             put_leaf(fake, "server", &ended.unwrap());
@@ -404,7 +404,7 @@ fn authority_in_a_secret_of_cert_manager_signs() {
     put(&mut fake, "mine", &data);
     fake.settle();
     assert_eq!(problem(&fake), "none");
-    assert_eq!(bundle(&mut fake), Bundle::parse(certificate).unwrap());
+    assert_eq!(bundle(&mut fake), CaBundle::parse(certificate).unwrap());
     assert_eq!(fake.condition("CertificatesReady"), "True/Issued");
 }
 

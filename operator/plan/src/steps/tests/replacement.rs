@@ -30,7 +30,7 @@ fn an_outdated_pod_is_replaced_only_when_nothing_is_in_the_way() {
     };
     let now = |fake: &FakeCluster| Some(Time(fake.seen.now));
     assert_eq!(
-        waits(|fake| fake.object(Kind::StatefulSet, "dev").data["status"]["observedGeneration"] = json!(1)),
+        waits(|fake| fake.object(ObjectKind::StatefulSet, "dev").data["status"]["observedGeneration"] = json!(1)),
         ""
     );
     assert_eq!(
@@ -164,11 +164,11 @@ fn a_leader_that_does_not_hand_over_in_time_is_replaced_none_the_less() {
     // It is asked, but does not answer.
     let refuse = |fake: &mut FakeCluster| {
         let (desired, plan) = (fake.desired(), fake.plan());
-        let applied = crate::applied::Applied {
+        let applied = crate::applied::AppliedSteps {
             asked: true,
             ..Default::default()
         };
-        let pass = crate::status::Pass {
+        let pass = crate::status::StatusInput {
             desired: &desired,
             observed: &fake.seen.clone(),
             plan: &plan,

@@ -82,7 +82,7 @@ fn pod_that_cannot_be_resized_is_replaced() {
     refuse_resize(&mut fake);
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
     let why = fake.plan().steps.into_iter().find_map(|step| match step {
-        Step::Replace { why, .. } => Some(why),
+        PlanStep::Replace { why, .. } => Some(why),
         _ => None,
     });
     assert_eq!(why.as_deref(), Some("its resources cannot change in place"));
@@ -175,7 +175,7 @@ fn other_limit_of_memory_restarts_the_brain() {
     fake.pass();
     assert_eq!(fake.steps(), ["delete pod dev-0"]);
     let why = fake.plan().steps.into_iter().find_map(|step| match step {
-        Step::Replace { why, .. } => Some(why),
+        PlanStep::Replace { why, .. } => Some(why),
         _ => None,
     });
     assert!(why.unwrap().contains("divides its memory only at startup"));
@@ -288,7 +288,7 @@ fn limit_that_the_namespace_gives_is_no_part_of_a_resize() {
     fake.edit(json!({"pod": {"resources": {"limits": {"cpu": "2"}, "requests": null}}}));
     assert_eq!(fake.pass(), ["apply StatefulSet dev"]);
     let patch = fake.plan().steps.into_iter().find_map(|step| match step {
-        Step::Resize { patch, .. } => Some(patch["spec"]["containers"][0]["resources"].clone()),
+        PlanStep::Resize { patch, .. } => Some(patch["spec"]["containers"][0]["resources"].clone()),
         _ => None,
     });
     // The former template set that request, and no limit of memory.

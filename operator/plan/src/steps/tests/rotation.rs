@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::applied::Applied;
+use crate::applied::AppliedSteps;
 use crate::certificates::tests::{client, server};
-use crate::certificates::{Bundle, Inspected};
-use crate::member::Tls;
+use crate::certificates::{CaBundle, InspectedCertificate};
+use crate::member::LoadedCertificates;
 use crate::names::CA_ADVANCE;
-use crate::status::{self, Pass};
+use crate::status::{self, StatusInput};
 use crate::steps;
 use crate::testing::in_use;
 
@@ -57,23 +57,23 @@ impl Lab {
         lab
     }
 
-    fn text(&self, kind: Kind, name: &str, key: &str) -> String {
-        let object = &self.fake.seen.objects[&Key::new(kind, name)];
-        if kind == Kind::ConfigMap {
+    fn text(&self, kind: ObjectKind, name: &str, key: &str) -> String {
+        let object = &self.fake.seen.objects[&ObjectKey::new(kind, name)];
+        if kind == ObjectKind::ConfigMap {
             return object.data["data"][key].as_str().unwrap().to_owned();
         }
         steps::stored_pair(object, key, "ca.crt").unwrap().certificate
     }
 
     fn bundle(&self) -> String {
-        self.text(Kind::ConfigMap, "dev-ca-bundle", "ca.crt")
+        self.text(ObjectKind::ConfigMap, "dev-ca-bundle", "ca.crt")
     }
 
     fn stored(&self) -> Loaded {
         Loaded {
             bundle: self.bundle(),
-            server: self.text(Kind::Secret, "dev-server-tls", "tls.crt"),
-            peer: self.text(Kind::Secret, "dev-peer-tls", "tls.crt"),
+            server: self.text(ObjectKind::Secret, "dev-server-tls", "tls.crt"),
+            peer: self.text(ObjectKind::Secret, "dev-peer-tls", "tls.crt"),
         }
     }
 
@@ -81,10 +81,10 @@ impl Lab {
     fn pass(&mut self, writes: usize) {
         let (desired, observed) = (self.fake.desired(), self.fake.seen.clone());
         let plan = self.fake.plan();
-        let mut applied = Applied::default();
+        let mut applied = AppliedSteps::default();
         let ours = plan.steps.iter().filter(|step| match step {
-            Step::WriteAuthority { .. } | Step::DiscardAuthority { .. } | Step::Issue { .. } => true,
-            Step::Apply { object, .. } => matches!(object.key.kind, Kind::Secret | Kind::ConfigMap),
+            PlanStep::WriteAuthority { .. } | PlanStep::DiscardAuthority { .. } | PlanStep::Issue { .. } => true,
+            PlanStep::Apply { object, .. } => matches!(object.key.kind, ObjectKind::Secret | ObjectKind::ConfigMap),
             _ => false,
         });
         for (count, step) in ours.enumerate() {
@@ -95,7 +95,7 @@ impl Lab {
             self.writes += 1;
             self.check();
         }
-        let pass = Pass {
+        let pass = StatusInput {
             desired: &desired,
             observed: &observed,
             plan: &plan,
@@ -113,15 +113,15 @@ impl Lab {
 
     fn report(&mut self) {
         for (member, loaded) in self.members.iter().enumerate() {
-            let digest = Bundle::parse(&loaded.bundle).unwrap().digest();
-            let tls = Tls {
+            let digest = CaBundle::parse(&loaded.bundle).unwrap().digest();
+            let tls = LoadedCertificates {
                 trust_bundle: digest.clone(),
                 server: in_use(&loaded.server).unwrap(),
                 peer: in_use(&loaded.peer),
                 peer_trust_bundle: Some(digest),
             };
             let id = u64::try_from(member).unwrap() + 1;
-            let answer = Answer {
+            let answer = MemberAnswer {
                 tls: Some(tls),
                 ..answer(id, 1)
             };
@@ -155,7 +155,7 @@ impl Lab {
     fn check(&self) {
         let now = self.fake.seen.now;
         let leaves = ["server", "peer", "apiserver-client", "operator-client"]
-            .map(|leaf| self.text(Kind::Secret, &format!("dev-{leaf}-tls"), "tls.crt"));
+            .map(|leaf| self.text(ObjectKind::Secret, &format!("dev-{leaf}-tls"), "tls.crt"));
         for leaf in &leaves {
             assert_eq!(
                 client(&self.bundle(), leaf, now),
@@ -261,10 +261,13 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
         .map(|certificate| format!("{} {:?}", certificate.secret_name, certificate.ca_generation))
         .collect();
     assert_eq!(names[0], "dev-server-tls Some(2)");
-    assert_eq!(Inspected::read(&lab.bundle()).unwrap().common_name, "dev-ca-v2");
     assert_eq!(
-        Bundle::parse(&lab.bundle()).unwrap(),
-        Bundle::parse(&lab.stored().bundle).unwrap()
+        InspectedCertificate::read(&lab.bundle()).unwrap().common_name,
+        "dev-ca-v2"
+    );
+    assert_eq!(
+        CaBundle::parse(&lab.bundle()).unwrap(),
+        CaBundle::parse(&lab.stored().bundle).unwrap()
     );
 }
 
@@ -338,13 +341,13 @@ fn a_pause_holds_a_replacement_but_no_renewal() {
     let issued = plan
         .steps
         .iter()
-        .filter(|step| matches!(step, Step::Issue { .. }))
+        .filter(|step| matches!(step, PlanStep::Issue { .. }))
         .count();
     assert_eq!(issued, 4);
     // A renewal does not include the change of the spec.
     lab.fake.edit(json!({"tls": {"serverAltNames": ["a.example"]}}));
     lab.pass(usize::MAX);
-    let server = Inspected::read(&lab.stored().server).unwrap();
+    let server = InspectedCertificate::read(&lab.stored().server).unwrap();
     assert!(!server.sans.contains("a.example"));
     assert_eq!(server.issued(), lab.fake.seen.now);
 }

@@ -28,7 +28,7 @@ fn report(fake: &mut FakeCluster, id: &str) {
 
 fn flags(plan: &Plan) -> Option<Vec<String>> {
     plan.steps.iter().find_map(|step| match step {
-        Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet => {
+        PlanStep::Apply { object, .. } if object.key.kind == ObjectKind::StatefulSet => {
             let args = &object.body["spec"]["template"]["spec"]["containers"][0]["args"];
             serde_json::from_value(args.clone()).ok()
         }
@@ -53,11 +53,15 @@ fn id_that_becomes_known_later_is_a_flag_of_pods_to_come_and_restarts_nobody() {
 #[test]
 fn id_that_is_known_at_first_is_a_flag() {
     let mut fake = FakeCluster::settled(on_tikv(json!({"pdEndpoints": ["pd:2379"], "clusterID": "7"})));
-    fake.seen.objects.remove(&Key::new(Kind::StatefulSet, "dev"));
+    fake.seen
+        .objects
+        .remove(&ObjectKey::new(ObjectKind::StatefulSet, "dev"));
     assert!(flags(&fake.plan()).unwrap().contains(&"--tikv-cluster-id=7".to_owned()));
 
     let mut fake = FakeCluster::settled(on_tikv(json!({"pdEndpoints": ["pd:2379"]})));
-    fake.seen.objects.remove(&Key::new(Kind::StatefulSet, "dev"));
+    fake.seen
+        .objects
+        .remove(&ObjectKey::new(ObjectKind::StatefulSet, "dev"));
     let reference = json!({"clusterRef": {"name": "t"}});
     fake.cluster.spec.storage.tikv = Some(serde_json::from_value(reference).unwrap());
     let desired = spec::desired(
@@ -132,7 +136,7 @@ fn pods_are_neither_made_nor_replaced_without_the_secrets_that_they_mount() {
     let storage = json!({"type": "TiKV", "embedded": null, "tikv": tikv});
     let spec = json!({"storage": storage, "jwtSecretRef": {"name": "jwt"}});
     let mut fake = FakeCluster::settled(spec);
-    let certificate = fake.object(Kind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
+    let certificate = fake.object(ObjectKind::ConfigMap, "dev-ca-bundle").data["data"]["ca.crt"].clone();
     let good = || secret("ca.pem", certificate.as_str().unwrap());
     fake.seen.given_secrets.insert("tikv-ca".to_owned(), good());
     fake.seen.given_secrets.insert("jwt".to_owned(), secret("jwt.pub", "x"));

@@ -32,7 +32,7 @@ fn role(fake: &mut FakeCluster, pod: &str) -> Option<String> {
 }
 
 fn set_replicas(fake: &mut FakeCluster, replicas: i32) {
-    let set = fake.object(Kind::StatefulSet, "dev");
+    let set = fake.object(ObjectKind::StatefulSet, "dev");
     set.data["spec"]["replicas"] = json!(replicas);
     fake.controllers();
     fake.kubelet();

@@ -321,12 +321,12 @@ fn trial_decides_whatever_becomes_of_the_member() {
         assert_eq!(written(&fake)["StatefulSet dev"]["spec"], set["spec"]);
     }
     let mut scaled = failed();
-    scaled.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
+    scaled.object(ObjectKind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
     assert_eq!(scaled.pass(), ["reset the replicas of dev to 1"]);
     let mut open = settled(json!({}));
     open.edit(json!({"version": "9.9.9"}));
     open.pass();
-    open.object(Kind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
+    open.object(ObjectKind::StatefulSet, "dev").data["spec"]["replicas"] = json!(3);
     assert_eq!(open.pass(), ["reset the replicas of dev to 1"]);
     // The node may recover in a moment.
     let mut away = settled(json!({}));

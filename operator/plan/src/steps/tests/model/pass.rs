@@ -16,13 +16,13 @@ use serde_json::json;
 
 use super::cluster::{Asked, Health, Member, Pod, Recorded, View};
 use super::{Scenario, Wish};
-use crate::applied::Applied;
+use crate::applied::AppliedSteps;
 use crate::names::RESTART_HASH;
-use crate::objects::{Key, Kind};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::Observed;
 use crate::spec;
-use crate::status::{self, Pass};
-use crate::steps::{Step, plan};
+use crate::status::{self, StatusInput};
+use crate::steps::{PlanStep, plan};
 use crate::testing::{BEGIN, FakeCluster, answer, settings};
 
 /// Epoch of the leader in every view; records of former leaders have a lower one.
@@ -106,7 +106,7 @@ impl Operator {
             cluster.status.clone_from(&settled);
             clusters.push(cluster);
             fake.pass();
-            sets.push(fake.object(Kind::StatefulSet, "dev").clone());
+            sets.push(fake.object(ObjectKind::StatefulSet, "dev").clone());
         }
         seen.now = status::whole_seconds(seen.now);
         Self {
@@ -151,10 +151,10 @@ impl Operator {
         let (mut steps, mut labels) = (Vec::new(), Vec::new());
         for step in &all {
             match step {
-                Step::Label { pod, .. } => labels.push(member(pod)),
-                Step::Apply { object, .. } if object.key.kind == Kind::StatefulSet => steps.push(Done::Write),
-                Step::Replace { pod, .. } => steps.push(Done::Replace(member(pod))),
-                Step::HandOver { from, to, .. } => steps.push(Done::HandOver {
+                PlanStep::Label { pod, .. } => labels.push(member(pod)),
+                PlanStep::Apply { object, .. } if object.key.kind == ObjectKind::StatefulSet => steps.push(Done::Write),
+                PlanStep::Replace { pod, .. } => steps.push(Done::Replace(member(pod))),
+                PlanStep::HandOver { from, to, .. } => steps.push(Done::HandOver {
                     from: member(from),
                     to: member(to),
                 }),
@@ -163,12 +163,12 @@ impl Operator {
         }
         let asked = steps.iter().any(|step| matches!(step, Done::HandOver { .. }));
         let record = |handed_over| {
-            let applied = Applied {
+            let applied = AppliedSteps {
                 asked,
                 handed_over,
-                ..Applied::default()
+                ..AppliedSteps::default()
             };
-            let pass = Pass {
+            let pass = StatusInput {
                 desired: &desired,
                 observed: &observed,
                 plan: &plan,
@@ -232,7 +232,7 @@ impl Operator {
         if !view.adopted {
             set.data["status"]["observedGeneration"] = json!(0);
         }
-        seen.objects.insert(Key::new(Kind::StatefulSet, "dev"), set);
+        seen.objects.insert(ObjectKey::new(ObjectKind::StatefulSet, "dev"), set);
         seen.pods = (0..view.members.len())
             .filter_map(|member| self.pod(view, member))
             .collect();
