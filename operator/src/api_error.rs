@@ -5,15 +5,15 @@ use kube::core::Status;
 use crate::leadership::NotLeading;
 
 /// Maximum length of an API server's text in a message, in characters. Admission webhooks may return texts of any length.
-const TEXT: usize = 512;
+const MAX_TEXT_CHARS: usize = 512;
 
 /// Start of the API server's message about an applied object with an unknown field, or a field of the wrong type. The API server answers
 /// with code 500.
-const UNTYPED: &str = "failed to create typed patch object";
+const UNTYPED_PATCH_MESSAGE: &str = "failed to create typed patch object";
 
 /// How a reconcile reacts to a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Class {
+pub(crate) enum FailureClass {
     /// Another writer was faster: retry at once and report nothing.
     Conflict,
     /// No answer, or an error that may not recur: retry, and report it if it persists.
@@ -28,7 +28,7 @@ pub(crate) enum Class {
     Fenced,
 }
 
-impl Class {
+impl FailureClass {
     pub(crate) const ALL: [Self; 6] = [
         Self::Conflict,
         Self::Transient,
@@ -45,7 +45,7 @@ impl Class {
                 400 | 422 => Self::Invalid,
                 403 if is_namespace_terminating(status) => Self::NamespaceTerminating,
                 401 | 403 => Self::Denied,
-                500 if status.message.starts_with(UNTYPED) => Self::Invalid,
+                500 if status.message.starts_with(UNTYPED_PATCH_MESSAGE) => Self::Invalid,
                 _ => Self::Transient,
             },
             kube::Error::Service(error) if error.is::<NotLeading>() => Self::Fenced,
@@ -82,7 +82,7 @@ pub(crate) fn message(error: &kube::Error) -> String {
         other => other.to_string(),
     };
     let cleaned = text.chars().filter(|c| !c.is_control());
-    cleaned.take(TEXT).collect()
+    cleaned.take(MAX_TEXT_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -96,17 +96,17 @@ mod tests {
     #[test]
     fn codes_have_classes() {
         for (code, class) in [
-            (409, Class::Conflict),
-            (422, Class::Invalid),
-            (400, Class::Invalid),
-            (403, Class::Denied),
-            (401, Class::Denied),
-            (404, Class::Transient),
-            (429, Class::Transient),
-            (500, Class::Transient),
-            (503, Class::Transient),
+            (409, FailureClass::Conflict),
+            (422, FailureClass::Invalid),
+            (400, FailureClass::Invalid),
+            (403, FailureClass::Denied),
+            (401, FailureClass::Denied),
+            (404, FailureClass::Transient),
+            (429, FailureClass::Transient),
+            (500, FailureClass::Transient),
+            (503, FailureClass::Transient),
         ] {
-            assert_eq!(Class::of(&answered(code, "", "")), class, "{code}");
+            assert_eq!(FailureClass::of(&answered(code, "", "")), class, "{code}");
         }
         let ending = serde_json::json!({
             "code": 403,
@@ -115,12 +115,18 @@ mod tests {
             "details": {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace", "message": ""}]},
         });
         let ending = kube::Error::Api(Box::new(serde_json::from_value(ending).unwrap()));
-        assert_eq!(Class::of(&ending), Class::NamespaceTerminating);
+        assert_eq!(FailureClass::of(&ending), FailureClass::NamespaceTerminating);
         let untyped = "failed to create typed patch object (brains/dev; apps/v1, Kind=StatefulSet): .spec.template.spec.x: field not declared in schema";
-        assert_eq!(Class::of(&answered(500, "", untyped)), Class::Invalid);
-        assert_eq!(Class::of(&kube::Error::Service(NotLeading.into())), Class::Fenced);
+        assert_eq!(FailureClass::of(&answered(500, "", untyped)), FailureClass::Invalid);
+        assert_eq!(
+            FailureClass::of(&kube::Error::Service(NotLeading.into())),
+            FailureClass::Fenced
+        );
         let broken = std::io::Error::other("broken");
-        assert_eq!(Class::of(&kube::Error::Service(broken.into())), Class::Transient);
+        assert_eq!(
+            FailureClass::of(&kube::Error::Service(broken.into())),
+            FailureClass::Transient
+        );
     }
 
     #[test]
@@ -136,14 +142,16 @@ mod tests {
             "services \"a\" already exists"
         );
         let long = message(&answered(403, "Forbidden", &"no\n".repeat(1000)));
-        assert_eq!((long.len(), long.contains('\n')), (TEXT, false));
+        assert_eq!((long.len(), long.contains('\n')), (MAX_TEXT_CHARS, false));
     }
 
     #[test]
     fn hiccups_are_told_when_they_go_on() {
-        assert!(!Class::Transient.is_told(2) && Class::Transient.is_told(3));
-        assert!(!Class::Conflict.is_told(9) && Class::Conflict.is_told(10));
-        assert!(Class::Denied.is_told(1) && Class::Invalid.is_told(1) && !Class::Fenced.is_told(100));
-        assert!(!Class::NamespaceTerminating.is_told(100));
+        assert!(!FailureClass::Transient.is_told(2) && FailureClass::Transient.is_told(3));
+        assert!(!FailureClass::Conflict.is_told(9) && FailureClass::Conflict.is_told(10));
+        assert!(
+            FailureClass::Denied.is_told(1) && FailureClass::Invalid.is_told(1) && !FailureClass::Fenced.is_told(100)
+        );
+        assert!(!FailureClass::NamespaceTerminating.is_told(100));
     }
 }

@@ -20,10 +20,10 @@ use plan::{issuance, ownership};
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::api_error::{self, Class};
+use crate::api_error::{self, FailureClass};
 use crate::apply_history::ApplyHistory;
 use crate::cache::{clusters, list_kept, received};
-use crate::events::Events;
+use crate::events::EventPublisher;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::probe;
@@ -31,11 +31,11 @@ use crate::probe;
 mod resize;
 
 /// Maximum number of pods of a cluster that are read before one of them is deleted.
-const PODS: usize = 256;
+const MAX_PODS_READ: usize = 256;
 
 /// Reason why a step failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum ApplyError {
     #[error("the API server refused it")]
     Api(#[source] Box<kube::Error>),
     #[error(transparent)]
@@ -46,24 +46,24 @@ pub(crate) enum Error {
     HandOver(String),
 }
 
-impl From<kube::Error> for Error {
+impl From<kube::Error> for ApplyError {
     fn from(error: kube::Error) -> Self {
         Self::Api(Box::new(error))
     }
 }
 
-impl Error {
+impl ApplyError {
     /// Returns the class of the error, which decides how a reconcile reacts.
-    pub(crate) fn class(&self) -> Class {
+    pub(crate) fn class(&self) -> FailureClass {
         match self {
-            Self::Api(error) => Class::of(error),
-            _ => Class::Transient,
+            Self::Api(error) => FailureClass::of(error),
+            _ => FailureClass::Transient,
         }
     }
 
     /// Returns true if the API server rejects the object itself as invalid, so that a retry does not help.
     pub(crate) fn is_invalid(&self) -> bool {
-        self.class() == Class::Invalid
+        self.class() == FailureClass::Invalid
     }
 
     /// Returns the error in the API server's words, if it has any.
@@ -79,21 +79,21 @@ impl Error {
 pub(crate) struct FailedStep {
     /// The step in words.
     pub(crate) step: String,
-    pub(crate) error: Error,
+    pub(crate) error: ApplyError,
 }
 
 /// The outcome of the steps.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct ApplyOutcome {
     pub(crate) applied: AppliedSteps,
     /// The first step that failed. Steps that do not depend on it were still tried.
     pub(crate) failed: Option<FailedStep>,
 }
 
 /// Carries out steps for one cluster.
-pub(crate) struct Applier<'a> {
+pub(crate) struct StepApplier<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) events: &'a Events,
+    pub(crate) events: &'a EventPublisher,
     pub(crate) metrics: &'a Metrics,
     pub(crate) apply_history: &'a ApplyHistory,
     pub(crate) cluster: &'a KubeBrainCluster,
@@ -101,9 +101,9 @@ pub(crate) struct Applier<'a> {
     pub(crate) observed: &'a Observed,
 }
 
-impl Applier<'_> {
+impl StepApplier<'_> {
     /// Carries out `steps`. After a failure only independent steps continue, unless the failed step only concerns monitoring.
-    pub(crate) async fn run(&self, steps: &[PlanStep]) -> Outcome {
+    pub(crate) async fn run(&self, steps: &[PlanStep]) -> ApplyOutcome {
         let (mut applied, mut failed) = (AppliedSteps::default(), None);
         let mut is_only_monitoring = false;
         for step in steps {
@@ -123,12 +123,13 @@ impl Applier<'_> {
                     }
                 }
                 Err(error) => {
-                    if let (PlanStep::ChangeClaim { claim, .. }, Class::Denied | Class::Invalid) = (step, error.class())
+                    if let (PlanStep::ChangeClaim { claim, .. }, FailureClass::Denied | FailureClass::Invalid) =
+                        (step, error.class())
                     {
                         applied.refused_claims.insert(claim.clone(), error.message());
                         continue;
                     }
-                    if let (PlanStep::Resize { pod, .. }, Class::Denied) = (step, error.class()) {
+                    if let (PlanStep::Resize { pod, .. }, FailureClass::Denied) = (step, error.class()) {
                         let words = error.message();
                         applied.refused_resize = Some(format!(
                             "{pod} keeps its resources: the API server rejected the new ones: {words}"
@@ -142,11 +143,11 @@ impl Applier<'_> {
                 }
             }
         }
-        Outcome { applied, failed }
+        ApplyOutcome { applied, failed }
     }
 
     /// Carries out one step. Returns the event to publish, if any.
-    async fn step(&self, step: &PlanStep, applied: &mut AppliedSteps) -> Result<Option<ClusterEvent>, Error> {
+    async fn step(&self, step: &PlanStep, applied: &mut AppliedSteps) -> Result<Option<ClusterEvent>, ApplyError> {
         match step {
             PlanStep::WriteAuthority { .. } | PlanStep::DiscardAuthority { .. } | PlanStep::Issue { .. } => {
                 self.step_of_certificates(step, applied).await
@@ -224,8 +225,8 @@ impl Applier<'_> {
         small: &Value,
         whole: &Value,
         applied: &mut AppliedSteps,
-    ) -> Result<Option<ClusterEvent>, Error> {
-        let is_forbidden = |error: &Error| error.class() == Class::Denied;
+    ) -> Result<Option<ClusterEvent>, ApplyError> {
+        let is_forbidden = |error: &ApplyError| error.class() == FailureClass::Denied;
         let refusal = match self.create_pod(small).await {
             Err(error) if is_forbidden(&error) => error.message(),
             made => return made.map(|()| Some(self.trial_begun())),
@@ -245,7 +246,7 @@ impl Applier<'_> {
     }
 
     /// Creates a pod from JSON. Its fields may have wrong types or be unknown to the operator; the API server reports that.
-    async fn create_pod(&self, pod: &Value) -> Result<(), Error> {
+    async fn create_pod(&self, pod: &Value) -> Result<(), ApplyError> {
         let params = PostParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PostParams::default()
@@ -253,7 +254,7 @@ impl Applier<'_> {
         let path = Pod::url_path(&(), Some(&self.desired.names.namespace));
         let request = Request::new(path).create(&params, serde_json::to_vec(pod)?);
         let request = request.map_err(kube::Error::BuildRequest)?;
-        self.client.request::<received::Stub>(request).await?;
+        self.client.request::<received::ObjectStub>(request).await?;
         Ok(())
     }
 
@@ -263,7 +264,7 @@ impl Applier<'_> {
         (object, uid): (&Object, &str),
         additions: &Additions,
         applied: &mut AppliedSteps,
-    ) -> Result<Option<ClusterEvent>, Error> {
+    ) -> Result<Option<ClusterEvent>, ApplyError> {
         let mut patch = additions.patch.clone();
         patch["metadata"] = json!({"uid": uid});
         let api = self.dynamic(object.key.kind);
@@ -287,7 +288,7 @@ impl Applier<'_> {
     }
 
     /// Carries out steps on claims and pods, which the StatefulSet created, and on their leadership.
-    async fn step_below(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, Error> {
+    async fn step_below(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, ApplyError> {
         match step {
             PlanStep::ChangeClaim {
                 claim,
@@ -361,7 +362,7 @@ impl Applier<'_> {
 
     /// Reads the StatefulSet and the pods from the API server. Returns true if they are those that the plan was made from, and `name` still
     /// does not lead.
-    async fn is_as_planned(&self, name: &str) -> Result<bool, Error> {
+    async fn is_as_planned(&self, name: &str) -> Result<bool, ApplyError> {
         let (names, observed) = (&self.desired.names, self.observed);
         let version = |metadata: &ObjectMeta| (metadata.uid.clone(), metadata.resource_version.clone());
         let set = self.dynamic(ObjectKind::StatefulSet).get_opt(&names.cluster).await?;
@@ -374,7 +375,7 @@ impl Applier<'_> {
         };
         let params = ListParams::default().labels(&format!("{CLUSTER}={}", names.cluster));
         let is_own = |pod: &Pod| ownership::controller(pod) == uid.as_deref();
-        let live = list_kept(&self.pods(), params, PODS, is_own).await?;
+        let live = list_kept(&self.pods(), params, MAX_PODS_READ, is_own).await?;
         let versions = |pod: &Pod| (pod.name_any(), version(&pod.metadata));
         let live: BTreeMap<_, _> = live.iter().map(versions).collect();
         if live != observed.pods.iter().map(versions).collect() {
@@ -396,7 +397,7 @@ impl Applier<'_> {
         if answer.is_leader() {
             return Ok(true);
         }
-        let identity = observe::identity(self.cluster, self.desired, observed).map_err(Error::HandOver)?;
+        let identity = observe::identity(self.cluster, self.desired, observed).map_err(ApplyError::HandOver)?;
         let again = Box::pin(probe::ask(address, &names.member_host(name), identity.as_ref())).await;
         Ok(again.is_ok_and(|again| !again.is_leader()))
     }
@@ -421,7 +422,7 @@ impl Applier<'_> {
         &self,
         step: &PlanStep,
         applied: &mut AppliedSteps,
-    ) -> Result<Option<ClusterEvent>, Error> {
+    ) -> Result<Option<ClusterEvent>, ApplyError> {
         let (renderer, names) = (self.renderer(), &self.desired.names);
         let at = (names, self.observed.now);
         match step {
@@ -460,7 +461,7 @@ impl Applier<'_> {
 
     /// Creates an object that must not exist yet: an apply would take over an object that another manager creates at the same time. Fields
     /// that may change later are applied afterwards, so that only the applying manager owns them.
-    async fn create(&self, object: &Object) -> Result<Option<String>, Error> {
+    async fn create(&self, object: &Object) -> Result<Option<String>, ApplyError> {
         let mut body = object.body.clone();
         body["metadata"]["labels"] = json!(self.desired.names.labels());
         if let Some(metadata) = body["metadata"].as_object_mut() {
@@ -476,16 +477,16 @@ impl Applier<'_> {
     }
 
     /// Applies an object only if it was not written since it was read.
-    async fn write_over(&self, object: &Object, live: &LiveObject) -> Result<Option<String>, Error> {
+    async fn write_over(&self, object: &Object, live: &LiveObject) -> Result<Option<String>, ApplyError> {
         let mut object = object.clone();
         object.body["metadata"]["resourceVersion"] = json!(live.version);
         self.write(&object, Some(&live.uid)).await
     }
 
     /// Deletes an authority that is not recorded, unless the status has recorded it since.
-    async fn discard_authority(&self, live: &LiveObject) -> Result<(), Error> {
+    async fn discard_authority(&self, live: &LiveObject) -> Result<(), ApplyError> {
         let namespace = &self.desired.names.namespace;
-        let clusters: Api<received::Object> =
+        let clusters: Api<received::WholeObject> =
             Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
         let newest = clusters::read(clusters.get(&self.desired.names.cluster).await?);
         let Some(newest) = newest else { return Ok(()) };
@@ -508,7 +509,7 @@ impl Applier<'_> {
     /// over. One that was not seen is written without force, so that the write conflicts if another manager has created it since.
     ///
     /// Returns the resource version of the answer. It is that of the live object if nothing changed.
-    async fn write(&self, object: &Object, uid: Option<&str>) -> Result<Option<String>, Error> {
+    async fn write(&self, object: &Object, uid: Option<&str>) -> Result<Option<String>, ApplyError> {
         let api = self.dynamic(object.key.kind);
         let mut object = object.clone();
         let live = self.observed.objects.get(&object.key);
@@ -533,14 +534,14 @@ impl Applier<'_> {
     }
 
     /// Asks the leader to hand over. The request completes when the other member leads.
-    async fn hand_over(&self, (from, address): (&str, &str), (_, target): (&str, u64)) -> Result<(), Error> {
-        let identity = observe::identity(self.cluster, self.desired, self.observed).map_err(Error::HandOver)?;
+    async fn hand_over(&self, (from, address): (&str, &str), (_, target): (&str, u64)) -> Result<(), ApplyError> {
+        let identity = observe::identity(self.cluster, self.desired, self.observed).map_err(ApplyError::HandOver)?;
         let host = self.desired.names.member_host(from);
         let asked = probe::move_leader(address, &host, identity.as_ref(), target);
-        Box::pin(asked).await.map_err(Error::HandOver)
+        Box::pin(asked).await.map_err(ApplyError::HandOver)
     }
 
-    async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), Error> {
+    async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), ApplyError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
@@ -597,7 +598,7 @@ fn merge() -> PatchParams {
     }
 }
 
-fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), Error> {
+fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ApplyError> {
     match answer {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
@@ -636,7 +637,7 @@ mod tests {
         let steps = [apply(kind, "dev"), apply(ObjectKind::Role, "next")];
         let rig = Box::pin(Rig::new(api.clone())).await;
         let (desired, observed) = (fake.desired(), fake.own());
-        let applier = Applier {
+        let applier = StepApplier {
             client: &rig.context.client,
             events: &rig.context.events,
             metrics: &rig.context.metrics,

@@ -15,18 +15,18 @@ use runtime::backoff::Backoff;
 use tokio::time::Instant;
 
 /// Pause after another manager reverted a field.
-const PAUSE: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
+const REVERT_BACKOFF: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(600));
 /// Entries that were not read for this time are dropped: their cluster no longer exists.
-const FORGET: Duration = Duration::from_secs(3600);
+const ENTRY_TTL: Duration = Duration::from_secs(3600);
 
 /// Outcomes of applies so far. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct ApplyHistory {
     /// Entries by namespace and object.
-    entries: Arc<Mutex<HashMap<(String, ObjectKey), Entry>>>,
+    entries: Arc<Mutex<HashMap<(String, ObjectKey), ApplyEntry>>>,
 }
 
-struct Entry {
+struct ApplyEntry {
     rendered: Digest,
     unchanged: Option<Digest>,
     /// Number of times in a row that the apply was reverted.
@@ -51,10 +51,10 @@ impl ApplyHistory {
                 == stamp
         });
         let mut entries = self.lock();
-        entries.retain(|_, entry| entry.looked_at.elapsed() < FORGET);
+        entries.retain(|_, entry| entry.looked_at.elapsed() < ENTRY_TTL);
         let place = (namespace.to_owned(), object.key.clone());
-        let before = entries.get(&place).map_or(0, Entry::repeated);
-        let entry = Entry {
+        let before = entries.get(&place).map_or(0, ApplyEntry::repeated);
+        let entry = ApplyEntry {
             rendered: digest(&object.body),
             unchanged: live.filter(|_| !changed).and_then(content),
             repeated: match (changed, taken_back) {
@@ -88,12 +88,12 @@ impl ApplyHistory {
         known.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, ObjectKey), Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, ObjectKey), ApplyEntry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl ApplyEntry {
     /// Number of times in a row that the apply was reverted; 0 again after a long enough pause.
     fn repeated(&self) -> u32 {
         if self.last.elapsed() > 2 * pause(self.repeated) {
@@ -107,6 +107,6 @@ impl Entry {
 fn pause(repeated: u32) -> Duration {
     match repeated {
         0 => Duration::ZERO,
-        repeated => PAUSE.after(repeated - 1),
+        repeated => REVERT_BACKOFF.after(repeated - 1),
     }
 }

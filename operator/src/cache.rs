@@ -33,13 +33,13 @@ mod optional;
 pub(crate) mod received;
 pub(crate) mod user_secrets;
 
-use feed::Feed;
+use feed::WatchFeed;
 pub(crate) use feed::list_kept;
 
 /// Maximum number of members in a spec.
-const MEMBERS: u16 = 64;
+const MAX_MEMBERS: u16 = 64;
 /// Maximum time that reconciles wait for the first lists of optional kinds.
-const OPTIONAL: Duration = Duration::from_secs(5);
+const OPTIONAL_LISTS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The stores of one namespace, or of all. Clones share them.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ pub(crate) struct Cache {
 }
 
 /// The other end of [`Cache`].
-struct Writers {
+struct CacheWriters {
     clusters: Writer<KubeBrainCluster>,
     objects: BTreeMap<ObjectKind, Writer<DynamicObject>>,
     pods: Writer<Pod>,
@@ -65,20 +65,20 @@ struct Writers {
 }
 
 /// The watches that fill the stores. They must be polled for the stores to stay current; none ever ends.
-pub(crate) type Feeds = FuturesUnordered<BoxFuture<'static, ()>>;
+pub(crate) type CacheFeeds = FuturesUnordered<BoxFuture<'static, ()>>;
 
 /// Objects of one cluster by name and label, of any owner.
 #[derive(Default)]
-pub(crate) struct View {
+pub(crate) struct ClusterView {
     pub(crate) objects: Vec<(ObjectKind, Arc<DynamicObject>)>,
     pub(crate) pods: Vec<Arc<Pod>>,
     pub(crate) claims: Vec<Arc<PersistentVolumeClaim>>,
 }
 
 /// Opens stores of `namespace`, or of all namespaces, and the watches that fill them. Changed clusters are added to `queue`.
-pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQueue>) -> (Cache, Feeds) {
+pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQueue>) -> (Cache, CacheFeeds) {
     let (stores, writers) = Cache::new();
-    let feed = Feed {
+    let feed = WatchFeed {
         client: client.clone(),
         namespace: namespace.map(str::to_owned),
         clusters: stores.clusters.clone(),
@@ -86,7 +86,7 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQue
         arrived: Arc::default(),
     };
     let managed = format!("{MANAGED_BY}={MANAGER}");
-    let feeds = Feeds::new();
+    let feeds = CacheFeeds::new();
     feeds.push(Box::pin(feed.clone().clusters(writers.clusters)));
     // Other objects are kept only if a cluster owns them.
     let after_clusters = |watch: BoxFuture<'static, ()>| {
@@ -94,11 +94,11 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQue
     };
     for (kind, mut writer) in writers.objects {
         if let Some(known) = stores.known.get(&kind) {
-            let wanted = optional::Wanted {
+            let wanted = optional::OptionalKind {
                 resource: kind.resource(),
                 known: known.clone(),
                 asked: monitored,
-                source: optional::Source::Owned {
+                source: optional::KeptObjects::Owned {
                     kind,
                     labels: managed.clone(),
                 },
@@ -113,18 +113,18 @@ pub(crate) fn open(client: &Client, namespace: Option<&str>, queue: &Arc<WorkQue
     after_clusters(pods.boxed());
     let claims = feed.clone().labelled(CLUSTER, is_claim_of_cluster, writers.claims);
     after_clusters(claims.boxed());
-    let tidb = optional::Wanted {
+    let tidb = optional::OptionalKind {
         resource: tidb_cluster(),
         known: Arc::default(),
         asked: |cluster| reference(cluster).is_some(),
-        source: optional::Source::Tidb,
+        source: optional::KeptObjects::Tidb,
     };
     feeds.push(Box::pin(optional::run(feed, tidb, writers.tidb_clusters)));
     (stores, feeds)
 }
 
 /// Watches the clusters of the TiDB operator. Only their status of the placement drivers is kept.
-async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
+async fn tidb_clusters(feed: &WatchFeed, writer: &mut Writer<DynamicObject>) {
     let mut touched = |cluster: &DynamicObject, _| referring(feed, &cluster.metadata);
     let events = feed.listed(&tidb_cluster(), None).filter_map(|event| {
         let kept = feed.kept(event, |cluster| {
@@ -143,7 +143,7 @@ async fn tidb_clusters(feed: &Feed, writer: &mut Writer<DynamicObject>) {
 
 /// Returns true if a pod's label names a cluster, and the pod has a name and a controller as the StatefulSet of that cluster gives them, or
 /// if it is the cluster's trial.
-fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
+fn is_pod_of_cluster(feed: &WatchFeed, pod: &ObjectMeta) -> bool {
     let Some(cluster) = cluster_of(pod).map(|cluster| cluster.name) else {
         return false;
     };
@@ -158,7 +158,7 @@ fn is_pod_of_cluster(feed: &Feed, pod: &ObjectMeta) -> bool {
 }
 
 /// The same for a claim, which has no owner if it must outlive its pod.
-fn is_claim_of_cluster(feed: &Feed, claim: &ObjectMeta) -> bool {
+fn is_claim_of_cluster(feed: &WatchFeed, claim: &ObjectMeta) -> bool {
     cluster_of(claim).is_some_and(|cluster| {
         is_ordinal(claim, &format!("data-{}-", cluster.name)) && feed.exists(&cluster.name, claim)
     })
@@ -168,11 +168,11 @@ fn is_claim_of_cluster(feed: &Feed, claim: &ObjectMeta) -> bool {
 fn is_ordinal(object: &ObjectMeta, prefix: &str) -> bool {
     let name = object.name.as_deref().unwrap_or_default();
     let ordinal = name.strip_prefix(prefix).and_then(|rest| rest.parse::<u16>().ok());
-    ordinal.is_some_and(|ordinal| ordinal < MEMBERS && format!("{prefix}{ordinal}") == name)
+    ordinal.is_some_and(|ordinal| ordinal < MAX_MEMBERS && format!("{prefix}{ordinal}") == name)
 }
 
 /// Polls the watches forever.
-pub(crate) async fn run(mut feeds: Feeds) {
+pub(crate) async fn run(mut feeds: CacheFeeds) {
     while feeds.next().await.is_some() {}
 }
 
@@ -195,7 +195,7 @@ fn reference(cluster: &KubeBrainCluster) -> Option<&String> {
 }
 
 /// Returns the clusters whose placement drivers come from the TiDB operator's cluster with this metadata.
-fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>> {
+fn referring(feed: &WatchFeed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainCluster>> {
     let refers = |cluster: &KubeBrainCluster| {
         cluster.metadata.namespace == metadata.namespace
             && reference(cluster).is_some_and(|name| Some(name) == metadata.name.as_ref())
@@ -205,12 +205,12 @@ fn referring(feed: &Feed, metadata: &ObjectMeta) -> Vec<ObjectRef<KubeBrainClust
 }
 
 impl Cache {
-    fn new() -> (Self, Writers) {
+    fn new() -> (Self, CacheWriters) {
         let objects: BTreeMap<ObjectKind, Writer<DynamicObject>> = ObjectKind::ALL
             .into_iter()
             .map(|kind| (kind, Writer::new(kind.resource())))
             .collect();
-        let writers = Writers {
+        let writers = CacheWriters {
             clusters: Writer::default(),
             objects,
             pods: Writer::default(),
@@ -253,7 +253,7 @@ impl Cache {
             }
         };
         // An object that is still missing then is found by its name when it is written.
-        drop(tokio::time::timeout(OPTIONAL, optional).await);
+        drop(tokio::time::timeout(OPTIONAL_LISTS_TIMEOUT, optional).await);
     }
 
     /// Returns true if the API server has a kind.
@@ -294,7 +294,7 @@ impl Cache {
 
     /// Returns the objects of the cluster `name`: objects that carry its label or have the name of one of its own, and pods and claims with
     /// its label. Pods are ordered by name.
-    pub(crate) fn view(&self, namespace: &str, name: &str) -> View {
+    pub(crate) fn view(&self, namespace: &str, name: &str) -> ClusterView {
         let labelled = |labels: &BTreeMap<String, String>| labels.get(CLUSTER).is_some_and(|cluster| cluster == name);
         let inside = |of: Option<&str>| of == Some(namespace);
         let objects = self.objects.iter().flat_map(|(kind, store)| {
@@ -309,7 +309,7 @@ impl Cache {
         let claims = self
             .claims
             .state_filter(|claim| inside(claim.metadata.namespace.as_deref()) && labelled(claim.labels()));
-        View {
+        ClusterView {
             objects: objects.collect(),
             pods,
             claims,
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn every_task_that_waits_for_the_clusters_is_woken() {
         let (stores, mut writers) = Cache::new();
-        let mut waiting: Feeds = (0..3).map(|_| stores.clusters_listed.clone().boxed()).collect();
+        let mut waiting: CacheFeeds = (0..3).map(|_| stores.clusters_listed.clone().boxed()).collect();
         // All of them start waiting.
         assert!(waiting.next().now_or_never().is_none());
         writers.clusters.apply_watcher_event(&Event::Init);

@@ -5,10 +5,10 @@ use plan::spec::OperatorSettings;
 
 use crate::apply_history::ApplyHistory;
 use crate::cache::external_pods::ExternalPods;
-use crate::cache::received::Stub;
+use crate::cache::received::ObjectStub;
 use crate::cache::user_secrets::UserSecrets;
 use crate::cache::{Cache, clusters};
-use crate::events::Events;
+use crate::events::EventPublisher;
 use crate::expectations::Expectations;
 use crate::fleet::Fleet;
 use crate::installation::Installation;
@@ -21,7 +21,7 @@ use crate::probe::Prober;
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) settings: OperatorSettings,
-    pub(crate) events: Events,
+    pub(crate) events: EventPublisher,
     pub(crate) metrics: Metrics,
     pub(crate) cache: Cache,
     pub(crate) expectations: Expectations,
@@ -36,7 +36,7 @@ pub(crate) struct Context {
 
 impl Context {
     /// Returns the client for writes of clusters: only the metadata of the answers is read.
-    pub(crate) fn clusters(&self, namespace: &str) -> Api<Stub> {
+    pub(crate) fn clusters(&self, namespace: &str) -> Api<ObjectStub> {
         Api::namespaced_with(self.client.clone(), namespace, &clusters::resource())
     }
 }

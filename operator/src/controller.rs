@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, instrument, warn};
 
-use crate::api_error::Class;
-use crate::cache::{self, Cache, Feeds};
+use crate::api_error::FailureClass;
+use crate::cache::{self, Cache, CacheFeeds};
 use crate::context::Context;
-use crate::metrics::Outcome;
-use crate::pass::Error;
+use crate::metrics::ReconcileOutcome;
+use crate::pass::PassError;
 use crate::reconcile::{reconcile, report_failure};
 use crate::refusals::Refusals;
 use crate::work_queue::WorkQueue;
@@ -30,23 +30,23 @@ use crate::work_queue::WorkQueue;
 /// Timeout of a pass. It is shorter than the grace period of the operator's pod.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Maximum number of concurrent passes.
-const CONCURRENCY: u16 = 8;
+const MAX_CONCURRENT_RECONCILES: u16 = 8;
 /// Triggers within this time start one pass.
-const DEBOUNCE: Duration = Duration::from_millis(200);
+const TRIGGER_DEBOUNCE: Duration = Duration::from_millis(200);
 /// Pause after failures in a row.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+const FAILURE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// Pause after conflicts in a row. It is short because the faster writer is usually done.
-const CONFLICT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+const CONFLICT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// Time after which incomplete first lists cause a warning.
-const SLOW: Duration = Duration::from_secs(30);
+const SLOW_LISTS_WARNING_TIME: Duration = Duration::from_secs(30);
 
 /// Failures in a row, by cluster. Deleted clusters are forgotten.
 #[derive(Default)]
-struct Failures {
+struct FailureCounts {
     in_a_row: Mutex<HashMap<ObjectRef<KubeBrainCluster>, u32>>,
 }
 
-impl Failures {
+impl FailureCounts {
     /// Number of failures so far.
     fn of(&self, cluster: &ObjectRef<KubeBrainCluster>) -> u32 {
         self.lock().get(cluster).copied().unwrap_or_default()
@@ -69,39 +69,43 @@ impl Failures {
 }
 
 /// Returns the pause after the n-th failure in a row, before jitter.
-fn pause(class: Class, failures: u32) -> Duration {
-    let backoff = if class == Class::Conflict { CONFLICT } else { BACKOFF };
+fn pause(class: FailureClass, failures: u32) -> Duration {
+    let backoff = if class == FailureClass::Conflict {
+        CONFLICT_BACKOFF
+    } else {
+        FAILURE_BACKOFF
+    };
     backoff.after(failures.saturating_sub(1))
 }
 
-struct Guarded {
+struct GuardedReconciler {
     context: Context,
-    failures: Failures,
+    failures: FailureCounts,
     refusals: Refusals,
 }
 
 /// The inputs of the passes of one namespace, or of all.
-pub(crate) struct Scope {
+pub(crate) struct ReconcileScope {
     pub(crate) context: Context,
     pub(crate) queue: Arc<WorkQueue>,
-    pub(crate) feeds: Feeds,
+    pub(crate) feeds: CacheFeeds,
 }
 
 /// Runs passes until `stop`, then finishes the running ones.
 ///
 /// # Errors
 /// The watches ended, which never happens.
-pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result<()> {
-    let Scope { context, queue, feeds } = scope;
+pub(crate) async fn run(scope: ReconcileScope, stop: CancellationToken) -> anyhow::Result<()> {
+    let ReconcileScope { context, queue, feeds } = scope;
     let stores = context.cache.clone();
     let passes = async {
         if !filled(&stores, &stop).await {
             return;
         }
         context.fleet.add(stores.clusters.clone());
-        let guarded = Arc::new(Guarded {
+        let guarded = Arc::new(GuardedReconciler {
             context,
-            failures: Failures::default(),
+            failures: FailureCounts::default(),
             refusals: Refusals::default(),
         });
         // A separate watch fills the store; every cluster in it gets its first pass.
@@ -112,8 +116,8 @@ pub(crate) async fn run(scope: Scope, stop: CancellationToken) -> anyhow::Result
             .reconcile_on(queue.stream())
             .with_config(
                 controller::Config::default()
-                    .debounce(DEBOUNCE)
-                    .concurrency(CONCURRENCY),
+                    .debounce(TRIGGER_DEBOUNCE)
+                    .concurrency(MAX_CONCURRENT_RECONCILES),
             )
             .graceful_shutdown_on(stop.clone().cancelled_owned())
             .run(guard, after_failure, guarded)
@@ -137,13 +141,13 @@ async fn filled(stores: &Cache, stop: &CancellationToken) -> bool {
         tokio::select! {
             () = stop.cancelled() => return false,
             () = &mut filling => return true,
-            () = tokio::time::sleep(SLOW) => warn!("still waiting for the first lists of all kinds; no cluster is reconciled"),
+            () = tokio::time::sleep(SLOW_LISTS_WARNING_TIME) => warn!("still waiting for the first lists of all kinds; no cluster is reconciled"),
         }
     }
 }
 
 /// Logs problems of the controller itself. A failed pass is logged where it fails.
-fn note(problem: &controller::Error<Error, watcher::Error>) {
+fn note(problem: &controller::Error<PassError, watcher::Error>) {
     match problem {
         controller::Error::ReconcilerFailed(..) => {}
         controller::Error::ObjectNotFound(_) => debug!("skipped a cluster that was deleted before its pass"),
@@ -175,7 +179,7 @@ pub(crate) async fn wait_for_definition(
 
 /// Runs a pass so that it can neither hang nor terminate the process.
 #[instrument(name = "reconcile", skip_all, fields(namespace = cluster.namespace(), name = cluster.name_any()))]
-async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<Action, Error> {
+async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<GuardedReconciler>) -> Result<Action, PassError> {
     let object = ObjectRef::from_obj(&*cluster);
     if let Some(left) = guarded.refusals.left(&cluster) {
         return Ok(Action::requeue(left));
@@ -200,10 +204,10 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
             Ok(Action::requeue(ended.again))
         }
         Err(problem) => {
-            if matches!(problem, Error::Panic(_)) {
+            if matches!(problem, PassError::Panic(_)) {
                 metrics.panicked();
             }
-            metrics.reconciled(Outcome::Failed, began.elapsed());
+            metrics.reconciled(ReconcileOutcome::Failed, began.elapsed());
             metrics.failed(problem.class());
             let failures = guarded.failures.count(&object);
             tell(&guarded.context, &cluster, &problem, failures).await;
@@ -213,21 +217,21 @@ async fn guard(cluster: Arc<KubeBrainCluster>, guarded: Arc<Guarded>) -> Result<
 }
 
 /// Runs a pass with a timeout, and turns a panic into an error, so that other passes are not affected.
-async fn contain<T>(pass: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+async fn contain<T>(pass: impl Future<Output = Result<T, PassError>>) -> Result<T, PassError> {
     match tokio::time::timeout(RECONCILE_TIMEOUT, AssertUnwindSafe(pass).catch_unwind()).await {
         Ok(Ok(ended)) => ended,
-        Ok(Err(panic)) => Err(Error::Panic(panic_message(&*panic))),
-        Err(_) => Err(Error::Timeout(RECONCILE_TIMEOUT)),
+        Ok(Err(panic)) => Err(PassError::Panic(panic_message(&*panic))),
+        Err(_) => Err(PassError::Timeout(RECONCILE_TIMEOUT)),
     }
 }
 
-async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, failures: u32) {
+async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &PassError, failures: u32) {
     let words = problem.message();
     let class = problem.class();
     if !class.is_told(failures) {
         match class {
-            Class::Transient => info!(error = words, failures, "pass failed; will retry"),
-            Class::NamespaceTerminating if failures == 1 => {
+            FailureClass::Transient => info!(error = words, failures, "pass failed; will retry"),
+            FailureClass::NamespaceTerminating if failures == 1 => {
                 info!(
                     error = words,
                     "namespace is being deleted; waiting for the deletion of the cluster"
@@ -237,7 +241,7 @@ async fn tell(context: &Context, cluster: &KubeBrainCluster, problem: &Error, fa
         }
         return;
     }
-    if matches!(problem, Error::Panic(_)) {
+    if matches!(problem, PassError::Panic(_)) {
         error!(error = words, failures, "pass panicked; will retry");
     } else {
         warn!(error = words, failures, "passes keep failing");
@@ -264,7 +268,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "the signature is the controller's")]
-fn after_failure(cluster: Arc<KubeBrainCluster>, problem: &Error, guarded: Arc<Guarded>) -> Action {
+fn after_failure(cluster: Arc<KubeBrainCluster>, problem: &PassError, guarded: Arc<GuardedReconciler>) -> Action {
     let failures = guarded.failures.of(&ObjectRef::from_obj(&*cluster));
     debug!(cluster = cluster.name_any(), failures, "backing off");
     Action::requeue(pause(problem.class(), failures).mul_f64(rand::random_range(1.0..1.3)))

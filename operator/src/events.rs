@@ -9,15 +9,15 @@ use plan::names::MANAGER;
 use tracing::debug;
 
 /// Maximum length of a note that the API server accepts.
-const NOTE: usize = 1000;
+const MAX_NOTE_CHARS: usize = 1000;
 
 /// Publishes events. If that fails, it is only logged, because nothing depends on an event.
 #[derive(Clone)]
-pub(crate) struct Events {
+pub(crate) struct EventPublisher {
     recorder: Recorder,
 }
 
-impl Events {
+impl EventPublisher {
     /// `instance` distinguishes replicas of the operator.
     pub(crate) fn new(client: Client, instance: String) -> Self {
         let reporter = Reporter {
@@ -41,7 +41,7 @@ impl Events {
         let event = events::Event {
             type_: EventType::Warning,
             reason: event.reason.to_owned(),
-            note: Some(note.chars().take(NOTE).collect()),
+            note: Some(note.chars().take(MAX_NOTE_CHARS).collect()),
             action: event.action.clone(),
             secondary: None,
         };
@@ -62,7 +62,7 @@ impl Events {
                 EventType::Normal
             },
             reason: event.reason.to_owned(),
-            note: Some(event.note.chars().take(NOTE).collect()),
+            note: Some(event.note.chars().take(MAX_NOTE_CHARS).collect()),
             action: event.action,
             secondary,
         };

@@ -13,11 +13,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 /// Entries that were not read in this time are dropped: their cluster no longer exists.
-const FORGET: Duration = Duration::from_secs(600);
+const ENTRY_TTL: Duration = Duration::from_secs(600);
 
 /// Identifies an object by its path below the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct ObjectPath {
     /// Group of the API; empty for the core.
     pub(crate) group: String,
     pub(crate) plural: String,
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 
 /// Writes that the stores may not show yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pending {
+pub(crate) enum PendingWrites {
     /// The object was written; this is its version after the write.
     Wrote { version: String },
     /// The object was deleted or is being deleted.
@@ -39,27 +39,27 @@ pub(crate) enum Pending {
 /// Answers to writes. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Expectations {
-    entries: Arc<Mutex<HashMap<Place, Entry>>>,
+    entries: Arc<Mutex<HashMap<ObjectPath, ExpectedWrite>>>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    pending: Pending,
+struct ExpectedWrite {
+    pending: PendingWrites,
     since: Instant,
 }
 
 /// The fields of an answer that are needed: an object, or a `Status`.
 #[derive(Deserialize)]
-struct Answer {
+struct WriteAnswer {
     #[serde(default)]
     kind: String,
     #[serde(default)]
     metadata: ObjectMeta,
-    details: Option<Details>,
+    details: Option<StatusDetails>,
 }
 
 #[derive(Deserialize)]
-struct Details {
+struct StatusDetails {
     name: Option<String>,
     uid: Option<String>,
 }
@@ -67,7 +67,7 @@ struct Details {
 impl Expectations {
     /// Records the answer to a write at `path`.
     pub(crate) fn record(&self, method: &Method, path: &str, code: StatusCode, body: &[u8]) {
-        let Ok(answer) = serde_json::from_slice::<Answer>(body) else {
+        let Ok(answer) = serde_json::from_slice::<WriteAnswer>(body) else {
             return;
         };
         let details = answer.details.as_ref();
@@ -76,27 +76,29 @@ impl Expectations {
             .name
             .clone()
             .or(details.and_then(|details| details.name.clone()));
-        let Some(place) = Place::parse(path, named) else { return };
+        let Some(place) = ObjectPath::parse(path, named) else {
+            return;
+        };
         let pending = if code == StatusCode::CONFLICT {
-            Pending::Contested
+            PendingWrites::Contested
         } else if !code.is_success() {
             return;
         } else if method == Method::DELETE {
             let uid = answer.metadata.uid.or(details.and_then(|details| details.uid.clone()));
-            Pending::Deleted { uid }
+            PendingWrites::Deleted { uid }
         } else if let (Some(version), false) = (answer.metadata.resource_version, answer.kind == "Status") {
-            Pending::Wrote { version }
+            PendingWrites::Wrote { version }
         } else {
             return;
         };
         let since = Instant::now();
         let mut entries = self.lock();
-        entries.retain(|_, entry| entry.since.elapsed() < FORGET);
-        entries.insert(place, Entry { pending, since });
+        entries.retain(|_, entry| entry.since.elapsed() < ENTRY_TTL);
+        entries.insert(place, ExpectedWrite { pending, since });
     }
 
     /// Returns pending writes at places that satisfy `ours`, with their age.
-    pub(crate) fn pending(&self, ours: impl Fn(&Place) -> bool) -> Vec<(Place, Pending, Duration)> {
+    pub(crate) fn pending(&self, ours: impl Fn(&ObjectPath) -> bool) -> Vec<(ObjectPath, PendingWrites, Duration)> {
         let entries = self.lock();
         let found = entries.iter().filter(|(place, _)| ours(place));
         found
@@ -105,19 +107,19 @@ impl Expectations {
     }
 
     /// Forgets `pending` at `place`, unless another write was recorded there since.
-    pub(crate) fn settle(&self, place: &Place, pending: &Pending) {
+    pub(crate) fn settle(&self, place: &ObjectPath, pending: &PendingWrites) {
         let mut entries = self.lock();
         if entries.get(place).is_some_and(|entry| entry.pending == *pending) {
             entries.remove(place);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectPath, ExpectedWrite>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl ObjectPath {
     /// Parses `/api/v1/namespaces/…` and `/apis/<group>/<version>/namespaces/…`, with or without a subresource. A create has the name only
     /// in its answer. Returns `None` for objects without a namespace, and for Events, which are not read again.
     fn parse(path: &str, named: Option<String>) -> Option<Self> {
@@ -143,7 +145,7 @@ impl Place {
     }
 }
 
-impl Pending {
+impl PendingWrites {
     /// Returns true if a store that shows `live` at this place has caught up.
     pub(crate) fn is_visible(&self, live: Option<&ObjectMeta>) -> bool {
         match self {
@@ -169,7 +171,7 @@ mod tests {
 
     const PATH: &str = "/apis/apps/v1/namespaces/brains/statefulsets";
 
-    fn record(method: Method, path: &str, code: u16, body: &Value) -> Vec<(Place, Pending)> {
+    fn record(method: Method, path: &str, code: u16, body: &Value) -> Vec<(ObjectPath, PendingWrites)> {
         let expectations = Expectations::default();
         let code = StatusCode::from_u16(code).unwrap();
         expectations.record(&method, path, code, body.to_string().as_bytes());
@@ -177,8 +179,8 @@ mod tests {
         all.into_iter().map(|(place, pending, _)| (place, pending)).collect()
     }
 
-    fn place(group: &str, plural: &str) -> Place {
-        Place {
+    fn place(group: &str, plural: &str) -> ObjectPath {
+        ObjectPath {
             group: group.to_owned(),
             plural: plural.to_owned(),
             namespace: "brains".to_owned(),
@@ -186,8 +188,8 @@ mod tests {
         }
     }
 
-    fn wrote(version: &str) -> Pending {
-        Pending::Wrote {
+    fn wrote(version: &str) -> PendingWrites {
+        PendingWrites::Wrote {
             version: version.to_owned(),
         }
     }
@@ -206,7 +208,7 @@ mod tests {
             record(Method::PATCH, core, 200, &object),
             [(place("", "pods"), wrote("7"))]
         );
-        let deleted = Pending::Deleted {
+        let deleted = PendingWrites::Deleted {
             uid: Some("u".to_owned()),
         };
         assert_eq!(
@@ -218,7 +220,10 @@ mod tests {
             record(Method::DELETE, core, 200, &status),
             [(place("", "pods"), deleted)]
         );
-        assert_eq!(record(Method::POST, PATH, 409, &status), [(set(), Pending::Contested)]);
+        assert_eq!(
+            record(Method::POST, PATH, 409, &status),
+            [(set(), PendingWrites::Contested)]
+        );
     }
 
     #[test]
@@ -251,13 +256,13 @@ mod tests {
         }
         assert!(wrote("x").is_visible(Some(&meta("x", "u"))));
         assert!(!wrote("10").is_visible(None));
-        let deleted = Pending::Deleted {
+        let deleted = PendingWrites::Deleted {
             uid: Some("u".to_owned()),
         };
         assert!(deleted.is_visible(None));
         assert!(!deleted.is_visible(Some(&meta("1", "u"))));
         assert!(deleted.is_visible(Some(&meta("1", "another"))));
-        assert!(!Pending::Contested.is_visible(None));
+        assert!(!PendingWrites::Contested.is_visible(None));
     }
 
     #[test]

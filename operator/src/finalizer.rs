@@ -26,30 +26,30 @@ use plan::status;
 use serde_json::json;
 use tracing::warn;
 
-use crate::api_error::Class;
+use crate::api_error::FailureClass;
 use crate::cache::list_kept;
-use crate::cache::received::Stub;
+use crate::cache::received::ObjectStub;
 use crate::context::Context;
 use crate::desired;
-use crate::metrics::Outcome;
+use crate::metrics::ReconcileOutcome;
 use crate::observe::refused_pods;
-use crate::pass::{Ended, Error, SOON, api};
+use crate::pass::{PassError, PassOutcome, SOON_REQUEUE, api};
 use crate::publish::publish;
 
 /// Finalizer that the API server sets on a deletion with `--cascade=orphan`, until the garbage collector has released the dependents.
-const ORPHAN: &str = "orphan";
+const ORPHAN_FINALIZER: &str = "orphan";
 /// Reason why the keys of such a cluster are kept.
-const ORPHANED: &str = "the cluster was deleted without its objects, so its members keep running";
+const ORPHANED_REASON: &str = "the cluster was deleted without its objects, so its members keep running";
 /// Maximum number of pods that are read in a pass.
-const PODS: usize = 16;
+const MAX_PODS_READ: usize = 16;
 /// Pause before a failed Job is replaced.
-const RETRY: Duration = Duration::from_secs(60);
+const JOB_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Adds the finalizer to a cluster that must be wiped, and removes it from any other.
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(crate) async fn ensure(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+pub(crate) async fn ensure(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
     match (is_wanted(cluster), is_guarded(cluster)) {
         (true, false) => add_finalizer(clusters, cluster).await,
         (false, true) => remove_finalizer(clusters, cluster).await,
@@ -67,7 +67,7 @@ fn is_guarded(cluster: &KubeBrainCluster) -> bool {
 }
 
 /// Adds the finalizer without changing those of others.
-async fn add_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+async fn add_finalizer(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
     let body = json!({
         "apiVersion": KubeBrainCluster::api_version(&()),
         "kind": KubeBrainCluster::kind(&()),
@@ -79,7 +79,7 @@ async fn add_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Resu
 
 /// Removes the finalizer, whatever manager set it: an apply would keep one that another manager owns. The list is replaced only if the
 /// cluster has not changed since it was read, so the finalizers of others stay.
-async fn remove_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> Result<(), Error> {
+async fn remove_finalizer(clusters: &Api<ObjectStub>, cluster: &KubeBrainCluster) -> Result<(), PassError> {
     let others: Vec<&String> = cluster.finalizers().iter().filter(|name| *name != WIPE).collect();
     let body = json!({"metadata": {
         "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": others,
@@ -92,7 +92,7 @@ async fn remove_finalizer(clusters: &Api<Stub>, cluster: &KubeBrainCluster) -> R
 }
 
 /// A cluster that was deleted or changed in between is no error: the next pass sees it.
-fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
+fn written(answer: kube::Result<ObjectStub>) -> Result<(), PassError> {
     match answer {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => Ok(()),
@@ -101,7 +101,7 @@ fn written(answer: kube::Result<Stub>) -> Result<(), Error> {
 }
 
 /// The progress of a cluster's deletion.
-enum Progress {
+enum DeletionProgress {
     /// Nothing holds it back any more; the Event says why.
     Done(Box<ClusterEvent>),
     /// This condition must be met first.
@@ -116,36 +116,40 @@ enum Progress {
 /// The API server refused or did not answer.
 pub(crate) async fn finish(
     context: &Context,
-    clusters: &Api<Stub>,
+    clusters: &Api<ObjectStub>,
     cluster: &KubeBrainCluster,
-) -> Result<Option<Ended>, Error> {
+) -> Result<Option<PassOutcome>, PassError> {
     if !is_guarded(cluster) {
         return Ok(None);
     }
     let progress = match released(cluster) {
-        Some(event) => Progress::Done(Box::new(event)),
+        Some(event) => DeletionProgress::Done(Box::new(event)),
         None => advance(context, cluster).await?,
     };
     let (message, trouble) = match progress {
-        Progress::Done(event) => {
+        DeletionProgress::Done(event) => {
             context.events.publish(cluster, *event).await;
             remove_finalizer(clusters, cluster).await?;
             // The finalizer may still exist, if another client changed the cluster in between.
-            return Ok(Some(Ended {
-                outcome: Outcome::Done,
+            return Ok(Some(PassOutcome {
+                outcome: ReconcileOutcome::Done,
                 is_refused: false,
-                again: SOON,
+                again: SOON_REQUEUE,
             }));
         }
-        Progress::Waiting(message) => (message, false),
-        Progress::Trouble(message) => (message, true),
+        DeletionProgress::Waiting(message) => (message, false),
+        DeletionProgress::Trouble(message) => (message, true),
     };
     let status = status::deleting(cluster, &message, trouble, Timestamp::now());
     publish(context, clusters, cluster, &status).await?;
-    Ok(Some(Ended {
-        outcome: if trouble { Outcome::Stalled } else { Outcome::Done },
+    Ok(Some(PassOutcome {
+        outcome: if trouble {
+            ReconcileOutcome::Stalled
+        } else {
+            ReconcileOutcome::Done
+        },
         is_refused: false,
-        again: SOON,
+        again: SOON_REQUEUE,
     }))
 }
 
@@ -158,8 +162,12 @@ fn released(cluster: &KubeBrainCluster) -> Option<ClusterEvent> {
     {
         return Some(kept(cluster, "the annotation kubebrain.io/skip-wipe is set"));
     }
-    if cluster.finalizers().iter().any(|finalizer| finalizer == ORPHAN) {
-        return Some(kept(cluster, ORPHANED));
+    if cluster
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == ORPHAN_FINALIZER)
+    {
+        return Some(kept(cluster, ORPHANED_REASON));
     }
     if !is_wanted(cluster) {
         return Some(kept(cluster, "storage.tikv.whenDeleted is Retain"));
@@ -180,27 +188,30 @@ fn kept(cluster: &KubeBrainCluster, why: &str) -> ClusterEvent {
 }
 
 /// Takes the next step. Objects are read from the API server, because the stores may lag.
-async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progress, Error> {
+async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<DeletionProgress, PassError> {
     let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
     if let StatefulSetLeft::Orphaned = delete_set(&context.client, cluster).await? {
-        return Ok(Progress::Done(Box::new(kept(cluster, ORPHANED))));
+        return Ok(DeletionProgress::Done(Box::new(kept(cluster, ORPHANED_REASON))));
     }
     let left = pods(context, cluster).await?;
     if !left.is_empty() {
-        return Ok(Progress::Waiting(format!("waiting for the end of {}", left.join(", "))));
+        return Ok(DeletionProgress::Waiting(format!(
+            "waiting for the end of {}",
+            left.join(", ")
+        )));
     }
     let desired = desired::read(context, cluster, &GivenSecrets::default());
     // If the spec cannot be applied, the pinned storage is used.
     if desired.refusal().is_some() && !has_stored(cluster) {
         let event = kept(cluster, "the spec was never applied, so nothing was stored");
-        return Ok(Progress::Done(Box::new(event)));
+        return Ok(DeletionProgress::Done(Box::new(event)));
     }
     let tikv = desired.storage.tikv().filter(|tikv| !tikv.pd_endpoints.is_empty());
     let Some(tikv) = tikv else {
         let message = format!(
             "the TiKV cluster that holds the keys is unknown: set the annotation {SKIP_WIPE}=true to keep them"
         );
-        return Ok(Progress::Trouble(message));
+        return Ok(DeletionProgress::Trouble(message));
     };
     let jobs: Api<Job> = Api::namespaced(context.client.clone(), &namespace);
     let wanted = Renderer::new(cluster, &desired).wipe_job(tikv)?;
@@ -210,16 +221,19 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
         .map_err(api("reading the Job of the wipe"))?
     else {
         let made = jobs.create(&PostParams::default(), &wanted).await;
-        let refused = made.as_ref().err().map(Class::of);
-        if refused == Some(Class::NamespaceTerminating) {
+        let refused = made.as_ref().err().map(FailureClass::of);
+        if refused == Some(FailureClass::NamespaceTerminating) {
             let event = kept(cluster, "the namespace is being deleted, so no Job can wipe them");
             warn!(namespace, cluster = name, "{}", event.note);
             // No Event can be created in the namespace any more, only one about it.
             context.events.publish_about_namespace(&namespace, &name, &event).await;
-            return Ok(Progress::Done(Box::new(event)));
+            return Ok(DeletionProgress::Done(Box::new(event)));
         }
         made.map_err(api("creating the Job of the wipe"))?;
-        return Ok(Progress::Waiting(format!("created Job {}", desired.names.wipe())));
+        return Ok(DeletionProgress::Waiting(format!(
+            "created Job {}",
+            desired.names.wipe()
+        )));
     };
     let uid = cluster.uid().unwrap_or_default();
     if ownership::of(&job.metadata, &name, &uid) != Ownership::Ours {
@@ -227,7 +241,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
             "Job {} is not owned by this cluster: delete it or rename it",
             job.name_any()
         );
-        return Ok(Progress::Trouble(message));
+        return Ok(DeletionProgress::Trouble(message));
     }
     let ended = |type_: &str| {
         let conditions = job.status.as_ref()?.conditions.as_ref()?;
@@ -236,7 +250,7 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     };
     if ended("Complete").is_some() {
         let note = format!("the keys below {:?} were deleted from TiKV", tikv.key_prefix);
-        return Ok(Progress::Done(Box::new(ClusterEvent::normal(
+        return Ok(DeletionProgress::Done(Box::new(ClusterEvent::normal(
             "StorageWiped",
             "Wipe",
             note,
@@ -245,22 +259,22 @@ async fn advance(context: &Context, cluster: &KubeBrainCluster) -> Result<Progre
     if is_outdated(&job, &wanted) {
         delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
         let message = format!("recreating Job {}: the spec changed", job.name_any());
-        return Ok(Progress::Waiting(message));
+        return Ok(DeletionProgress::Waiting(message));
     }
     let why = failure(context, &namespace, &job).await?;
     let Some(failed) = ended("Failed") else {
         return Ok(match why {
-            Some(why) => Progress::Trouble(why),
-            None => Progress::Waiting(format!("Job {} is running", job.name_any())),
+            Some(why) => DeletionProgress::Trouble(why),
+            None => DeletionProgress::Waiting(format!("Job {} is running", job.name_any())),
         });
     };
     let since = failed.last_transition_time.as_ref().map(|time| time.0);
-    let is_due = since.is_none_or(|since| Timestamp::now().duration_since(since).unsigned_abs() >= RETRY);
+    let is_due = since.is_none_or(|since| Timestamp::now().duration_since(since).unsigned_abs() >= JOB_RETRY_DELAY);
     if is_due {
         delete(&jobs, &job).await.map_err(api("deleting the Job of the wipe"))?;
     }
     let message = failed.message.clone().unwrap_or_default();
-    Ok(Progress::Trouble(why.unwrap_or(message)))
+    Ok(DeletionProgress::Trouble(why.unwrap_or(message)))
 }
 
 /// Returns true if brains may have stored something: the storage they use is pinned before they are created.
@@ -286,7 +300,7 @@ enum StatefulSetLeft {
 }
 
 /// Deletes the StatefulSet of the cluster, and the brains with it.
-async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<StatefulSetLeft, Error> {
+async fn delete_set(client: &Client, cluster: &KubeBrainCluster) -> Result<StatefulSetLeft, PassError> {
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &cluster.namespace().unwrap_or_default());
     let found = sets
         .get_opt(&cluster.name_any())
@@ -324,7 +338,7 @@ where
 }
 
 /// Returns the names of the pods in which brains may still run.
-async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<String>, Error> {
+async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<String>, PassError> {
     if is_external(cluster) {
         let pods = context
             .external_pods
@@ -335,21 +349,22 @@ async fn pods(context: &Context, cluster: &KubeBrainCluster) -> Result<Vec<Strin
     }
     let name = cluster.name_any();
     let namespace = cluster.namespace().unwrap_or_default();
-    let pods: Api<Stub> = Api::namespaced_with(context.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
+    let pods: Api<ObjectStub> =
+        Api::namespaced_with(context.client.clone(), &namespace, &ApiResource::erase::<Pod>(&()));
     let params = ListParams::default().labels(&format!("{}={name}", plan::names::CLUSTER));
     // The label does not make foreign pods ours. Pods without a controller were ours.
-    let may_be_ours = |pod: &Stub| {
+    let may_be_ours = |pod: &ObjectStub| {
         let mut owners = pod.owner_references().iter();
         let controller = owners.find(|owner| owner.controller == Some(true));
         controller.is_none_or(|owner| owner.kind == "StatefulSet" && owner.name == name)
     };
-    let found = list_kept(&pods, params, PODS, may_be_ours).await;
+    let found = list_kept(&pods, params, MAX_PODS_READ, may_be_ours).await;
     let found = found.map_err(api("reading the pods"))?;
     Ok(found.iter().map(ResourceExt::name_any).collect())
 }
 
 /// Returns the failure that the Job's newest pod reports, or the reason why it does not start, or why there is no pod.
-async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, Error> {
+async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option<String>, PassError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", job.name_any()));
     // Any client may create pods with this label.
@@ -357,7 +372,7 @@ async fn failure(context: &Context, namespace: &str, job: &Job) -> Result<Option
         let mut owners = pod.owner_references().iter();
         owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == job.metadata.uid.as_ref())
     };
-    let found = list_kept(&pods, params, PODS, is_of_job).await;
+    let found = list_kept(&pods, params, MAX_PODS_READ, is_of_job).await;
     let mut found = found.map_err(api("reading the pods of the wipe"))?;
     found.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
     if let Some(refusal) = found.iter().rev().find_map(BrainRefusal::of_end) {

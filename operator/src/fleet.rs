@@ -17,7 +17,7 @@ use kube::runtime::reflector::Store;
 use plan::spec;
 
 /// The filled stores of clusters: one for each watched namespace, or one for all.
-pub(crate) type Clusters = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
+pub(crate) type ClusterStores = Arc<Mutex<Vec<Store<KubeBrainCluster>>>>;
 
 /// The state of all moves. Clones share it.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Fleet {
     default_image: String,
     /// Maximum number of clusters that move at a time.
     most: usize,
-    clusters: Clusters,
+    clusters: ClusterStores,
     /// The namespace whose clusters this clone manages; empty for all.
     namespace: String,
     /// Namespaces whose clusters are not listed yet.
@@ -36,7 +36,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// `namespaces` are the watched ones; empty for all.
-    pub(crate) fn new(default_image: String, most: usize, namespaces: &[String], clusters: Clusters) -> Self {
+    pub(crate) fn new(default_image: String, most: usize, namespaces: &[String], clusters: ClusterStores) -> Self {
         let mut unlisted: BTreeSet<String> = namespaces.iter().cloned().collect();
         if unlisted.is_empty() {
             unlisted.insert(String::new());

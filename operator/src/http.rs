@@ -25,17 +25,17 @@ use crate::leadership::Leadership;
 use crate::metrics::{self, Metrics};
 
 /// Maximum number of open connections.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Timeout for the head of a request, and for an idle connection.
-const HEADERS: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Read buffer of one connection in bytes; the smallest that hyper supports.
-const BUFFER: usize = 8 * 1024;
+const READ_BUFFER_BYTES: usize = 8 * 1024;
 /// Maximum lifetime of a connection, so that a client that reads too slowly is disconnected.
-const LIFETIME: Duration = Duration::from_secs(120);
+const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(120);
 
 /// State of the handlers.
 #[derive(Clone)]
-pub(crate) struct Health {
+pub(crate) struct HealthState {
     pub(crate) metrics: Metrics,
     pub(crate) leadership: Leadership,
     /// All clusters, one store per namespace or one for all, once this replica works.
@@ -68,12 +68,12 @@ fn has_no_ipv6(address: SocketAddr, error: &std::io::Error) -> bool {
 /// Linux: address family not supported.
 const EAFNOSUPPORT: i32 = 97;
 
-/// Serves until `stop`. It never holds more than [`CONNECTIONS`] connections: a further one closes the oldest, so that a client with many
+/// Serves until `stop`. It never holds more than [`MAX_CONNECTIONS`] connections: a further one closes the oldest, so that a client with many
 /// open connections cannot block the kubelet's probes.
 ///
 /// # Errors
 /// The listener failed.
-pub(crate) async fn serve(listener: TcpListener, health: Health, stop: CancellationToken) -> anyhow::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, health: HealthState, stop: CancellationToken) -> anyhow::Result<()> {
     let router = Router::new()
         .route("/healthz", get(alive))
         .route("/readyz", get(ready))
@@ -82,8 +82,8 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
-        .max_buf_size(BUFFER);
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(READ_BUFFER_BYTES);
     let mut open = JoinSet::new();
     let mut oldest = VecDeque::new();
     loop {
@@ -102,7 +102,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
             },
         };
         oldest.retain(|task: &AbortHandle| !task.is_finished());
-        if oldest.len() >= CONNECTIONS
+        if oldest.len() >= MAX_CONNECTIONS
             && let Some(task) = oldest.pop_front()
         {
             task.abort();
@@ -111,7 +111,7 @@ pub(crate) async fn serve(listener: TcpListener, health: Health, stop: Cancellat
         let service = service_fn(move |request| router.clone().oneshot(request));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         // The end of one connection does not affect the others.
-        let task = open.spawn(async move { drop(tokio::time::timeout(LIFETIME, connection).await) });
+        let task = open.spawn(async move { drop(tokio::time::timeout(MAX_CONNECTION_LIFETIME, connection).await) });
         oldest.push_back(task);
     }
     Ok(())
@@ -123,7 +123,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 }
 
 /// Alive: the elector, if there is one, is on time.
-async fn alive(State(health): State<Health>) -> Response {
+async fn alive(State(health): State<HealthState>) -> Response {
     match health.leadership.check() {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
@@ -131,14 +131,14 @@ async fn alive(State(health): State<Health>) -> Response {
 }
 
 /// Ready: working, or on standby for the working replica.
-async fn ready(State(health): State<Health>) -> Response {
+async fn ready(State(health): State<HealthState>) -> Response {
     if health.stop.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
     }
     alive(State(health)).await
 }
 
-async fn scrape(State(health): State<Health>) -> Response {
+async fn scrape(State(health): State<HealthState>) -> Response {
     survey(&health);
     match health.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
@@ -147,7 +147,7 @@ async fn scrape(State(health): State<Health>) -> Response {
 }
 
 /// Counts the clusters at each scrape, from the stores that the watches fill anyway.
-fn survey(health: &Health) {
+fn survey(health: &HealthState) {
     health.metrics.lead(health.leadership.is_leading());
     let stores = health.clusters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let clusters: Vec<_> = stores.iter().flat_map(Store::state).collect();
@@ -171,7 +171,7 @@ mod tests {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let health = Health {
+        let health = HealthState {
             metrics: Metrics::new(),
             leadership: Leadership::Alone,
             clusters: Arc::default(),
@@ -224,12 +224,12 @@ mod tests {
             halves.push(stream);
         }
         assert!(ask(served.address, "/healthz").await.ends_with("ok\n"));
-        let newer = halves.split_off(500 - CONNECTIONS);
+        let newer = halves.split_off(500 - MAX_CONNECTIONS);
         for mut ended in halves {
             assert!(is_ended(&mut ended).await);
         }
         // The rest is closed because no head arrives.
-        tokio::time::sleep(HEADERS).await;
+        tokio::time::sleep(HEAD_TIMEOUT).await;
         for mut ended in newer {
             assert!(is_ended(&mut ended).await);
         }

@@ -20,19 +20,19 @@ use plan::spec::secrets::is_name;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::events::Events;
+use crate::events::EventPublisher;
 
 /// Time without a change of its Lease after which an installation counts as dead.
-const SILENT: Duration = Duration::from_secs(60);
+const DEAD_INSTALLATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between reads of the Lease of another installation.
-const LOOK: Duration = Duration::from_secs(10);
+const LEASE_READ_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout of such a read.
-const READ: Duration = Duration::from_secs(5);
+const LEASE_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the operator reports that it leaves a cluster to another installation.
-const REPORT: Duration = Duration::from_secs(1800);
+const REPORT_INTERVAL: Duration = Duration::from_secs(1800);
 
 /// Maximum number of Leases of other installations that are remembered.
-const LEASES: usize = 1_000;
+const MAX_LEASES: usize = 1_000;
 
 /// This installation. Clones share their knowledge of others.
 #[derive(Clone)]
@@ -40,19 +40,19 @@ pub(crate) struct Installation {
     client: Client,
     /// Namespace and name of its Lease; `None` without an election, when it cannot be distinguished from others.
     own: Option<String>,
-    others: Arc<Mutex<Others>>,
+    others: Arc<Mutex<OtherInstallations>>,
 }
 
 #[derive(Default)]
-struct Others {
+struct OtherInstallations {
     /// The Leases of others, by their namespaces and names.
-    leases: HashMap<String, Seen>,
+    leases: HashMap<String, ObservedLease>,
     /// Time of the last report that a cluster is left to another installation, by the uid of the cluster.
     reported: HashMap<String, Instant>,
 }
 
 /// The last observed state of a Lease.
-struct Seen {
+struct ObservedLease {
     /// The hash of holder and times, which users choose, in any length; `None` if the Lease does not exist.
     state: Option<u64>,
     changed: Instant,
@@ -83,12 +83,14 @@ impl Installation {
     }
 
     /// Reports that a cluster is left to another installation.
-    pub(crate) async fn report(&self, events: &Events, cluster: &KubeBrainCluster, other: &str) {
+    pub(crate) async fn report(&self, events: &EventPublisher, cluster: &KubeBrainCluster, other: &str) {
         let now = Instant::now();
         let uid = cluster.uid().unwrap_or_default();
         let is_news = {
             let mut others = self.lock();
-            others.reported.retain(|_, at| now.duration_since(*at) < REPORT);
+            others
+                .reported
+                .retain(|_, at| now.duration_since(*at) < REPORT_INTERVAL);
             let is_news = !others.reported.contains_key(&uid);
             others.reported.entry(uid).or_insert(now);
             is_news
@@ -107,9 +109,9 @@ impl Installation {
 
     async fn lives(&self, other: &str) -> bool {
         let now = Instant::now();
-        let is_recent = |seen: &&Seen| now.duration_since(seen.looked) < LOOK;
+        let is_recent = |seen: &&ObservedLease| now.duration_since(seen.looked) < LEASE_READ_INTERVAL;
         if let Some(seen) = self.lock().leases.get(other).filter(is_recent) {
-            return now.duration_since(seen.changed) < SILENT;
+            return now.duration_since(seen.changed) < DEAD_INSTALLATION_TIMEOUT;
         }
         // Users write the annotation: an invalid name could be read as a longer path.
         let parts = other.split_once('/');
@@ -117,7 +119,7 @@ impl Installation {
             return false;
         };
         let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
-        let lease = match tokio::time::timeout(READ, api.get_opt(name)).await {
+        let lease = match tokio::time::timeout(LEASE_READ_TIMEOUT, api.get_opt(name)).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(error)) => {
                 debug!(%error, other, "cannot read the Lease of another installation");
@@ -127,12 +129,14 @@ impl Installation {
         };
         let state = lease.map(|lease| hash(&lease));
         let mut others = self.lock();
-        others.leases.retain(|_, seen| now.duration_since(seen.looked) < REPORT);
-        if others.leases.len() >= LEASES && !others.leases.contains_key(other) {
+        others
+            .leases
+            .retain(|_, seen| now.duration_since(seen.looked) < REPORT_INTERVAL);
+        if others.leases.len() >= MAX_LEASES && !others.leases.contains_key(other) {
             // There are never this many installations: users invented the names.
             others.leases.clear();
         }
-        let seen = others.leases.entry(other.to_owned()).or_insert_with(|| Seen {
+        let seen = others.leases.entry(other.to_owned()).or_insert_with(|| ObservedLease {
             state,
             changed: now,
             looked: now,
@@ -142,14 +146,14 @@ impl Installation {
             seen.state = state;
             seen.changed = now;
         }
-        let lives = now.duration_since(seen.changed) < SILENT;
+        let lives = now.duration_since(seen.changed) < DEAD_INSTALLATION_TIMEOUT;
         if !lives {
             info!(other, "another installation no longer exists; taking over its clusters");
         }
         lives
     }
 
-    fn lock(&self) -> MutexGuard<'_, Others> {
+    fn lock(&self) -> MutexGuard<'_, OtherInstallations> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,40 +16,40 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::probe::{self, Identity};
+use crate::probe::{self, ClientIdentity};
 use crate::work_queue::WorkQueue;
 
 /// Maximum number of members that are followed, in all clusters together. Changes at other members are found at the next resync.
-const FOLLOWED: usize = 1024;
+const MAX_FOLLOWED_MEMBERS: usize = 1024;
 /// First pause between requests. It grows if an answer comes quickly or not at all.
-const PAUSE: Duration = Duration::from_millis(100);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum pause after an answer: however often the leader changes, its label must follow within two seconds.
-const ANSWERED: Duration = Duration::from_millis(1200);
+const MAX_PAUSE_AFTER_ANSWER: Duration = Duration::from_millis(1200);
 /// Maximum pause after a request without answer. Passes ask the silent member, too.
-const SILENT: Duration = Duration::from_secs(30);
+const MAX_PAUSE_AFTER_SILENCE: Duration = Duration::from_secs(30);
 /// An answer after more than this time counts as a long poll: leaders do not change often.
-const WAITED: Duration = Duration::from_secs(5);
+const LONG_POLL_TIME: Duration = Duration::from_secs(5);
 
 /// A member that may be followed.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct FollowedMember {
     pub(crate) pod: String,
     /// Uid of the pod: a new pod of the same name is another member.
     pub(crate) uid: String,
     pub(crate) address: String,
     pub(crate) host: String,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ClientIdentity>,
 }
 
 /// The part of an answer whose change triggers a reconcile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Leadership {
+struct MemberLeadership {
     role: BrainRole,
     leader: Option<KnownLeader>,
     epoch: i64,
 }
 
-impl Leadership {
+impl MemberLeadership {
     fn of(answer: &MemberAnswer) -> Self {
         Self {
             role: answer.role,
@@ -64,13 +64,13 @@ impl Leadership {
 pub(crate) struct LeaderWatches {
     clusters: Store<KubeBrainCluster>,
     queue: Arc<WorkQueue>,
-    running: Arc<Mutex<Running>>,
+    running: Arc<Mutex<RunningFollower>>,
 }
 
 #[derive(Default)]
-struct Running {
+struct RunningFollower {
     tasks: JoinSet<()>,
-    members: HashMap<ObjectRef<KubeBrainCluster>, HashMap<String, (Member, AbortHandle)>>,
+    members: HashMap<ObjectRef<KubeBrainCluster>, HashMap<String, (FollowedMember, AbortHandle)>>,
 }
 
 impl LeaderWatches {
@@ -84,12 +84,17 @@ impl LeaderWatches {
 
     /// Follows the members that answered, and no others of this cluster. A member that stops answering is followed as long as its pod is
     /// the same: `known` lists the existing pods.
-    pub(crate) fn follow(&self, cluster: &KubeBrainCluster, known: &[Member], answers: &HashMap<&str, &MemberAnswer>) {
+    pub(crate) fn follow(
+        &self,
+        cluster: &KubeBrainCluster,
+        known: &[FollowedMember],
+        answers: &HashMap<&str, &MemberAnswer>,
+    ) {
         let object = ObjectRef::from_obj(cluster);
         let mut running = self.lock();
         // Finished tasks would accumulate otherwise.
         while running.tasks.try_join_next().is_some() {}
-        let Running { tasks, members } = &mut *running;
+        let RunningFollower { tasks, members } = &mut *running;
         members.retain(|cluster, members| {
             let exists = self.clusters.get(cluster).is_some();
             if !exists {
@@ -111,18 +116,18 @@ impl LeaderWatches {
             let Some(answer) = answers.get(member.pod.as_str()) else {
                 continue;
             };
-            if of_cluster.contains_key(&member.pod) || followed >= FOLLOWED {
+            if of_cluster.contains_key(&member.pod) || followed >= MAX_FOLLOWED_MEMBERS {
                 continue;
             }
             followed += 1;
-            let follower = Follower {
+            let follower = MemberFollower {
                 cluster: object.clone(),
                 uid: cluster.metadata.uid.clone(),
                 clusters: self.clusters.clone(),
                 queue: self.queue.clone(),
                 member: member.clone(),
             };
-            let task = tasks.spawn(follower.run(Leadership::of(answer)));
+            let task = tasks.spawn(follower.run(MemberLeadership::of(answer)));
             of_cluster.insert(member.pod.clone(), (member.clone(), task));
         }
     }
@@ -137,25 +142,25 @@ impl LeaderWatches {
         self.lock().members.values().map(HashMap::len).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, RunningFollower> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The task for one member.
-struct Follower {
+struct MemberFollower {
     cluster: ObjectRef<KubeBrainCluster>,
     /// Uid of the cluster.
     uid: Option<String>,
     clusters: Store<KubeBrainCluster>,
     queue: Arc<WorkQueue>,
-    member: Member,
+    member: FollowedMember,
 }
 
-impl Follower {
+impl MemberFollower {
     /// Sends requests until the cluster is deleted.
-    async fn run(self, mut seen: Leadership) {
-        let mut pauses = Backoff::new(PAUSE, SILENT);
+    async fn run(self, mut seen: MemberLeadership) {
+        let mut pauses = Backoff::new(FIRST_PAUSE, MAX_PAUSE_AFTER_SILENCE);
         let mut silent = false;
         while self
             .clusters
@@ -163,7 +168,7 @@ impl Follower {
             .is_some_and(|cluster| cluster.metadata.uid == self.uid)
         {
             let asked = Instant::now();
-            let Member {
+            let FollowedMember {
                 address,
                 host,
                 identity,
@@ -171,7 +176,7 @@ impl Follower {
             } = &self.member;
             match Box::pin(probe::ask_after(address, host, identity.as_ref(), seen.epoch)).await {
                 Ok(answer) => {
-                    let now = Leadership::of(&answer);
+                    let now = MemberLeadership::of(&answer);
                     if now != seen || silent {
                         debug!(pod = self.member.pod, epoch = now.epoch, role = ?now.role, "the leader changed");
                         self.queue.add(self.cluster.clone());
@@ -186,7 +191,7 @@ impl Follower {
                     silent = true;
                 }
             }
-            let pause = next_pause(&mut pauses, asked.elapsed() > WAITED, silent);
+            let pause = next_pause(&mut pauses, asked.elapsed() > LONG_POLL_TIME, silent);
             tokio::time::sleep(pause.mul_f64(rand::random_range(1.0..1.3))).await;
         }
     }
@@ -197,7 +202,11 @@ fn next_pause(pauses: &mut Backoff, waited: bool, silent: bool) -> Duration {
     if waited && !silent {
         pauses.reset();
     }
-    pauses.set_longest(if silent { SILENT } else { ANSWERED });
+    pauses.set_longest(if silent {
+        MAX_PAUSE_AFTER_SILENCE
+    } else {
+        MAX_PAUSE_AFTER_ANSWER
+    });
     pauses.next_delay()
 }
 
@@ -246,7 +255,7 @@ mod tests {
         writer: Writer<KubeBrainCluster>,
         epochs: mpsc::Sender<i64>,
         asked: mpsc::Receiver<String>,
-        member: Member,
+        member: FollowedMember,
         _brain: JoinSet<()>,
     }
 
@@ -258,7 +267,7 @@ mod tests {
         let (ask, asked) = mpsc::channel(100);
         let mut tasks = JoinSet::new();
         let address = brain(sent, ask, &mut tasks).await.to_string();
-        let member = Member {
+        let member = FollowedMember {
             pod: "dev-0".to_owned(),
             uid: "pod-uid".to_owned(),
             address,
@@ -277,7 +286,7 @@ mod tests {
     }
 
     impl Fixture {
-        fn follow(&self, members: &[Member]) {
+        fn follow(&self, members: &[FollowedMember]) {
             // This is the brain's own answer of epoch 2, so that only the epoch differs.
             let mut answer = answer(1, 0);
             answer.role = BrainRole::Follower;
@@ -308,18 +317,18 @@ mod tests {
     #[test]
     fn pauses_grow_more_in_silence_than_between_quick_answers() {
         let last_of = |count: usize, waited: bool, silent: bool| {
-            let mut pauses = Backoff::new(PAUSE, SILENT);
+            let mut pauses = Backoff::new(FIRST_PAUSE, MAX_PAUSE_AFTER_SILENCE);
             let last = (0..count).map(|_| next_pause(&mut pauses, waited, silent)).last();
             last.unwrap()
         };
-        assert_eq!(last_of(1, false, false), PAUSE);
-        assert_eq!(last_of(100, true, false), PAUSE);
+        assert_eq!(last_of(1, false, false), FIRST_PAUSE);
+        assert_eq!(last_of(100, true, false), FIRST_PAUSE);
         // With jitter and the pass that follows, less than the two seconds by which the leader's label may lag.
         assert!(last_of(100, false, false).mul_f64(1.3) < Duration::from_secs(2));
-        assert_eq!(last_of(100, false, true), SILENT);
-        let mut long_silent = Backoff::new(SILENT, SILENT);
-        assert_eq!(next_pause(&mut long_silent, true, true), SILENT);
-        assert_eq!(next_pause(&mut long_silent, false, false), ANSWERED);
+        assert_eq!(last_of(100, false, true), MAX_PAUSE_AFTER_SILENCE);
+        let mut long_silent = Backoff::new(MAX_PAUSE_AFTER_SILENCE, MAX_PAUSE_AFTER_SILENCE);
+        assert_eq!(next_pause(&mut long_silent, true, true), MAX_PAUSE_AFTER_SILENCE);
+        assert_eq!(next_pause(&mut long_silent, false, false), MAX_PAUSE_AFTER_ANSWER);
     }
 
     #[tokio::test]
@@ -342,7 +351,7 @@ mod tests {
         fixture.follow(std::slice::from_ref(&member));
         fixture.follow(std::slice::from_ref(&member));
         assert_eq!(fixture.leader_watches.count(), 1);
-        let next = Member {
+        let next = FollowedMember {
             uid: "another".to_owned(),
             ..member.clone()
         };
@@ -351,7 +360,7 @@ mod tests {
         fixture.leader_watches.leave(&cluster(json!({})));
         assert_eq!(fixture.leader_watches.count(), 0);
 
-        let task = Follower {
+        let task = MemberFollower {
             cluster: ObjectRef::from_obj(&cluster(json!({}))),
             uid: cluster(json!({})).metadata.uid,
             clusters: fixture.leader_watches.clusters.clone(),
@@ -359,6 +368,6 @@ mod tests {
             member,
         };
         fixture.writer.apply_watcher_event(&Event::Delete(cluster(json!({}))));
-        task.run(Leadership::of(&answer(1, 1))).await;
+        task.run(MemberLeadership::of(&answer(1, 1))).await;
     }
 }

@@ -13,7 +13,7 @@ use tracing::info;
 pub(crate) struct NotLeading;
 
 /// Longest delay of the elector before `/livez` fails.
-const TOLERANCE: Duration = Duration::from_secs(20);
+const MAX_ELECTOR_DELAY: Duration = Duration::from_secs(20);
 
 /// The role of this replica, for other modules.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl Leadership {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::Alone => Ok(()),
-            Self::Elected(handle) => handle.check(TOLERANCE).map_err(|overdue| overdue.to_string()),
+            Self::Elected(handle) => handle.check(MAX_ELECTOR_DELAY).map_err(|overdue| overdue.to_string()),
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
         let problem = crate::reconcile::reconcile(&scope.context, &known, 0)
             .await
             .unwrap_err();
-        assert_eq!(problem.class(), crate::api_error::Class::Fenced);
+        assert_eq!(problem.class(), crate::api_error::FailureClass::Fenced);
         assert_eq!(api.writes().len(), 0);
     }
 }

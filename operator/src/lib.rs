@@ -53,18 +53,18 @@ use cache::user_secrets::UserSecrets;
 use context::Context;
 use expectations::Expectations;
 use flags::{Flags, LogFormat};
-use fleet::{Clusters, Fleet};
+use fleet::{ClusterStores, Fleet};
 use installation::Installation;
 use leader_watch::LeaderWatches;
 use leadership::Leadership;
 use metrics::Metrics;
 use probe::Prober;
 use tasks::Tasks;
-use transport::Fence;
+use transport::LeadershipFence;
 use work_queue::WorkQueue;
 
 /// Connect timeout for requests to the API server. A separate idle timeout detects dead watches.
-const CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Runs `kubebrain-operator` with the flags of this process. Returns after a signal to stop.
 ///
@@ -111,7 +111,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let mut config = kube::Config::infer()
         .await
         .context("find the API server: no kubeconfig, and not in a pod")?;
-    config.connect_timeout = Some(CONNECT);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
     let listener = http::bind(flags.listen).await?;
     let metrics = Metrics::new();
     let (elector, leadership) = if flags.leader_elect {
@@ -122,7 +122,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         (None, Leadership::Alone)
     };
     let expectations = Expectations::default();
-    let fence = Fence {
+    let fence = LeadershipFence {
         leadership: leadership.clone(),
         metrics: metrics.clone(),
         expectations: expectations.clone(),
@@ -131,7 +131,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         .context("make a client for the API server")?
         .with_layer(&fence)
         .build();
-    let clusters = Clusters::default();
+    let clusters = ClusterStores::default();
     let stop = CancellationToken::new();
     let mut tasks = Tasks::new(stop.clone());
     tasks.spawn("signals", until_told(stop.clone()));
@@ -140,7 +140,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     if let Some(elector) = elector {
         tasks.spawn("election", leadership::run(elector, worked.clone()));
     }
-    let health = http::Health {
+    let health = http::HealthState {
         metrics: metrics.clone(),
         leadership: leadership.clone(),
         clusters: clusters.clone(),
@@ -151,7 +151,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let own = flags
         .leader_elect
         .then(|| format!("{}/{}", flags.leader_elect_namespace, flags.leader_elect_name));
-    let worker = Worker {
+    let worker = NamespaceWorker {
         installation: Installation::new(client.clone(), own),
         fleet: Fleet::new(
             flags.default_image.clone(),
@@ -167,7 +167,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
             allow_unsafe_pods: flags.allow_unsafe_pods,
             allowed_pod_metadata: flags.allowed_pod_metadata,
         },
-        events: events::Events::new(client, flags.identity),
+        events: events::EventPublisher::new(client, flags.identity),
         metrics,
         expectations,
         prober: Prober::default(),
@@ -188,10 +188,10 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 
 /// Manages clusters; one per namespace.
 #[derive(Clone)]
-struct Worker {
+struct NamespaceWorker {
     client: Client,
     settings: OperatorSettings,
-    events: events::Events,
+    events: events::EventPublisher,
     metrics: Metrics,
     expectations: Expectations,
     prober: Prober,
@@ -200,7 +200,7 @@ struct Worker {
     installation: Installation,
 }
 
-impl Worker {
+impl NamespaceWorker {
     /// Works in `namespace`, or in all namespaces, from the time this replica leads until `stop`.
     async fn work(self, namespace: Option<String>, stop: CancellationToken) -> anyhow::Result<()> {
         if !self.leadership.won(&stop).await {
@@ -234,7 +234,7 @@ impl Worker {
             fleet: self.fleet.of(namespace.as_deref()),
             installation: self.installation,
         };
-        let scope = controller::Scope { context, queue, feeds };
+        let scope = controller::ReconcileScope { context, queue, feeds };
         controller::run(scope, stop).await
     }
 }

@@ -12,17 +12,17 @@ use prometheus::{
     TextEncoder, exponential_buckets,
 };
 
-use crate::api_error::Class;
+use crate::api_error::FailureClass;
 
 /// Maximum number of conditions, and of certificates, that are shown per cluster.
-const CONDITIONS: usize = 32;
+const MAX_CONDITIONS: usize = 32;
 
 /// The content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ReconcileOutcome {
     /// All steps were carried out.
     Done,
     /// A step or a read failed; it will be retried.
@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
 
 /// Verbs of requests to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum RequestVerb {
     Get,
     List,
     Watch,
@@ -47,7 +47,7 @@ pub(crate) enum Verb {
     Delete,
 }
 
-impl Verb {
+impl RequestVerb {
     const ALL: [Self; 7] = [
         Self::Get,
         Self::List,
@@ -60,25 +60,25 @@ impl Verb {
 
     fn label(self) -> &'static str {
         match self {
-            Verb::Get => "get",
-            Verb::List => "list",
-            Verb::Watch => "watch",
-            Verb::Create => "create",
-            Verb::Update => "update",
-            Verb::Patch => "patch",
-            Verb::Delete => "delete",
+            RequestVerb::Get => "get",
+            RequestVerb::List => "list",
+            RequestVerb::Watch => "watch",
+            RequestVerb::Create => "create",
+            RequestVerb::Update => "update",
+            RequestVerb::Patch => "patch",
+            RequestVerb::Delete => "delete",
         }
     }
 }
 
-impl Outcome {
+impl ReconcileOutcome {
     fn label(self) -> &'static str {
         match self {
-            Outcome::Done => "Done",
-            Outcome::Failed => "Failed",
-            Outcome::Stalled => "Stalled",
-            Outcome::Behind => "Behind",
-            Outcome::Elsewhere => "Elsewhere",
+            ReconcileOutcome::Done => "Done",
+            ReconcileOutcome::Failed => "Failed",
+            ReconcileOutcome::Stalled => "Stalled",
+            ReconcileOutcome::Behind => "Behind",
+            ReconcileOutcome::Elsewhere => "Elsewhere",
         }
     }
 }
@@ -191,11 +191,11 @@ impl Metrics {
             ),
             registry,
         };
-        for verb in Verb::ALL {
+        for verb in RequestVerb::ALL {
             // A counter at 0 distinguishes an idle operator from one that does not count.
             metrics.requests.with_label_values(&[verb.label()]).inc_by(0);
         }
-        for class in Class::ALL {
+        for class in FailureClass::ALL {
             metrics.errors.with_label_values(&[kind(class)]).inc_by(0);
         }
         metrics
@@ -211,7 +211,7 @@ impl Metrics {
         Ok(text)
     }
 
-    pub(crate) fn reconciled(&self, outcome: Outcome, took: Duration) {
+    pub(crate) fn reconciled(&self, outcome: ReconcileOutcome, took: Duration) {
         self.reconciles.with_label_values(&[outcome.label()]).inc();
         self.duration.observe(took.as_secs_f64());
     }
@@ -234,12 +234,12 @@ impl Metrics {
     }
 
     /// Counts a failed pass.
-    pub(crate) fn failed(&self, class: Class) {
+    pub(crate) fn failed(&self, class: FailureClass) {
         self.errors.with_label_values(&[kind(class)]).inc();
     }
 
     /// Counts a request to the API server.
-    pub(crate) fn requested(&self, verb: Verb) {
+    pub(crate) fn requested(&self, verb: RequestVerb) {
         self.requests.with_label_values(&[verb.label()]).inc();
     }
 
@@ -271,7 +271,7 @@ impl Metrics {
                 .iter()
                 .flat_map(|status| status.conditions.iter().flatten());
             let mut ready = "Unknown";
-            for condition in conditions.take(CONDITIONS) {
+            for condition in conditions.take(MAX_CONDITIONS) {
                 let holds = i64::from(condition.status == "True");
                 self.conditions
                     .with_label_values(&[namespace.as_str(), &name, &condition.type_])
@@ -295,7 +295,7 @@ impl Metrics {
                 .status
                 .iter()
                 .flat_map(|status| status.certificates.iter().flatten());
-            for certificate in certificates.take(CONDITIONS) {
+            for certificate in certificates.take(MAX_CONDITIONS) {
                 let Some(not_after) = &certificate.not_after else {
                     continue;
                 };
@@ -315,14 +315,14 @@ impl Metrics {
     }
 }
 
-fn kind(class: Class) -> &'static str {
+fn kind(class: FailureClass) -> &'static str {
     match class {
-        Class::Conflict => "Conflict",
-        Class::Transient => "Transient",
-        Class::Denied => "Denied",
-        Class::Invalid => "Invalid",
-        Class::NamespaceTerminating => "NamespaceTerminating",
-        Class::Fenced => "Fenced",
+        FailureClass::Conflict => "Conflict",
+        FailureClass::Transient => "Transient",
+        FailureClass::Denied => "Denied",
+        FailureClass::Invalid => "Invalid",
+        FailureClass::NamespaceTerminating => "NamespaceTerminating",
+        FailureClass::Fenced => "Fenced",
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
             ],
         });
         let metrics = Metrics::new();
-        metrics.reconciled(Outcome::Done, Duration::from_millis(7));
+        metrics.reconciled(ReconcileOutcome::Done, Duration::from_millis(7));
         metrics.step(&PlanStep::WriteAuthority {
             change: plan::certificates::AuthorityChange::Create { generation: 1 },
             before: None,

@@ -21,22 +21,22 @@ use plan::spec::{Desired, is_external};
 use plan::{ownership, steps};
 
 use crate::context::Context;
-use crate::leader_watch::Member;
-use crate::probe::{self, Identity, Prober, Silence};
+use crate::leader_watch::FollowedMember;
+use crate::probe::{self, ClientIdentity, ProbeFailure, Prober};
 
 mod by_name;
 mod catch_up;
 pub(crate) mod refused_pods;
 
 pub(crate) use by_name::ask as ask_by_name;
-pub(crate) use catch_up::{Late, catch_up};
+pub(crate) use catch_up::{LateObjects, catch_up};
 
 /// Maximum number of concurrent requests to brains of one cluster.
-const PROBES: usize = 8;
+const CONCURRENT_PROBES: usize = 8;
 /// Timeout for all probes of one reconcile together.
-const PROBING: Duration = Duration::from_secs(8);
+const PROBES_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum number of brains of one cluster that are queried in a pass.
-const MEMBERS: usize = 64;
+const MAX_PROBED_MEMBERS: usize = 64;
 
 /// Observes everything that belongs to a cluster. Objects that the stores do not show yet come from `late`.
 ///
@@ -46,7 +46,7 @@ pub(crate) async fn observe(
     context: &Context,
     cluster: &KubeBrainCluster,
     desired: &Desired,
-    late: Late,
+    late: LateObjects,
 ) -> kube::Result<Observed> {
     let names = &desired.names;
     let stores = &context.cache;
@@ -94,7 +94,7 @@ pub(crate) async fn observe(
         Some((pod.clone(), refusal))
     });
     observed.refusals = refused.collect();
-    let told = |answer: Result<MemberAnswer, Silence>| answer.map_err(|silence| silence.text);
+    let told = |answer: Result<MemberAnswer, ProbeFailure>| answer.map_err(|silence| silence.text);
     observed.probes = answers.into_iter().map(|(pod, answer)| (pod, told(answer))).collect();
     let answers = observed.probes.iter();
     let answers = answers.filter_map(|(pod, answer)| Some((pod.as_str(), answer.as_ref().ok()?)));
@@ -103,7 +103,12 @@ pub(crate) async fn observe(
 }
 
 /// Returns the running brains that have an address, and how to reach them.
-fn members(desired: &Desired, observed: &Observed, external: bool, identity: Option<&Identity>) -> Vec<Member> {
+fn members(
+    desired: &Desired,
+    observed: &Observed,
+    external: bool,
+    identity: Option<&ClientIdentity>,
+) -> Vec<FollowedMember> {
     let set = observed
         .objects
         .get(&ObjectKey::new(ObjectKind::StatefulSet, &desired.names.cluster));
@@ -111,7 +116,7 @@ fn members(desired: &Desired, observed: &Observed, external: bool, identity: Opt
     let pods = observed.pods.iter().filter(|pod| external || may_be_ours(pod, set));
     let running = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none() && is_running(pod));
     let members = running.filter_map(|pod| {
-        Some(Member {
+        Some(FollowedMember {
             pod: pod.name_any(),
             uid: pod.uid()?,
             address: pod.status.as_ref()?.pod_ip.clone()?,
@@ -119,40 +124,40 @@ fn members(desired: &Desired, observed: &Observed, external: bool, identity: Opt
             identity: identity.cloned(),
         })
     });
-    members.take(MEMBERS).collect()
+    members.take(MAX_PROBED_MEMBERS).collect()
 }
 
 /// Queries every brain that has an address.
 async fn ask(
     prober: &Prober,
-    members: &[Member],
-    identity: &Result<Option<Identity>, String>,
-) -> BTreeMap<String, Result<MemberAnswer, Silence>> {
+    members: &[FollowedMember],
+    identity: &Result<Option<ClientIdentity>, String>,
+) -> BTreeMap<String, Result<MemberAnswer, ProbeFailure>> {
     let late = || {
         let text = "it was not queried in time: other members do not answer";
-        Err(Silence::from(text.to_owned()))
+        Err(ProbeFailure::from(text.to_owned()))
     };
-    let mut answers: BTreeMap<String, Result<MemberAnswer, Silence>> =
+    let mut answers: BTreeMap<String, Result<MemberAnswer, ProbeFailure>> =
         members.iter().map(|member| (member.pod.clone(), late())).collect();
     let questions = futures::stream::iter(members.to_vec()).map(|member| async move {
         let pod = member.pod;
         let Some(_permit) = prober.acquire().await else {
-            return (pod, Err(Silence::from("the operator is shutting down".to_owned())));
+            return (pod, Err(ProbeFailure::from("the operator is shutting down".to_owned())));
         };
         let answer = match identity {
             Ok(identity) => probe::ask(&member.address, &member.host, identity.as_ref()).await,
-            Err(why) => Err(Silence::from(why.clone())),
+            Err(why) => Err(ProbeFailure::from(why.clone())),
         };
         (pod, answer)
     });
-    let mut questions = std::pin::pin!(questions.buffer_unordered(PROBES));
+    let mut questions = std::pin::pin!(questions.buffer_unordered(CONCURRENT_PROBES));
     let collect = async {
         while let Some((pod, answer)) = questions.next().await {
             answers.insert(pod, answer);
         }
     };
     // Brains whose answer is still missing keep the answer that they were not asked.
-    drop(tokio::time::timeout(PROBING, collect).await);
+    drop(tokio::time::timeout(PROBES_TIMEOUT, collect).await);
     answers
 }
 
@@ -171,7 +176,7 @@ pub(crate) fn identity(
     cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &Observed,
-) -> Result<Option<Identity>, String> {
+) -> Result<Option<ClientIdentity>, String> {
     let missing = || "the operator's certificate does not exist yet".to_owned();
     match cluster.spec.tls.mode {
         TlsMode::Disabled => Ok(None),
@@ -181,7 +186,7 @@ pub(crate) fn identity(
 }
 
 /// Returns the operator's certificate and the published bundle, as stored. Foreign objects are not trusted.
-fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<Identity> {
+fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) -> Option<ClientIdentity> {
     let uid = cluster.uid().unwrap_or_default();
     let own = |kind, name: String| {
         let object = observed.objects.get(&ObjectKey::new(kind, name))?;
@@ -192,7 +197,7 @@ fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) ->
     let bundle = own(ObjectKind::ConfigMap, desired.names.bundle())?;
     let CertificatePair { certificate, key } = steps::stored_pair(secret, "tls.crt", "tls.key")?;
     let trusted = bundle.data.get("data")?.get("ca.crt")?.as_str()?.to_owned();
-    Some(Identity {
+    Some(ClientIdentity {
         certificate,
         key,
         trusted,
@@ -200,14 +205,14 @@ fn stored(cluster: &KubeBrainCluster, desired: &Desired, observed: &Observed) ->
 }
 
 /// Returns the same from Secrets of the user.
-fn given(cluster: &KubeBrainCluster, observed: &Observed) -> Option<Identity> {
+fn given(cluster: &KubeBrainCluster, observed: &Observed) -> Option<ClientIdentity> {
     let secrets = cluster.spec.tls.secrets.as_ref()?;
     let text = |name: &str, key: &str| {
         let secret = observed.given_secrets.get(name)?.as_ref()?;
         String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok()
     };
     let operator = &secrets.operator_client.name;
-    Some(Identity {
+    Some(ClientIdentity {
         certificate: text(operator, "tls.crt")?,
         key: text(operator, "tls.key")?,
         trusted: text(&secrets.ca_bundle.name, &secrets.ca_bundle.key)?,

@@ -2,34 +2,38 @@
 
 use std::time::Duration;
 
-use crate::api_error::{self, Class};
-use crate::metrics::Outcome;
+use crate::api_error::{self, FailureClass};
+use crate::metrics::ReconcileOutcome;
 
 /// Requeue interval while a change is in progress or a condition is bad.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON_REQUEUE: Duration = Duration::from_secs(5);
 
 /// Reason why a pass failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum PassError {
     #[error("{0} failed")]
     Api(&'static str, #[source] Box<kube::Error>),
     #[error("an object does not serialise")]
     Serialise(#[from] serde_json::Error),
     #[error("could not {what}: {words}")]
-    Step { what: String, words: String, class: Class },
+    Step {
+        what: String,
+        words: String,
+        class: FailureClass,
+    },
     #[error("the pass took longer than {0:?}")]
     Timeout(Duration),
     #[error("the pass panicked: {0}")]
     Panic(String),
 }
 
-impl Error {
+impl PassError {
     /// Returns the class of the error, which decides how a reconcile reacts.
-    pub(crate) fn class(&self) -> Class {
+    pub(crate) fn class(&self) -> FailureClass {
         match self {
-            Self::Api(_, source) => Class::of(source),
+            Self::Api(_, source) => FailureClass::of(source),
             Self::Step { class, .. } => *class,
-            Self::Serialise(_) | Self::Timeout(_) | Self::Panic(_) => Class::Transient,
+            Self::Serialise(_) | Self::Timeout(_) | Self::Panic(_) => FailureClass::Transient,
         }
     }
 
@@ -42,14 +46,14 @@ impl Error {
     }
 }
 
-pub(crate) fn api(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
-    move |error| Error::Api(what, Box::new(error))
+pub(crate) fn api(what: &'static str) -> impl FnOnce(kube::Error) -> PassError {
+    move |error| PassError::Api(what, Box::new(error))
 }
 
 /// The outcome of a reconcile, with the time until the next one.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) outcome: Outcome,
+pub(crate) struct PassOutcome {
+    pub(crate) outcome: ReconcileOutcome,
     /// The API server refused an object, so an immediate pass would not help.
     pub(crate) is_refused: bool,
     pub(crate) again: Duration,

@@ -18,17 +18,17 @@ mod connection;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use connection::Peer;
+use connection::ProbedBrain;
 
 /// Timeout of a `GET /member`.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time that a brain delays an answer while it waits for a change, with a margin for the network.
-const CHANGE: Duration = Duration::from_secs(35);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(35);
 /// Timeout of a leadership transfer.
-const HAND_OVER: Duration = Duration::from_secs(10);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of concurrent requests to all brains together.
-const CONCURRENT: usize = 32;
+const MAX_CONCURRENT_REQUESTS: usize = 32;
 
 /// Limits concurrent requests to all brains together. Clones share the limit.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub(crate) struct Prober(Arc<Semaphore>);
 
 impl Default for Prober {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(CONCURRENT)))
+        Self(Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)))
     }
 }
 
@@ -49,7 +49,7 @@ impl Prober {
 
 /// The operator's client certificate for brains, and the CA to verify them with, as PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub(crate) certificate: String,
     pub(crate) key: String,
     pub(crate) trusted: String,
@@ -57,14 +57,14 @@ pub(crate) struct Identity {
 
 /// Reason why a brain did not identify itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Silence {
+pub(crate) struct ProbeFailure {
     /// The reason in words for the status.
     pub(crate) text: String,
     /// The brain's own reason, if it gave one.
     pub(crate) refusal: Option<BrainRefusal>,
 }
 
-impl From<String> for Silence {
+impl From<String> for ProbeFailure {
     fn from(text: String) -> Self {
         Self { text, refusal: None }
     }
@@ -74,7 +74,11 @@ impl From<String> for Silence {
 ///
 /// # Errors
 /// The reason why it did not answer.
-pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) -> Result<MemberAnswer, Silence> {
+pub(crate) async fn ask(
+    address: &str,
+    host: &str,
+    identity: Option<&ClientIdentity>,
+) -> Result<MemberAnswer, ProbeFailure> {
     member(client_port(address)?, host, identity, None).await
 }
 
@@ -86,7 +90,7 @@ pub(crate) async fn ask(address: &str, host: &str, identity: Option<&Identity>) 
 pub(crate) async fn ask_after(
     address: &str,
     host: &str,
-    identity: Option<&Identity>,
+    identity: Option<&ClientIdentity>,
     after: i64,
 ) -> Result<MemberAnswer, String> {
     let answer = member(client_port(address)?, host, identity, Some(after)).await;
@@ -101,7 +105,7 @@ pub(crate) async fn ask_after(
 pub(crate) async fn move_leader(
     address: &str,
     host: &str,
-    identity: Option<&Identity>,
+    identity: Option<&ClientIdentity>,
     target: u64,
 ) -> Result<(), String> {
     transfer(client_port(address)?, host, identity, target).await
@@ -110,17 +114,21 @@ pub(crate) async fn move_leader(
 async fn member(
     address: SocketAddr,
     host: &str,
-    identity: Option<&Identity>,
+    identity: Option<&ClientIdentity>,
     after: Option<i64>,
-) -> Result<MemberAnswer, Silence> {
-    let peer = Peer {
+) -> Result<MemberAnswer, ProbeFailure> {
+    let peer = ProbedBrain {
         address,
         host,
         identity,
     };
     let path = after.map_or("/member".to_owned(), |after| format!("/member?after={after}"));
     let request = Request::builder().method(Method::GET).uri(peer.uri(&path));
-    let patience = if after.is_some() { CHANGE } else { ANSWER };
+    let patience = if after.is_some() {
+        LONG_POLL_TIMEOUT
+    } else {
+        ANSWER_TIMEOUT
+    };
     let reply = peer.exchange(request, None, patience).await?;
     let refusal = BrainRefusal::parse(&reply.body);
     let text = match (reply.status, &refusal) {
@@ -135,7 +143,7 @@ async fn member(
             clean(&String::from_utf8_lossy(&reply.body), MAX_TEXT_BYTES)
         ),
     };
-    Err(Silence { text, refusal })
+    Err(ProbeFailure { text, refusal })
 }
 
 /// Etcd's request; its answer contains only a header.
@@ -145,8 +153,13 @@ struct MoveLeaderRequest {
     target_id: u64,
 }
 
-async fn transfer(address: SocketAddr, host: &str, identity: Option<&Identity>, target: u64) -> Result<(), String> {
-    let peer = Peer {
+async fn transfer(
+    address: SocketAddr,
+    host: &str,
+    identity: Option<&ClientIdentity>,
+    target: u64,
+) -> Result<(), String> {
+    let peer = ProbedBrain {
         address,
         host,
         identity,
@@ -157,7 +170,7 @@ async fn transfer(address: SocketAddr, host: &str, identity: Option<&Identity>, 
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     let body = framed(&MoveLeaderRequest { target_id: target });
-    let reply = peer.exchange(request, Some(body), HAND_OVER).await?;
+    let reply = peer.exchange(request, Some(body), TRANSFER_TIMEOUT).await?;
     let text = |name: &str| {
         let trailer = reply.trailers.get(name).or_else(|| reply.headers.get(name));
         trailer.map(|value| clean(&String::from_utf8_lossy(value.as_bytes()), MAX_TEXT_BYTES))

@@ -9,17 +9,17 @@ use plan::{event, status};
 use serde_json::json;
 use tracing::info;
 
-use crate::cache::received::Stub;
+use crate::cache::received::ObjectStub;
 use crate::context::Context;
-use crate::pass::{Error, api};
+use crate::pass::{PassError, api};
 
 /// Writes the status if it differs, and publishes Events for conditions that flipped.
 pub(crate) async fn publish(
     context: &Context,
-    clusters: &Api<Stub>,
+    clusters: &Api<ObjectStub>,
     cluster: &KubeBrainCluster,
     status: &KubeBrainClusterStatus,
-) -> Result<(), Error> {
+) -> Result<(), PassError> {
     if status::is_published(cluster.status.as_ref(), status) {
         return Ok(());
     }

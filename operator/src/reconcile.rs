@@ -13,26 +13,26 @@ use plan::status::{self, StatusInput};
 use plan::steps::{LeaderTransfer, Plan, plan};
 use tracing::{debug, info};
 
-use crate::api_error::Class;
-use crate::apply::{self, Applier};
-use crate::cache::received::Stub;
+use crate::api_error::FailureClass;
+use crate::apply::{self, StepApplier};
+use crate::cache::received::ObjectStub;
 use crate::context::Context;
 use crate::desired;
 use crate::finalizer;
-use crate::metrics::Outcome;
-use crate::observe::{Late, catch_up, observe};
-use crate::pass::{Ended, Error, SOON, api};
+use crate::metrics::ReconcileOutcome;
+use crate::observe::{LateObjects, catch_up, observe};
+use crate::pass::{PassError, PassOutcome, SOON_REQUEUE, api};
 use crate::publish::publish;
 
 /// Resync interval of a settled cluster, for changes that no watch reported.
-const RESYNC: Duration = Duration::from_secs(60);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 /// Requeue interval while an object of another owner, or another cluster that is rolled out first, blocks the cluster. No watch reports the
 /// end of such a block.
-const BLOCKED: Duration = Duration::from_secs(15);
+const BLOCKED_REQUEUE: Duration = Duration::from_secs(15);
 /// Requeue interval after a reconcile that wrote something.
-const NEXT: Duration = Duration::from_secs(1);
+const AFTER_WRITE_REQUEUE: Duration = Duration::from_secs(1);
 /// Requeue interval while the stores lag this process's writes. Usually their watches trigger a reconcile earlier.
-const BEHIND: Duration = Duration::from_millis(200);
+const LAGGING_STORES_REQUEUE: Duration = Duration::from_millis(200);
 
 /// Runs one pass over a cluster, after `failures` failed passes in a row. Returns `None` if the cluster never needs another pass.
 ///
@@ -42,27 +42,27 @@ pub(crate) async fn reconcile(
     context: &Context,
     cluster: &KubeBrainCluster,
     failures: u32,
-) -> Result<Option<Ended>, Error> {
+) -> Result<Option<PassOutcome>, PassError> {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     let clusters = context.clusters(&namespace);
     let Some(late) = catch_up(context, &namespace, &name)
         .await
         .map_err(api("re-reading an object"))?
     else {
-        return Ok(Some(Ended {
-            outcome: Outcome::Behind,
+        return Ok(Some(PassOutcome {
+            outcome: ReconcileOutcome::Behind,
             is_refused: false,
-            again: BEHIND,
+            again: LAGGING_STORES_REQUEUE,
         }));
     };
     let mut cluster = late.cluster().unwrap_or_else(|| cluster.clone());
     if let Some(other) = context.installation.other(&cluster).await {
         context.leader_watches.leave(&cluster);
         context.installation.report(&context.events, &cluster, &other).await;
-        return Ok(Some(Ended {
-            outcome: Outcome::Elsewhere,
+        return Ok(Some(PassOutcome {
+            outcome: ReconcileOutcome::Elsewhere,
             is_refused: false,
-            again: RESYNC,
+            again: RESYNC_INTERVAL,
         }));
     }
     if cluster.metadata.deletion_timestamp.is_some() {
@@ -81,7 +81,7 @@ pub(crate) async fn reconcile(
         match publish(context, &clusters, &cluster, &begun).await {
             Ok(()) => cluster.status = Some(begun),
             // The CRD is older than this operator: the running cluster is managed nevertheless.
-            Err(error) if cluster.status.is_some() && error.class() == Class::Invalid => {
+            Err(error) if cluster.status.is_some() && error.class() == FailureClass::Invalid => {
                 debug!(error = error.message(), "cannot record this installation in the status");
             }
             Err(error) => return Err(error),
@@ -129,19 +129,19 @@ fn moved(cluster: &KubeBrainCluster, desired: &Desired) -> Option<KubeBrainClust
 /// Observes, plans, applies and publishes.
 async fn act(
     context: &Context,
-    clusters: &Api<Stub>,
+    clusters: &Api<ObjectStub>,
     cluster: &KubeBrainCluster,
     desired: &Desired,
-    late: Late,
+    late: LateObjects,
     failures: u32,
-) -> Result<Ended, Error> {
+) -> Result<PassOutcome, PassError> {
     let mut observed = observe(context, cluster, desired, late)
         .await
         .map_err(api("reading the objects"))?;
-    let (mut planned, mut outcome) = (plan(cluster, desired, &observed)?, apply::Outcome::default());
+    let (mut planned, mut outcome) = (plan(cluster, desired, &observed)?, apply::ApplyOutcome::default());
     // If applies changed nothing, plan a second time: the pass then continues as if these objects were as wanted.
     for _ in 0..2 {
-        let applier = Applier {
+        let applier = StepApplier {
             client: &context.client,
             events: &context.events,
             metrics: &context.metrics,
@@ -167,9 +167,9 @@ async fn act(
         }
     }
     let plan = planned;
-    let apply::Outcome { mut applied, failed } = outcome;
+    let apply::ApplyOutcome { mut applied, failed } = outcome;
     // A transient error is not reported: the next pass may succeed.
-    let told = |error: &apply::Error| error.class().is_told(failures.saturating_add(1));
+    let told = |error: &apply::ApplyError| error.class().is_told(failures.saturating_add(1));
     let reported = failed.as_ref().filter(|failed| told(&failed.error));
     applied.failure = reported.map(|failed| StepFailure {
         step: failed.step.clone(),
@@ -192,30 +192,30 @@ async fn act(
         context.events.publish(cluster, event).await;
     }
     if let Some(failed) = failed.filter(|failed| !failed.error.is_invalid()) {
-        return Err(Error::Step {
+        return Err(PassError::Step {
             what: failed.step,
             words: failed.error.message(),
             class: failed.error.class(),
         });
     }
     if applied.stale {
-        return Ok(Ended {
-            outcome: Outcome::Behind,
+        return Ok(PassOutcome {
+            outcome: ReconcileOutcome::Behind,
             is_refused: false,
-            again: BEHIND,
+            again: LAGGING_STORES_REQUEUE,
         });
     }
     let outcome = if is(&status, "Stalled", "True") {
-        Outcome::Stalled
+        ReconcileOutcome::Stalled
     } else {
-        Outcome::Done
+        ReconcileOutcome::Done
     };
-    Ok(Ended {
+    Ok(PassOutcome {
         outcome,
         is_refused,
         again: match desired.image_waits {
-            _ if pins_more(cluster.status.as_ref(), &status) => NEXT,
-            Some(_) => again(&status, &plan, applied.done, observed.now).min(BLOCKED),
+            _ if pins_more(cluster.status.as_ref(), &status) => AFTER_WRITE_REQUEUE,
+            Some(_) => again(&status, &plan, applied.done, observed.now).min(BLOCKED_REQUEUE),
             None => again(&status, &plan, applied.done, observed.now),
         },
     })
@@ -237,21 +237,24 @@ fn pins_more(before: Option<&KubeBrainClusterStatus>, status: &KubeBrainClusterS
 /// whichever comes first.
 fn again(status: &KubeBrainClusterStatus, plan: &Plan, done: usize, now: Timestamp) -> Duration {
     if done > 0 {
-        return NEXT;
+        return AFTER_WRITE_REQUEUE;
     }
     if !plan.foreign.is_empty() {
-        return BLOCKED;
+        return BLOCKED_REQUEUE;
     }
     let settled = is(status, "Progressing", "False") && (is(status, "Ready", "True") || is(status, "Stalled", "True"));
     let suspended = is(status, "Progressing", "False") && status.replicas == Some(0);
     if !settled && !suspended {
-        return SOON;
+        return SOON_REQUEUE;
     }
     let renewals = plan.certificates.leaves.values().filter_map(|stored| stored.renewal);
     // An overdue certificate cannot be renewed now; a change that makes this possible starts a pass.
     let left = renewals.filter_map(|renewal| Duration::try_from(renewal.duration_since(now)).ok());
     let held = plan.contested.values().map(|contested| contested.held);
-    left.chain(held).min().unwrap_or(RESYNC).clamp(NEXT, RESYNC)
+    left.chain(held)
+        .min()
+        .unwrap_or(RESYNC_INTERVAL)
+        .clamp(AFTER_WRITE_REQUEUE, RESYNC_INTERVAL)
 }
 
 fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
@@ -265,7 +268,11 @@ fn is(status: &KubeBrainClusterStatus, type_: &str, wanted: &str) -> bool {
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(crate) async fn report_failure(context: &Context, known: &KubeBrainCluster, message: &str) -> Result<(), Error> {
+pub(crate) async fn report_failure(
+    context: &Context,
+    known: &KubeBrainCluster,
+    message: &str,
+) -> Result<(), PassError> {
     let namespace = known.namespace().unwrap_or_default();
     let clusters = context.clusters(&namespace);
     let found = context.cache.cluster(&namespace, &known.name_any());
@@ -301,6 +308,6 @@ mod tests {
             again(&status, &plan, 0, fake.seen.now)
         };
         assert_eq!(after(7), Duration::from_secs(7));
-        assert_eq!(after(-7), RESYNC);
+        assert_eq!(after(-7), RESYNC_INTERVAL);
     }
 }

@@ -10,14 +10,14 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 
 /// Pause between the end of such a pass and the next one. A changed spec is handled without a pause.
-const PAUSE: Duration = Duration::from_secs(5);
+const REFUSED_PASS_PAUSE: Duration = Duration::from_secs(5);
 
 /// The end of the last pass of each cluster, and the generation of its spec.
-type Ends = HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>;
+type LastPasses = HashMap<ObjectRef<KubeBrainCluster>, (Instant, Option<i64>)>;
 
 /// Clusters whose last pass was refused.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<Ends>);
+pub(crate) struct Refusals(Mutex<LastPasses>);
 
 impl Refusals {
     /// Records how a pass over `cluster` ended.
@@ -34,11 +34,11 @@ impl Refusals {
     /// Returns the time left until the next pass over a cluster, if it must wait.
     pub(crate) fn left(&self, cluster: &KubeBrainCluster) -> Option<Duration> {
         let (ended, generation) = self.lock().get(&ObjectRef::from_obj(cluster)).copied()?;
-        let left = PAUSE.checked_sub(ended.elapsed())?;
+        let left = REFUSED_PASS_PAUSE.checked_sub(ended.elapsed())?;
         (generation == cluster.metadata.generation && !left.is_zero()).then_some(left)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ends> {
+    fn lock(&self) -> MutexGuard<'_, LastPasses> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         cluster.metadata.generation = Some(1);
         assert_eq!(refusals.left(&cluster), None);
         refusals.record(&cluster, true);
-        tokio::time::advance(PAUSE - Duration::from_secs(1)).await;
+        tokio::time::advance(REFUSED_PASS_PAUSE - Duration::from_secs(1)).await;
         assert_eq!(refusals.left(&cluster), Some(Duration::from_secs(1)));
         let mut other = cluster.clone();
         other.metadata.generation = Some(2);

@@ -13,8 +13,8 @@ use crate::cache;
 use crate::cache::external_pods::ExternalPods;
 use crate::cache::user_secrets::UserSecrets;
 use crate::context::Context;
-use crate::controller::Scope;
-use crate::events::Events;
+use crate::controller::ReconcileScope;
+use crate::events::EventPublisher;
 use crate::expectations::Expectations;
 use crate::fleet::Fleet;
 use crate::installation::Installation;
@@ -22,7 +22,7 @@ use crate::leader_watch::LeaderWatches;
 use crate::leadership::Leadership;
 use crate::metrics::Metrics;
 use crate::probe::Prober;
-use crate::transport::Fence;
+use crate::transport::LeadershipFence;
 use crate::work_queue::WorkQueue;
 
 /// Returns a client of `api` whose writes are fenced by `leadership`.
@@ -32,7 +32,7 @@ pub(crate) fn fenced_client(
     metrics: &Metrics,
     expectations: &Expectations,
 ) -> Client {
-    let fence = Fence {
+    let fence = LeadershipFence {
         leadership,
         metrics: metrics.clone(),
         expectations: expectations.clone(),
@@ -41,7 +41,7 @@ pub(crate) fn fenced_client(
 }
 
 /// Returns the scope of a controller with a fake API server.
-pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
+pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> ReconcileScope {
     let (metrics, expectations) = (Metrics::new(), Expectations::default());
     let client = fenced_client(&api.paged(), leadership, &metrics, &expectations);
     let queue = Arc::<WorkQueue>::default();
@@ -50,7 +50,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
     let context = Context {
         external_pods: ExternalPods::new(client.clone(), cache.clusters.clone(), queue.clone()),
         user_secrets: UserSecrets::new(client.clone(), cache.clusters.clone(), queue.clone()),
-        events: Events::new(client.clone(), "test".to_owned()),
+        events: EventPublisher::new(client.clone(), "test".to_owned()),
         installation: Installation::new(client.clone(), None),
         client,
         settings: settings(),
@@ -62,7 +62,7 @@ pub(crate) fn scope(api: &FakeApi, leadership: Leadership) -> Scope {
         prober: Prober::default(),
         fleet,
     };
-    Scope { context, queue, feeds }
+    ReconcileScope { context, queue, feeds }
 }
 
 /// An operator with a fake API server whose passes the test runs: its context, and the watches that fill its cache.

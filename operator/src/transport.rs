@@ -14,24 +14,24 @@ use tower::{BoxError, Layer, Service};
 
 use crate::expectations::Expectations;
 use crate::leadership::{Leadership, NotLeading};
-use crate::metrics::{Metrics, Verb};
+use crate::metrics::{Metrics, RequestVerb};
 
 /// Body of an answer.
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
+type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Layer for a client of the API server.
 #[derive(Clone)]
-pub(crate) struct Fence {
+pub(crate) struct LeadershipFence {
     pub(crate) leadership: Leadership,
     pub(crate) metrics: Metrics,
     pub(crate) expectations: Expectations,
 }
 
-impl<S> Layer<S> for Fence {
-    type Service = Fenced<S>;
+impl<S> Layer<S> for LeadershipFence {
+    type Service = FencedService<S>;
 
-    fn layer(&self, inner: S) -> Fenced<S> {
-        Fenced {
+    fn layer(&self, inner: S) -> FencedService<S> {
+        FencedService {
             fence: self.clone(),
             inner,
         }
@@ -40,12 +40,12 @@ impl<S> Layer<S> for Fence {
 
 /// The fenced inner service.
 #[derive(Clone)]
-pub(crate) struct Fenced<S> {
-    fence: Fence,
+pub(crate) struct FencedService<S> {
+    fence: LeadershipFence,
     inner: S,
 }
 
-impl<S, B> Service<Request<Body>> for Fenced<S>
+impl<S, B> Service<Request<Body>> for FencedService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -53,9 +53,9 @@ where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<Answer>;
+    type Response = Response<AnswerBody>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Answer>, BoxError>>;
+    type Future = BoxFuture<'static, Result<Response<AnswerBody>, BoxError>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(context).map_err(Into::into)
@@ -63,7 +63,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(&request);
-        let writes = !matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+        let writes = !matches!(verb, RequestVerb::Get | RequestVerb::List | RequestVerb::Watch);
         if writes && !self.fence.leadership.is_leading() {
             return std::future::ready(Err(NotLeading.into())).boxed();
         }
@@ -86,18 +86,18 @@ where
 }
 
 /// Returns the Kubernetes verb of a request.
-fn verb(request: &Request<Body>) -> Verb {
+fn verb(request: &Request<Body>) -> RequestVerb {
     let query = request.uri().query().unwrap_or_default();
     match *request.method() {
         Method::GET | Method::HEAD if query.split('&').any(|part| part == "watch=true" || part == "watch=1") => {
-            Verb::Watch
+            RequestVerb::Watch
         }
-        Method::GET | Method::HEAD if is_named(request.uri().path()) => Verb::Get,
-        Method::GET | Method::HEAD => Verb::List,
-        Method::POST => Verb::Create,
-        Method::PUT => Verb::Update,
-        Method::DELETE => Verb::Delete,
-        _ => Verb::Patch,
+        Method::GET | Method::HEAD if is_named(request.uri().path()) => RequestVerb::Get,
+        Method::GET | Method::HEAD => RequestVerb::List,
+        Method::POST => RequestVerb::Create,
+        Method::PUT => RequestVerb::Update,
+        Method::DELETE => RequestVerb::Delete,
+        _ => RequestVerb::Patch,
     }
 }
 

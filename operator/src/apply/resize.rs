@@ -7,13 +7,13 @@ use plan::objects::resources;
 use plan::steps::PlanStep;
 use serde_json::json;
 
-use super::{Applier, Error, merge};
+use super::{ApplyError, StepApplier, merge};
 use crate::api_error;
 
-impl Applier<'_> {
+impl StepApplier<'_> {
     /// Resizes a pod, and records the outcome on it. API servers before 1.33 have no such subresource, and not every change can be made in
     /// place. In these cases the roll-out replaces the pod.
-    pub(super) async fn resize(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, Error> {
+    pub(super) async fn resize(&self, step: &PlanStep) -> Result<Option<ClusterEvent>, ApplyError> {
         let PlanStep::Resize {
             pod,
             uid,
@@ -70,13 +70,13 @@ mod tests {
     use plan::testing::FakeCluster;
 
     use super::*;
-    use crate::apply::Outcome;
+    use crate::apply::ApplyOutcome;
     use crate::testing::Rig;
 
     const POD: &str = "/api/v1/namespaces/brains/pods/dev-0";
 
     /// Resizes a pod that has the container `brain` and another one.
-    async fn resized(api: FakeApi) -> (FakeApi, Outcome) {
+    async fn resized(api: FakeApi) -> (FakeApi, ApplyOutcome) {
         let mut fake = FakeCluster::settled(json!({}));
         api.load(&fake);
         let pod = api.put(
@@ -117,7 +117,7 @@ mod tests {
             .collect();
         assert!(matches!(steps[..], [PlanStep::Resize { .. }]));
         let observed = fake.own();
-        let applier = Applier {
+        let applier = StepApplier {
             client: &rig.context.client,
             events: &rig.context.events,
             metrics: &rig.context.metrics,

@@ -12,27 +12,27 @@ use kube::runtime::reflector::ObjectRef;
 use plan::spec::TOO_LARGE_ANNOTATION;
 use serde_json::Value;
 
-use super::received::{self, FIELD, Object};
+use super::received::{self, MAX_FIELD_BYTES, WholeObject};
 
-/// Memory for the specs of all clusters together, beyond `FREE` of each.
-const ALL: usize = 24 << 20;
+/// Memory for the specs of all clusters together, beyond `FREE_SPEC_BYTES` of each.
+const MAX_SPECS_BYTES: usize = 24 << 20;
 /// A spec up to this size, such as one without templates, is not counted.
-const FREE: usize = 16 << 10;
+const FREE_SPEC_BYTES: usize = 16 << 10;
 /// Fields of a spec that are dropped when the specs of all clusters take too much.
-const HEAVY: usize = 4 << 10;
+const HEAVY_FIELD_BYTES: usize = 4 << 10;
 pub(crate) fn resource() -> ApiResource {
     ApiResource::erase::<KubeBrainCluster>(&())
 }
 
 /// Memory of the specs of all clusters.
 #[derive(Default)]
-pub(super) struct Weights {
+pub(super) struct SpecWeights {
     each: HashMap<ObjectRef<KubeBrainCluster>, usize>,
     /// Clusters that were cut because of the others, with the memory of their whole specs.
     cut: HashMap<ObjectRef<KubeBrainCluster>, usize>,
 }
 
-impl Weights {
+impl SpecWeights {
     pub(super) fn forget(&mut self, cluster: &KubeBrainCluster) {
         self.each.remove(&ObjectRef::from_obj(cluster));
         self.cut.remove(&ObjectRef::from_obj(cluster));
@@ -42,7 +42,7 @@ impl Weights {
     pub(super) fn take_fitting(&mut self) -> Vec<ObjectRef<KubeBrainCluster>> {
         let mut total: usize = self.each.values().sum();
         let fits = |_: &ObjectRef<KubeBrainCluster>, weight: &mut usize| {
-            let fits = total.saturating_add(*weight) <= ALL;
+            let fits = total.saturating_add(*weight) <= MAX_SPECS_BYTES;
             total += if fits { *weight } else { 0 };
             fits
         };
@@ -56,21 +56,24 @@ impl Weights {
     }
 
     /// Returns the cluster in the form in which it is kept.
-    pub(super) fn admit(&mut self, mut object: Object) -> Option<KubeBrainCluster> {
+    pub(super) fn admit(&mut self, mut object: WholeObject) -> Option<KubeBrainCluster> {
         let own = ObjectRef::new(&object.name_any()).within(&object.namespace().unwrap_or_default());
         self.each.remove(&own);
         self.cut.remove(&own);
         let spec = object.content.get_mut("spec");
-        let weight = spec.as_deref().map_or(0, received::weight).saturating_sub(FREE);
+        let weight = spec
+            .as_deref()
+            .map_or(0, received::weight)
+            .saturating_sub(FREE_SPEC_BYTES);
         let others: usize = self.each.values().sum();
-        if others.saturating_add(weight) <= ALL {
+        if others.saturating_add(weight) <= MAX_SPECS_BYTES {
             self.each.insert(own, weight);
             return read(object);
         }
         self.cut.insert(own, weight);
         if let Some(Value::Object(spec)) = spec {
             spec.retain(|field, value| {
-                let stays = received::weight(value) <= HEAVY;
+                let stays = received::weight(value) <= HEAVY_FIELD_BYTES;
                 if !stays {
                     object.cut.push(format!("spec.{field}"));
                 }
@@ -79,7 +82,7 @@ impl Weights {
         }
         let why = format!(
             "the specs of all clusters together take more than {} MiB of the operator's memory: reduce {} or other clusters",
-            ALL >> 20,
+            MAX_SPECS_BYTES >> 20,
             object.cut.join(", ")
         );
         mark(read(object)?, why)
@@ -89,7 +92,7 @@ impl Weights {
 /// Parses a cluster, and marks it if a field of its spec was too large.
 ///
 /// Returns `None` if the object is not a `KubeBrainCluster` of this version.
-pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
+pub(crate) fn read(object: WholeObject) -> Option<KubeBrainCluster> {
     let mut cluster: KubeBrainCluster = object.parse()?;
     cluster.annotations_mut().remove(TOO_LARGE_ANNOTATION);
     let cut: Vec<&str> = object
@@ -104,7 +107,7 @@ pub(crate) fn read(object: Object) -> Option<KubeBrainCluster> {
     let why = format!(
         "{} takes more than {} KiB of the operator's memory: reduce it, for example by moving data to a ConfigMap that the pods mount",
         cut.join(", "),
-        FIELD >> 10
+        MAX_FIELD_BYTES >> 10
     );
     mark(cluster, why)
 }
@@ -121,7 +124,7 @@ mod tests {
     use super::*;
 
     /// Returns a cluster with a podTemplate of this number of bytes, as received.
-    fn received(name: &str, bytes: usize) -> Object {
+    fn received(name: &str, bytes: usize) -> WholeObject {
         let mut cluster = serde_json::to_value(plan::testing::cluster(json!({}))).unwrap();
         cluster["metadata"]["name"] = json!(name);
         cluster["spec"]["podTemplate"] = json!({"metadata": {"annotations": {"a": "x".repeat(bytes)}}});
@@ -141,8 +144,8 @@ mod tests {
 
     #[test]
     fn all_clusters_together_are_bounded_and_those_that_fit_are_whole() {
-        let mut weights = Weights::default();
-        let count = ALL / (200 << 10) + 50;
+        let mut weights = SpecWeights::default();
+        let count = MAX_SPECS_BYTES / (200 << 10) + 50;
         let clusters: Vec<KubeBrainCluster> = (0..count)
             .map(|i| weights.admit(received(&format!("c{i}"), 200 << 10)).unwrap())
             .collect();

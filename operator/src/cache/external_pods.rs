@@ -15,31 +15,31 @@ use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::feed::Feed;
+use super::feed::WatchFeed;
 use crate::work_queue::WorkQueue;
 
 /// Maximum number of pods of a cluster that are kept, several times the maximum number of members. Further pods that match the selector are
 /// ignored until they change.
-const PODS: usize = 256;
+const MAX_PODS: usize = 256;
 /// Timeout of the first list.
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that its cluster still exists.
-const LOOK: Duration = Duration::from_secs(30);
+const CLUSTER_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The watches. Clones share them.
 #[derive(Clone)]
 pub(crate) struct ExternalPods {
-    feed: Feed,
-    running: Arc<Mutex<Running>>,
+    feed: WatchFeed,
+    running: Arc<Mutex<RunningPodWatch>>,
 }
 
 #[derive(Default)]
-struct Running {
+struct RunningPodWatch {
     tasks: JoinSet<()>,
-    watches: HashMap<ObjectRef<KubeBrainCluster>, Watch>,
+    watches: HashMap<ObjectRef<KubeBrainCluster>, PodWatch>,
 }
 
-struct Watch {
+struct PodWatch {
     uid: Option<String>,
     selector: String,
     pods: Store<Pod>,
@@ -48,7 +48,7 @@ struct Watch {
 
 impl ExternalPods {
     pub(crate) fn new(client: Client, clusters: Store<KubeBrainCluster>, queue: Arc<WorkQueue>) -> Self {
-        let feed = Feed {
+        let feed = WatchFeed {
             client,
             namespace: None,
             clusters,
@@ -74,7 +74,7 @@ impl ExternalPods {
             return Ok(Vec::new());
         };
         let store = self.store(cluster, &selector);
-        let filled = tokio::time::timeout(FIRST, store.wait_until_ready()).await;
+        let filled = tokio::time::timeout(FIRST_LIST_TIMEOUT, store.wait_until_ready()).await;
         if !matches!(filled, Ok(Ok(()))) {
             return Err(bad(
                 "the pods of workload.selector could not be listed in time".to_owned()
@@ -107,7 +107,7 @@ impl ExternalPods {
         let text = selector.to_string();
         let mut running = self.lock();
         while running.tasks.try_join_next().is_some() {}
-        let Running { tasks, watches } = &mut *running;
+        let RunningPodWatch { tasks, watches } = &mut *running;
         watches.retain(|_, watch| !watch.task.is_finished());
         if let Some(watch) = watches.get(&object) {
             if watch.selector == text && watch.uid == cluster.metadata.uid {
@@ -121,7 +121,7 @@ impl ExternalPods {
             self.clone()
                 .watch(object.clone(), cluster.metadata.uid.clone(), text.clone(), writer),
         );
-        let watch = Watch {
+        let watch = PodWatch {
             uid: cluster.metadata.uid.clone(),
             selector: text,
             pods: pods.clone(),
@@ -140,7 +140,7 @@ impl ExternalPods {
         mut writer: Writer<Pod>,
     ) {
         let clusters = self.feed.clusters.clone();
-        let feed = Feed {
+        let feed = WatchFeed {
             namespace: cluster.namespace.clone(),
             ..self.feed.clone()
         };
@@ -151,7 +151,7 @@ impl ExternalPods {
         let events = events.filter_map(|event| {
             let is_kept = match &event {
                 Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
-                    names.contains(&pod.name_any()) || (names.len() < PODS && names.insert(pod.name_any()))
+                    names.contains(&pod.name_any()) || (names.len() < MAX_PODS && names.insert(pod.name_any()))
                 }
                 Ok(Event::Delete(pod)) => names.remove(&pod.name_any()),
                 Ok(Event::Init) => {
@@ -169,7 +169,7 @@ impl ExternalPods {
                 .get(&cluster)
                 .is_some_and(|cluster| cluster.metadata.uid == uid)
             {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CLUSTER_CHECK_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -178,7 +178,7 @@ impl ExternalPods {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, RunningPodWatch> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,28 +27,28 @@ use tokio::time::Interval;
 use tracing::{debug, warn};
 
 use super::cluster_of;
-use super::clusters::{self, Weights};
-use super::received::{Object, Received, Stub};
+use super::clusters::{self, SpecWeights};
+use super::received::{ObjectStub, ReceivedObject, WholeObject};
 use crate::work_queue::WorkQueue;
 
 /// Number of objects per page of a list. Any client may label an object of a megabyte as the operator's.
-const PAGE: u32 = 8;
+const LIST_PAGE_OBJECTS: u32 = 8;
 /// Timeout of a read of one object, or of those of one cluster.
-const READ: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of checks for new clusters, in addition to notifications: a list of clusters sends none.
-const LOOK: Duration = Duration::from_secs(60);
+const NEW_CLUSTERS_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of objects of one kind that are listed for a new cluster.
-const EARLIER: usize = 256;
+const MAX_EARLIER_OBJECTS: usize = 256;
 /// Media types of lists and watches that return only the metadata of objects.
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST_MEDIA_TYPE: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const METADATA_MEDIA_TYPE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// Returns true if an object with this metadata is kept.
-type Wants = fn(&Feed, &ObjectMeta) -> bool;
+type KeepFilter = fn(&WatchFeed, &ObjectMeta) -> bool;
 
 /// State that every watch needs.
 #[derive(Clone)]
-pub(super) struct Feed {
+pub(super) struct WatchFeed {
     pub(super) client: Client,
     /// `None` for all.
     pub(super) namespace: Option<String>,
@@ -58,7 +58,7 @@ pub(super) struct Feed {
     pub(super) arrived: Arc<watch::Sender<()>>,
 }
 
-impl Feed {
+impl WatchFeed {
     /// Watches the clusters. Changes of their status start no pass, because the operator wrote them.
     pub(super) async fn clusters(self, mut writer: Writer<KubeBrainCluster>) {
         let mut seen: HashMap<ObjectRef<KubeBrainCluster>, u64> = HashMap::new();
@@ -84,17 +84,17 @@ impl Feed {
     /// Returns events about the clusters. Clusters that were too large beside the others are read again when the others shrink or are
     /// deleted.
     fn admitted(&self) -> impl Stream<Item = watcher::Result<Event<KubeBrainCluster>>> + use<> {
-        struct Judge<S> {
-            feed: Feed,
+        struct AdmittedClusters<S> {
+            feed: WatchFeed,
             events: S,
-            weights: Weights,
+            weights: SpecWeights,
             /// Clusters that may fit now.
             again: VecDeque<ObjectRef<KubeBrainCluster>>,
         }
-        let judge = Judge {
+        let judge = AdmittedClusters {
             events: Box::pin(self.listed(&clusters::resource(), None)),
             feed: self.clone(),
-            weights: Weights::default(),
+            weights: SpecWeights::default(),
             again: VecDeque::new(),
         };
         futures::stream::unfold(judge, |mut judge| async move {
@@ -123,10 +123,10 @@ impl Feed {
     }
 
     /// Reads the present state of a cluster.
-    async fn cluster(&self, cluster: &ObjectRef<KubeBrainCluster>) -> Option<Object> {
+    async fn cluster(&self, cluster: &ObjectRef<KubeBrainCluster>) -> Option<WholeObject> {
         let namespace = cluster.namespace.as_deref()?;
-        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
-        let read = tokio::time::timeout(READ, api.get_opt(&cluster.name)).await;
+        let api: Api<WholeObject> = Api::namespaced_with(self.client.clone(), namespace, &clusters::resource());
+        let read = tokio::time::timeout(READ_TIMEOUT, api.get_opt(&cluster.name)).await;
         // A cluster that cannot be read now stays unchanged until its next change.
         read.ok()?.ok()?
     }
@@ -159,14 +159,14 @@ impl Feed {
             });
             return self.follow(events, &resource.plural, writer, &mut touched).await;
         }
-        let api: Api<Stub> = self.dynamic(metadata_only(&self.client), &resource);
+        let api: Api<ObjectStub> = self.dynamic(metadata_only(&self.client), &resource);
         let events = watch_pages(api, Some(labels)).filter_map(|event| self.filled(kind, event));
         self.follow(events, &resource.plural, writer, &mut touched).await;
     }
 
     /// Watches pods or claims that carry a cluster's label and a name that those of this cluster have. Objects that existed before their
     /// cluster appeared are listed when it appears, because no event reports them.
-    pub(super) async fn labelled<K>(self, label: &str, wants: Wants, mut writer: Writer<K>)
+    pub(super) async fn labelled<K>(self, label: &str, wants: KeepFilter, mut writer: Writer<K>)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
@@ -190,16 +190,16 @@ impl Feed {
         &self,
         resource: &ApiResource,
         label: &str,
-        wants: Wants,
-    ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
-        let merged = Merged {
+        wants: KeepFilter,
+    ) -> impl Stream<Item = watcher::Result<Event<WholeObject>>> + Send + use<> {
+        let merged = MergedWatch {
             events: Box::pin(self.listed(resource, Some(label))),
             feed: self.clone(),
             resource: resource.clone(),
             label: label.to_owned(),
             wants,
             arrived: self.arrived.subscribe(),
-            look: tokio::time::interval(LOOK),
+            look: tokio::time::interval(NEW_CLUSTERS_INTERVAL),
             known: self.present(),
             found: VecDeque::new(),
             is_listing: true,
@@ -238,15 +238,19 @@ impl Feed {
     /// Returns the objects to keep that carry the label of a cluster.
     async fn earlier(
         &self,
-        (resource, label, wants): (&ApiResource, &str, Wants),
+        (resource, label, wants): (&ApiResource, &str, KeepFilter),
         cluster: &ObjectRef<KubeBrainCluster>,
-    ) -> kube::Result<Vec<Object>> {
+    ) -> kube::Result<Vec<WholeObject>> {
         let namespace = cluster.namespace.as_deref().unwrap_or_default();
-        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        let api: Api<WholeObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
         let params = ListParams::default().labels(&format!("{label}={}", cluster.name));
-        let list = list_kept(&api, params, EARLIER, |object| wants(self, &object.metadata));
+        let list = list_kept(&api, params, MAX_EARLIER_OBJECTS, |object| {
+            wants(self, &object.metadata)
+        });
         let late = || kube::Error::Service("the list was not answered in time".into());
-        tokio::time::timeout(READ, list).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(READ_TIMEOUT, list)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 
     /// Lists and watches whole objects, each with bounded size.
@@ -254,20 +258,20 @@ impl Feed {
         &self,
         resource: &ApiResource,
         labels: Option<&str>,
-    ) -> impl Stream<Item = watcher::Result<Event<Object>>> + Send + use<> {
+    ) -> impl Stream<Item = watcher::Result<Event<WholeObject>>> + Send + use<> {
         watch_pages(self.dynamic(self.client.clone(), resource), labels)
     }
 
     /// Returns an event about objects that are kept. An object that is no longer kept counts as deleted in the store.
     pub(super) fn kept<K: DeserializeOwned>(
         &self,
-        event: watcher::Result<Event<Object>>,
-        keep: impl Fn(&Object) -> Option<K>,
+        event: watcher::Result<Event<WholeObject>>,
+        keep: impl Fn(&WholeObject) -> Option<K>,
     ) -> Option<watcher::Result<Event<K>>> {
-        let gone = |object: &Object| {
-            let bare = Object {
+        let gone = |object: &WholeObject| {
+            let bare = WholeObject {
                 metadata: object.metadata.clone(),
-                ..Object::default()
+                ..WholeObject::default()
             };
             bare.parse().map(Event::Delete)
         };
@@ -290,13 +294,13 @@ impl Feed {
     async fn filled(
         &self,
         kind: ObjectKind,
-        event: watcher::Result<Event<Stub>>,
+        event: watcher::Result<Event<ObjectStub>>,
     ) -> Option<watcher::Result<Event<DynamicObject>>> {
         let event = match event {
             Err(error) => return Some(Err(error)),
             Ok(event) => event,
         };
-        let gone = |stub: Stub| Event::Delete(stub.into_dynamic(&kind.resource()));
+        let gone = |stub: ObjectStub| Event::Delete(stub.into_dynamic(&kind.resource()));
         let filled = match event {
             Event::Init => Event::Init,
             Event::InitDone => Event::InitDone,
@@ -317,8 +321,8 @@ impl Feed {
         }
         let (namespace, name) = (metadata.namespace.as_deref()?, metadata.name.as_deref()?);
         let resource = kind.resource();
-        let api: Api<Object> = Api::namespaced_with(self.client.clone(), namespace, &resource);
-        match tokio::time::timeout(READ, api.get_opt(name)).await {
+        let api: Api<WholeObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        match tokio::time::timeout(READ_TIMEOUT, api.get_opt(name)).await {
             Ok(Ok(found)) => found.map(|object| object.into_dynamic(&resource)),
             Ok(Err(error)) => {
                 debug!(%error, namespace, name, "cannot read an object");
@@ -351,7 +355,7 @@ impl Feed {
         self.clusters.get(&ObjectRef::new(cluster).within(namespace)).is_some()
     }
 
-    fn dynamic<const WHOLE: bool>(&self, client: Client, resource: &ApiResource) -> Api<Received<WHOLE>> {
+    fn dynamic<const WHOLE: bool>(&self, client: Client, resource: &ApiResource) -> Api<ReceivedObject<WHOLE>> {
         match &self.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
@@ -424,22 +428,22 @@ impl Feed {
 }
 
 /// A watch, and lists of objects that existed before their cluster appeared.
-struct Merged<S> {
-    feed: Feed,
+struct MergedWatch<S> {
+    feed: WatchFeed,
     resource: ApiResource,
     label: String,
-    wants: Wants,
+    wants: KeepFilter,
     events: S,
     arrived: watch::Receiver<()>,
     look: Interval,
     /// Clusters whose objects are known.
     known: HashSet<(ObjectRef<KubeBrainCluster>, Option<String>)>,
-    found: VecDeque<Object>,
+    found: VecDeque<WholeObject>,
     /// True while the watch lists all objects again.
     is_listing: bool,
 }
 
-impl<S> Merged<S> {
+impl<S> MergedWatch<S> {
     /// Lists the objects of clusters that appeared. If a list fails, it is retried later.
     async fn look_for_clusters(&mut self) {
         let present = self.feed.present();
@@ -475,7 +479,7 @@ pub(crate) async fn list_kept<K>(
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    params = params.limit(PAGE);
+    params = params.limit(LIST_PAGE_OBJECTS);
     let mut kept = Vec::new();
     loop {
         let page = api.list(&params).await?;
@@ -491,10 +495,10 @@ where
 
 /// Lists in pages, then watches.
 fn watch_pages<const WHOLE: bool>(
-    api: Api<Received<WHOLE>>,
+    api: Api<ReceivedObject<WHOLE>>,
     labels: Option<&str>,
-) -> impl Stream<Item = watcher::Result<Event<Received<WHOLE>>>> + Send + use<WHOLE> {
-    let mut config = watcher::Config::default().page_size(PAGE);
+) -> impl Stream<Item = watcher::Result<Event<ReceivedObject<WHOLE>>>> + Send + use<WHOLE> {
+    let mut config = watcher::Config::default().page_size(LIST_PAGE_OBJECTS);
     config.label_selector = labels.map(str::to_owned);
     watcher(api, config).default_backoff()
 }
@@ -505,7 +509,11 @@ fn metadata_only(client: &Client) -> Client {
     let service = tower::service_fn(move |mut request: http::Request<Body>| {
         let query = request.uri().query().unwrap_or_default();
         let watches = query.split('&').any(|part| part == "watch=true");
-        let accept = if watches { METADATA } else { METADATA_LIST };
+        let accept = if watches {
+            METADATA_MEDIA_TYPE
+        } else {
+            METADATA_LIST_MEDIA_TYPE
+        };
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         let client = inner.clone();
         async move { client.send(request).await }
@@ -515,14 +523,14 @@ fn metadata_only(client: &Client) -> Client {
 
 /// Returns an event about clusters in the form in which they are kept. Objects that are not clusters of this version are dropped.
 fn admit(
-    weights: &mut Weights,
-    event: watcher::Result<Event<Object>>,
+    weights: &mut SpecWeights,
+    event: watcher::Result<Event<WholeObject>>,
 ) -> Option<watcher::Result<Event<KubeBrainCluster>>> {
     let event = match event {
         Err(error) => return Some(Err(error)),
         Ok(event) => event,
     };
-    let mut admit = |object: Object| {
+    let mut admit = |object: WholeObject| {
         let (namespace, name) = (object.namespace(), object.name_any());
         let cluster = weights.admit(object);
         if cluster.is_none() {

@@ -14,25 +14,25 @@ use plan::objects::ObjectKind;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::feed::Feed;
+use super::feed::WatchFeed;
 
 /// Interval of checks for a kind that no cluster uses.
-const LOOK: Duration = Duration::from_secs(180);
+const UNUSED_KIND_INTERVAL: Duration = Duration::from_secs(180);
 /// Interval of checks after a failed check, or while a cluster waits for the kind.
-const RETRY: Duration = Duration::from_secs(10);
+const KIND_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind that may not exist.
-pub(super) struct Wanted {
+pub(super) struct OptionalKind {
     pub(super) resource: ApiResource,
     /// True if it exists now.
     pub(super) known: Arc<AtomicBool>,
     /// Returns true if a cluster uses the kind.
     pub(super) asked: fn(&KubeBrainCluster) -> bool,
-    pub(super) source: Source,
+    pub(super) source: KeptObjects,
 }
 
 /// Objects of a kind that are kept.
-pub(super) enum Source {
+pub(super) enum KeptObjects {
     /// Objects with these labels that a cluster owns.
     Owned { kind: ObjectKind, labels: String },
     /// Placement drivers of clusters of the TiDB operator.
@@ -40,7 +40,7 @@ pub(super) enum Source {
 }
 
 /// Fills `writer` forever; it is empty while the kind does not exist.
-pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicObject>) {
+pub(super) async fn run(feed: WatchFeed, wanted: OptionalKind, mut writer: Writer<DynamicObject>) {
     let plural = &wanted.resource.plural;
     loop {
         match exists(&feed.client, &wanted.resource).await {
@@ -55,8 +55,8 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
                 }
                 let watch = async {
                     match &wanted.source {
-                        Source::Owned { kind, labels } => feed.objects(*kind, labels, &mut writer).await,
-                        Source::Tidb => super::tidb_clusters(&feed, &mut writer).await,
+                        KeptObjects::Owned { kind, labels } => feed.objects(*kind, labels, &mut writer).await,
+                        KeptObjects::Tidb => super::tidb_clusters(&feed, &mut writer).await,
                     }
                 };
                 Box::pin(while_existing(&feed.client, &wanted.resource, watch)).await;
@@ -72,17 +72,17 @@ pub(super) async fn run(feed: Feed, wanted: Wanted, mut writer: Writer<DynamicOb
             }
             Err(error) => {
                 debug!(%error, plural, "cannot discover an optional kind");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(KIND_RETRY_INTERVAL).await;
             }
         }
     }
 }
 
 /// Waits until the next check for a missing kind is due.
-async fn until_due(feed: &Feed, asked: fn(&KubeBrainCluster) -> bool) {
+async fn until_due(feed: &WatchFeed, asked: fn(&KubeBrainCluster) -> bool) {
     let begun = Instant::now();
-    while begun.elapsed() < LOOK {
-        tokio::time::sleep(RETRY).await;
+    while begun.elapsed() < UNUSED_KIND_INTERVAL {
+        tokio::time::sleep(KIND_RETRY_INTERVAL).await;
         if feed.clusters.find(asked).is_some() {
             return;
         }
@@ -93,7 +93,7 @@ async fn until_due(feed: &Feed, asked: fn(&KubeBrainCluster) -> bool) {
 async fn while_existing(client: &Client, resource: &ApiResource, watch: impl Future<Output = ()>) {
     let gone = async {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(UNUSED_KIND_INTERVAL).await;
             if matches!(exists(client, resource).await, Ok(false)) {
                 return;
             }

@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
 /// Memory for one field of an object itself, of its spec or of its status.
-pub(crate) const FIELD: usize = 256 << 10;
+pub(crate) const MAX_FIELD_BYTES: usize = 256 << 10;
 /// Memory per field for objects whose large fields are not read.
-const LIGHT: usize = 64 << 10;
-/// Memory for all fields of an object whose name and owner any client may forge. A pod has the fields of one template, which `FIELD`
+const MAX_LIGHT_FIELD_BYTES: usize = 64 << 10;
+/// Memory for all fields of an object whose name and owner any client may forge. A pod has the fields of one template, which `MAX_FIELD_BYTES`
 /// bounds.
-const LARGE: usize = 384 << 10;
+const MAX_FORGEABLE_BYTES: usize = 384 << 10;
 /// Memory for each of labels, annotations and owners of an object.
-const METADATA: usize = 64 << 10;
+const MAX_METADATA_BYTES: usize = 64 << 10;
 /// Additional memory for the operator's own labels and annotations.
-const RESERVED: usize = 16 << 10;
+const RESERVED_METADATA_BYTES: usize = 16 << 10;
 /// Memory of a value, or of an entry of a map or a list, without its text.
-const ENTRY: usize = 96;
+const ENTRY_OVERHEAD_BYTES: usize = 96;
 /// kubectl's copy of the whole object.
-const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const LAST_APPLIED_ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object of any kind, with at most `FIELD` bytes for each of its fields, or without any fields if `WHOLE` is false.
+/// An object of any kind, with at most `MAX_FIELD_BYTES` bytes for each of its fields, or without any fields if `WHOLE` is false.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Received<const WHOLE: bool> {
+pub(crate) struct ReceivedObject<const WHOLE: bool> {
     pub(crate) metadata: ObjectMeta,
     /// All other fields but kind and version.
     pub(crate) content: Map<String, Value>,
@@ -41,11 +41,11 @@ pub(crate) struct Received<const WHOLE: bool> {
 }
 
 /// An object with its content.
-pub(crate) type Object = Received<true>;
+pub(crate) type WholeObject = ReceivedObject<true>;
 /// An object without its content.
-pub(crate) type Stub = Received<false>;
+pub(crate) type ObjectStub = ReceivedObject<false>;
 
-impl<const WHOLE: bool> Received<WHOLE> {
+impl<const WHOLE: bool> ReceivedObject<WHOLE> {
     pub(crate) fn into_dynamic(self, resource: &ApiResource) -> DynamicObject {
         DynamicObject {
             types: Some(TypeMeta {
@@ -62,7 +62,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
         let mut light = self.clone();
         for part in ["spec", "status"] {
             if let Some(Value::Object(fields)) = light.content.get_mut(part) {
-                fields.retain(|_, value| weight(value) <= LIGHT);
+                fields.retain(|_, value| weight(value) <= MAX_LIGHT_FIELD_BYTES);
             }
         }
         light
@@ -71,7 +71,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
     /// Returns the object, without the large fields if all together take more than the pod of a large template.
     pub(crate) fn bounded(&self) -> Cow<'_, Self> {
         let weight: usize = self.content.values().map(weight).sum();
-        match weight > LARGE {
+        match weight > MAX_FORGEABLE_BYTES {
             true => Cow::Owned(self.light()),
             false => Cow::Borrowed(self),
         }
@@ -85,7 +85,7 @@ impl<const WHOLE: bool> Received<WHOLE> {
     }
 }
 
-impl<const WHOLE: bool> Resource for Received<WHOLE> {
+impl<const WHOLE: bool> Resource for ReceivedObject<WHOLE> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
@@ -114,7 +114,7 @@ impl<const WHOLE: bool> Resource for Received<WHOLE> {
     }
 }
 
-impl<const WHOLE: bool> Serialize for Received<WHOLE> {
+impl<const WHOLE: bool> Serialize for ReceivedObject<WHOLE> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut content = self.content.clone();
         let metadata = serde_json::to_value(&self.metadata).map_err(serde::ser::Error::custom)?;
@@ -123,31 +123,31 @@ impl<const WHOLE: bool> Serialize for Received<WHOLE> {
     }
 }
 
-impl<'de, const WHOLE: bool> Deserialize<'de> for Received<WHOLE> {
+impl<'de, const WHOLE: bool> Deserialize<'de> for ReceivedObject<WHOLE> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields<const WHOLE: bool>;
-        impl<'de, const WHOLE: bool> Visitor<'de> for Fields<WHOLE> {
-            type Value = Received<WHOLE>;
+        struct ObjectVisitor<const WHOLE: bool>;
+        impl<'de, const WHOLE: bool> Visitor<'de> for ObjectVisitor<WHOLE> {
+            type Value = ReceivedObject<WHOLE>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut received = Received::default();
+                let mut received = ReceivedObject::default();
                 while let Some(field) = map.next_key::<String>()? {
                     match field.as_str() {
-                        "metadata" => received.metadata = map.next_value::<Metadata>()?.0,
+                        "metadata" => received.metadata = map.next_value::<BoundedMetadata>()?.0,
                         "apiVersion" | "kind" => drop(map.next_value::<IgnoredAny>()?),
                         _ if !WHOLE => drop(map.next_value::<IgnoredAny>()?),
                         "spec" | "status" | "data" => {
-                            let (value, cut) = map.next_value_seed(Parts)?;
+                            let (value, cut) = map.next_value_seed(FieldsVisitor)?;
                             received
                                 .cut
                                 .extend(cut.into_iter().map(|part| format!("{field}.{part}")));
                             received.content.insert(field, value);
                         }
-                        _ => match map.next_value_seed(Bounded(&mut { FIELD }))? {
+                        _ => match map.next_value_seed(BoundedValue(&mut { MAX_FIELD_BYTES }))? {
                             Some(value) => drop(received.content.insert(field, value)),
                             None => received.cut.push(field),
                         },
@@ -156,14 +156,14 @@ impl<'de, const WHOLE: bool> Deserialize<'de> for Received<WHOLE> {
                 Ok(received)
             }
         }
-        deserializer.deserialize_map(Fields::<WHOLE>)
+        deserializer.deserialize_map(ObjectVisitor::<WHOLE>)
     }
 }
 
 /// A map with a budget for each field, and the names of fields that are too large.
-struct Parts;
+struct FieldsVisitor;
 
-impl<'de> DeserializeSeed<'de> for Parts {
+impl<'de> DeserializeSeed<'de> for FieldsVisitor {
     type Value = (Value, Vec<String>);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -171,7 +171,7 @@ impl<'de> DeserializeSeed<'de> for Parts {
     }
 }
 
-impl<'de> Visitor<'de> for Parts {
+impl<'de> Visitor<'de> for FieldsVisitor {
     type Value = (Value, Vec<String>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,9 +181,9 @@ impl<'de> Visitor<'de> for Parts {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut fields, mut cut) = (Map::new(), Vec::new());
         // The same amount bounds the number of fields.
-        let mut all = FIELD;
+        let mut all = MAX_FIELD_BYTES;
         while let Some(field) = map.next_key::<String>()? {
-            let value = map.next_value_seed(Bounded(&mut { FIELD }))?;
+            let value = map.next_value_seed(BoundedValue(&mut { MAX_FIELD_BYTES }))?;
             match value.filter(|_| spend(&mut all, field.len())) {
                 Some(value) => drop(fields.insert(field, value)),
                 None if cut.len() < 8 => cut.push(field.chars().take(64).collect()),
@@ -200,15 +200,15 @@ impl<'de> Visitor<'de> for Parts {
 
 /// Takes the memory of an entry with a text of this length from a budget. Returns false if too little is left.
 fn spend(budget: &mut usize, text: usize) -> bool {
-    let left = budget.checked_sub(ENTRY + text);
+    let left = budget.checked_sub(ENTRY_OVERHEAD_BYTES + text);
     *budget = left.unwrap_or_default();
     left.is_some()
 }
 
 /// Any value within the rest of a budget; `None` if it takes more. In that case it is still read to its end.
-struct Bounded<'a>(&'a mut usize);
+struct BoundedValue<'a>(&'a mut usize);
 
-impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+impl<'de> DeserializeSeed<'de> for BoundedValue<'_> {
     type Value = Option<Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -216,13 +216,13 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     }
 }
 
-impl Bounded<'_> {
+impl BoundedValue<'_> {
     fn keep(self, text: usize, value: impl FnOnce() -> Value) -> Option<Value> {
         spend(self.0, text).then(value)
     }
 }
 
-impl<'de> Visitor<'de> for Bounded<'_> {
+impl<'de> Visitor<'de> for BoundedValue<'_> {
     type Value = Option<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -260,7 +260,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut entries = spend(self.0, 0).then(Vec::new);
         while let Some(all) = &mut entries {
-            match list.next_element_seed(Bounded(&mut *self.0))? {
+            match list.next_element_seed(BoundedValue(&mut *self.0))? {
                 Some(Some(entry)) => all.push(entry),
                 Some(None) => entries = None,
                 None => return Ok(entries.map(Value::Array)),
@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
             let Some(field) = map.next_key::<String>()? else {
                 return Ok(fields.map(Value::Object));
             };
-            let value = map.next_value_seed(Bounded(&mut *self.0))?;
+            let value = map.next_value_seed(BoundedValue(&mut *self.0))?;
             match value.filter(|_| spend(self.0, field.len())) {
                 Some(value) => drop(all.insert(field, value)),
                 None => fields = None,
@@ -288,12 +288,12 @@ impl<'de> Visitor<'de> for Bounded<'_> {
 }
 
 /// The parts of the metadata that the operator reads.
-struct Metadata(ObjectMeta);
+struct BoundedMetadata(ObjectMeta);
 
-impl<'de> Deserialize<'de> for Metadata {
+impl<'de> Deserialize<'de> for BoundedMetadata {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
+        struct MetadataVisitor;
+        impl<'de> Visitor<'de> for MetadataVisitor {
             type Value = Map<String, Value>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -304,7 +304,7 @@ impl<'de> Deserialize<'de> for Metadata {
                 let mut fields = Map::new();
                 while let Some(field) = map.next_key::<String>()? {
                     let value = match field.as_str() {
-                        "labels" | "annotations" => Some(map.next_value_seed(Texts)?),
+                        "labels" | "annotations" => Some(map.next_value_seed(TextsVisitor)?),
                         "name"
                         | "namespace"
                         | "uid"
@@ -314,7 +314,7 @@ impl<'de> Deserialize<'de> for Metadata {
                         | "deletionTimestamp"
                         | "deletionGracePeriodSeconds"
                         | "finalizers"
-                        | "ownerReferences" => map.next_value_seed(Bounded(&mut { METADATA }))?,
+                        | "ownerReferences" => map.next_value_seed(BoundedValue(&mut { MAX_METADATA_BYTES }))?,
                         _ => {
                             map.next_value::<IgnoredAny>()?;
                             None
@@ -327,16 +327,16 @@ impl<'de> Deserialize<'de> for Metadata {
                 Ok(fields)
             }
         }
-        let fields = deserializer.deserialize_map(Fields)?;
+        let fields = deserializer.deserialize_map(MetadataVisitor)?;
         let metadata = serde_json::from_value(Value::Object(fields)).map_err(serde::de::Error::custom)?;
         Ok(Self(metadata))
     }
 }
 
 /// Labels or annotations: as many as fit, the operator's own before all others.
-struct Texts;
+struct TextsVisitor;
 
-impl<'de> DeserializeSeed<'de> for Texts {
+impl<'de> DeserializeSeed<'de> for TextsVisitor {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -344,7 +344,7 @@ impl<'de> DeserializeSeed<'de> for Texts {
     }
 }
 
-impl<'de> Visitor<'de> for Texts {
+impl<'de> Visitor<'de> for TextsVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -352,15 +352,18 @@ impl<'de> Visitor<'de> for Texts {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut texts, mut left, mut reserved) = (Map::new(), METADATA, RESERVED);
+        let (mut texts, mut left, mut reserved) = (Map::new(), MAX_METADATA_BYTES, RESERVED_METADATA_BYTES);
         while let Some(key) = map.next_key::<String>()? {
-            if key == COPY {
+            if key == LAST_APPLIED_ANNOTATION {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
             let value: String = map.next_value()?;
             let budget = if is_reserved(&key) { &mut reserved } else { &mut left };
-            if budget.checked_sub(ENTRY + key.len() + value.len()).is_some() {
+            if budget
+                .checked_sub(ENTRY_OVERHEAD_BYTES + key.len() + value.len())
+                .is_some()
+            {
                 spend(budget, key.len() + value.len());
                 texts.insert(key, Value::String(value));
             }
@@ -375,14 +378,14 @@ impl<'de> Visitor<'de> for Texts {
 
 /// Returns the memory that a value takes, as the budgets count it.
 pub(crate) fn weight(value: &Value) -> usize {
-    ENTRY
+    ENTRY_OVERHEAD_BYTES
         + match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
             Value::String(text) => text.len(),
             Value::Array(entries) => entries.iter().map(weight).sum(),
             Value::Object(fields) => fields
                 .iter()
-                .map(|(key, value)| ENTRY + key.len() + weight(value))
+                .map(|(key, value)| ENTRY_OVERHEAD_BYTES + key.len() + weight(value))
                 .sum(),
         }
 }
@@ -394,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Object {
+    fn read(text: &str) -> WholeObject {
         serde_json::from_str(text).unwrap()
     }
 
@@ -417,17 +420,17 @@ mod tests {
             .unwrap()
             .retain(|field, _| field != "apiVersion" && field != "kind");
         assert_eq!(serde_json::to_value(&found).unwrap(), expected);
-        let stub: Stub = serde_json::from_value(value).unwrap();
+        let stub: ObjectStub = serde_json::from_value(value).unwrap();
         assert_eq!((stub.metadata, stub.content.len()), (found.metadata, 0));
     }
 
     #[test]
     fn field_that_is_too_large_is_cut_and_the_rest_is_read() {
         for large in [
-            json!("x".repeat(FIELD)),
-            json!(vec![0; FIELD / 50]),
-            json!({"deep": vec![json!({}); FIELD / 50]}),
-            Value::Object((0..FIELD / 50).map(|i| (i.to_string(), json!(0))).collect()),
+            json!("x".repeat(MAX_FIELD_BYTES)),
+            json!(vec![0; MAX_FIELD_BYTES / 50]),
+            json!({"deep": vec![json!({}); MAX_FIELD_BYTES / 50]}),
+            Value::Object((0..MAX_FIELD_BYTES / 50).map(|i| (i.to_string(), json!(0))).collect()),
         ] {
             let value = json!({"metadata": {"name": "a"}, "rules": large, "data": {"a": large, "b": "c"}, "spec": {"podTemplate": large, "version": "1"}});
             let found = read(&value.to_string());
@@ -446,14 +449,14 @@ mod tests {
     fn metadata_is_bounded_and_the_operators_own_comes_through() {
         let mut annotations: Map<String, Value> = (0..10_000).map(|i| (format!("a{i}"), json!("x"))).collect();
         annotations.insert("kubebrain.io/skip-wipe".to_owned(), json!("true"));
-        annotations.insert(COPY.to_owned(), json!("{}"));
+        annotations.insert(LAST_APPLIED_ANNOTATION.to_owned(), json!("{}"));
         let labels: Map<String, Value> = (0..10_000).map(|i| (format!("a{i}"), json!("x"))).collect();
         let managed = vec![json!({"manager": "x"}); 10_000];
         let metadata = json!({"name": "a", "annotations": annotations, "labels": labels, "managedFields": managed});
         let found = read(&json!({"metadata": metadata}).to_string());
         assert_eq!(found.annotations()["kubebrain.io/skip-wipe"], "true");
         assert!(found.annotations().len() < 1000 && found.labels().len() < 1000);
-        assert!(!found.annotations().contains_key(COPY));
+        assert!(!found.annotations().contains_key(LAST_APPLIED_ANNOTATION));
         assert_eq!(found.metadata.managed_fields, None);
     }
 
@@ -475,12 +478,12 @@ mod tests {
     #[test]
     fn weight_is_what_the_budget_measures() {
         let value = json!({"a": [1, "two", {"b": null}], "c": true});
-        let mut budget = FIELD;
+        let mut budget = MAX_FIELD_BYTES;
         let mut text = serde_json::Deserializer::from_str(r#"{"a": [1, "two", {"b": null}], "c": true}"#);
         assert_eq!(
-            Bounded(&mut budget).deserialize(&mut text).unwrap(),
+            BoundedValue(&mut budget).deserialize(&mut text).unwrap(),
             Some(value.clone())
         );
-        assert_eq!(FIELD - budget, weight(&value));
+        assert_eq!(MAX_FIELD_BYTES - budget, weight(&value));
     }
 }

@@ -20,11 +20,11 @@ use tracing::{debug, warn};
 use crate::work_queue::WorkQueue;
 
 /// Maximum number of Secrets that are watched. Others are read in every pass over a cluster that names them.
-const WATCHED: usize = 256;
+const MAX_WATCHED_SECRETS: usize = 256;
 /// Timeout for the first answers of all watches of a cluster.
-const FIRST: Duration = Duration::from_secs(5);
+const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a watch checks that a cluster still names its Secret.
-const LOOK: Duration = Duration::from_secs(30);
+const CLUSTER_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The watches. Clones share them.
 #[derive(Clone)]
@@ -32,18 +32,18 @@ pub(crate) struct UserSecrets {
     client: Client,
     clusters: Store<KubeBrainCluster>,
     queue: Arc<WorkQueue>,
-    running: Arc<Mutex<Running>>,
+    running: Arc<Mutex<RunningSecretWatch>>,
 }
 
 #[derive(Default)]
-struct Running {
+struct RunningSecretWatch {
     tasks: JoinSet<()>,
-    watches: HashMap<Key, (watch::Receiver<Seen>, AbortHandle)>,
+    watches: HashMap<SecretKeys, (watch::Receiver<SecretState>, AbortHandle)>,
 }
 
 /// A Secret, and the keys whose values are read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct SecretKeys {
     namespace: String,
     name: String,
     keys: BTreeSet<String>,
@@ -51,7 +51,7 @@ struct Key {
 
 /// The state of a watch.
 #[derive(Debug, Clone)]
-enum Seen {
+enum SecretState {
     Nothing,
     /// No Secret yet, only this error.
     Failed(String),
@@ -74,14 +74,14 @@ impl UserSecrets {
     /// # Errors
     /// The API server refused, or did not answer in time.
     pub(crate) async fn of(&self, cluster: &KubeBrainCluster) -> kube::Result<GivenSecrets> {
-        let until = Instant::now() + FIRST;
+        let until = Instant::now() + FIRST_ANSWERS_TIMEOUT;
         let named = named(&cluster.spec);
         // Start all watches before waiting for any.
         let watches: Vec<_> = named
             .into_iter()
             .map(|(name, keys)| {
                 let namespace = cluster.metadata.namespace.clone().unwrap_or_default();
-                let key = Key { namespace, name, keys };
+                let key = SecretKeys { namespace, name, keys };
                 (is_name(&key.name).then(|| self.watch(&key)), key)
             })
             .collect();
@@ -103,25 +103,25 @@ impl UserSecrets {
     }
 
     /// Returns the watch of a Secret; `None` if there are too many.
-    fn watch(&self, key: &Key) -> Option<watch::Receiver<Seen>> {
+    fn watch(&self, key: &SecretKeys) -> Option<watch::Receiver<SecretState>> {
         let mut running = self.lock();
         while running.tasks.try_join_next().is_some() {}
-        let Running { tasks, watches } = &mut *running;
+        let RunningSecretWatch { tasks, watches } = &mut *running;
         watches.retain(|_, (_, task)| !task.is_finished());
         if let Some((seen, _)) = watches.get(key) {
             return Some(seen.clone());
         }
-        if watches.len() >= WATCHED {
+        if watches.len() >= MAX_WATCHED_SECRETS {
             return None;
         }
-        let (show, seen) = watch::channel(Seen::Nothing);
+        let (show, seen) = watch::channel(SecretState::Nothing);
         let task = tasks.spawn(self.clone().run(key.clone(), show));
         watches.insert(key.clone(), (seen.clone(), task));
         Some(seen)
     }
 
     /// Watches until no cluster names the Secret.
-    async fn run(self, key: Key, show: watch::Sender<Seen>) {
+    async fn run(self, key: SecretKeys, show: watch::Sender<SecretState>) {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
         let mut events = Box::pin(watcher::watch_object(api, &key.name).default_backoff());
         let following = async {
@@ -133,12 +133,12 @@ impl UserSecrets {
                         continue;
                     }
                 };
-                let before = show.send_replace(Seen::Secret(secret.clone()));
+                let before = show.send_replace(SecretState::Secret(secret.clone()));
                 match before {
                     // A cluster that waits for the first answer needs no additional pass.
-                    Seen::Nothing => {}
-                    Seen::Secret(before) if before == secret => {}
-                    Seen::Failed(_) | Seen::Secret(_) => {
+                    SecretState::Nothing => {}
+                    SecretState::Secret(before) if before == secret => {}
+                    SecretState::Failed(_) | SecretState::Secret(_) => {
                         self.naming(&key)
                             .into_iter()
                             .for_each(|cluster| self.queue.add(cluster));
@@ -148,7 +148,7 @@ impl UserSecrets {
         };
         let unnamed = async {
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CLUSTER_CHECK_INTERVAL).await;
                 if self.naming(&key).is_empty() {
                     return;
                 }
@@ -161,7 +161,7 @@ impl UserSecrets {
     }
 
     /// Returns the clusters whose specs name a Secret and these of its keys.
-    fn naming(&self, key: &Key) -> Vec<ObjectRef<KubeBrainCluster>> {
+    fn naming(&self, key: &SecretKeys) -> Vec<ObjectRef<KubeBrainCluster>> {
         let found = self.clusters.state_filter(|cluster| {
             cluster.metadata.namespace.as_deref() == Some(&key.namespace)
                 && named(&cluster.spec).get(&key.name) == Some(&key.keys)
@@ -175,33 +175,37 @@ impl UserSecrets {
         running.watches.values().filter(|(_, task)| !task.is_finished()).count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, RunningSecretWatch> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Waits for the first result of a watch.
-async fn first(mut watch: watch::Receiver<Seen>, key: &Key, until: Instant) -> kube::Result<Option<Arc<Secret>>> {
+async fn first(
+    mut watch: watch::Receiver<SecretState>,
+    key: &SecretKeys,
+    until: Instant,
+) -> kube::Result<Option<Arc<Secret>>> {
     let bad = |words: String| kube::Error::Service(words.into());
-    let shown = watch.wait_for(|seen| !matches!(seen, Seen::Nothing));
+    let shown = watch.wait_for(|seen| !matches!(seen, SecretState::Nothing));
     let seen = match tokio::time::timeout_at(until, shown).await {
         Ok(Ok(seen)) => seen.clone(),
         // The watch has ended, or is late.
-        Ok(Err(_)) | Err(_) => Seen::Nothing,
+        Ok(Err(_)) | Err(_) => SecretState::Nothing,
     };
     match seen {
-        Seen::Secret(secret) => Ok(secret),
-        Seen::Failed(error) => Err(bad(format!("Secret {} cannot be watched: {error}", key.name))),
-        Seen::Nothing => Err(bad(format!("timed out reading Secret {}", key.name))),
+        SecretState::Secret(secret) => Ok(secret),
+        SecretState::Failed(error) => Err(bad(format!("Secret {} cannot be watched: {error}", key.name))),
+        SecretState::Nothing => Err(bad(format!("timed out reading Secret {}", key.name))),
     }
 }
 
 /// Records an error of a watch. A Secret that was seen before stays valid.
-fn failed(show: &watch::Sender<Seen>, key: &Key, error: &watcher::Error) {
+fn failed(show: &watch::Sender<SecretState>, key: &SecretKeys, error: &watcher::Error) {
     let first = show.send_if_modified(|seen| {
-        let first = matches!(seen, Seen::Nothing);
-        if !matches!(seen, Seen::Secret(_)) {
-            *seen = Seen::Failed(error.to_string());
+        let first = matches!(seen, SecretState::Nothing);
+        if !matches!(seen, SecretState::Secret(_)) {
+            *seen = SecretState::Failed(error.to_string());
         }
         first
     });

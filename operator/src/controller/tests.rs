@@ -45,7 +45,7 @@ fn refuse(code: u16, reason: &str) -> Reply {
     Reply::With(code, status)
 }
 
-async fn pass(rig: &Rig) -> Result<Option<crate::pass::Ended>, Error> {
+async fn pass(rig: &Rig) -> Result<Option<crate::pass::PassOutcome>, PassError> {
     reconcile(&rig.context, &rig.cluster(), 0).await
 }
 
@@ -87,7 +87,7 @@ async fn settled_pass_makes_no_request() {
     rig.api.forget_requests();
     for _ in 0..3 {
         let ended = pass(&rig).await.unwrap().unwrap();
-        assert_eq!(ended.outcome, Outcome::Done);
+        assert_eq!(ended.outcome, ReconcileOutcome::Done);
     }
     let asked = rig.api.asked();
     assert!(asked.is_empty(), "{asked:?}");
@@ -119,12 +119,15 @@ async fn late_stores_hold_the_next_pass_back() {
     pass(&rig).await.unwrap();
     let written = rig.api.writes().len();
     let ended = pass(&rig).await.unwrap().unwrap();
-    assert_eq!((ended.outcome, rig.api.writes().len()), (Outcome::Behind, written));
+    assert_eq!(
+        (ended.outcome, rig.api.writes().len()),
+        (ReconcileOutcome::Behind, written)
+    );
     // After a while the pass stops waiting for the stores: missing objects are read, and not written again.
     tokio::time::sleep(Duration::from_secs(11)).await;
     rig.api.forget_requests();
     let ended = pass(&rig).await.unwrap().unwrap();
-    assert_eq!(ended.outcome, Outcome::Done);
+    assert_eq!(ended.outcome, ReconcileOutcome::Done);
     let made_again: Vec<Asked> = rig
         .api
         .writes()
@@ -140,7 +143,7 @@ async fn late_stores_hold_the_next_pass_back() {
     );
     rig.api.hold(false);
     rig.sync().await;
-    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Done);
+    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, ReconcileOutcome::Done);
     rig.sync().await;
     rig.api.forget_requests();
     pass(&rig).await.unwrap();
@@ -246,7 +249,7 @@ async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_n
     let rig = Rig::new(bare(api)).await;
     authority(&rig).await;
     let ended = pass(&rig).await.unwrap().unwrap();
-    assert_eq!(ended.outcome, Outcome::Stalled);
+    assert_eq!(ended.outcome, ReconcileOutcome::Stalled);
     let stalled = condition(&stored_status(&rig), "Stalled").clone();
     assert_eq!(
         (&stalled["status"], &stalled["reason"]),
@@ -306,7 +309,7 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
     });
     let rig = Rig::new(ended(refused)).await;
     let ended = pass(&rig).await.unwrap().unwrap();
-    assert_eq!(ended.outcome, Outcome::Stalled);
+    assert_eq!(ended.outcome, ReconcileOutcome::Stalled);
     let written: Vec<String> = rig.api.writes().into_iter().map(|write| write.path).collect();
     let secret = |name: &str| format!("{NAMESPACE}/secrets/dev-{name}-tls");
     for leaf in ["server", "peer", "operator-client", "apiserver-client"] {
@@ -350,7 +353,7 @@ async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
     let rig = Rig::new(bare(api)).await;
     authority(&rig).await;
     let problem = reconcile(&rig.context, &rig.cluster(), 50).await.unwrap_err();
-    assert_eq!(problem.class(), Class::NamespaceTerminating);
+    assert_eq!(problem.class(), FailureClass::NamespaceTerminating);
     assert_ne!(condition(&stored_status(&rig), "Degraded")["status"], "True");
 }
 
@@ -358,15 +361,15 @@ async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
     let api = FakeApi::scripted(|asked| if asked.writes() { Reply::Never } else { Reply::Pass });
     let rig = Rig::new(bare(api)).await;
-    let guarded = Arc::new(Guarded {
+    let guarded = Arc::new(GuardedReconciler {
         context: rig.context.clone(),
-        failures: Failures::default(),
+        failures: FailureCounts::default(),
         refusals: Refusals::default(),
     });
     for failures in 1..=3 {
         let began = Instant::now();
         let problem = guard(rig.cluster(), guarded.clone()).await.unwrap_err();
-        assert!(matches!(problem, Error::Timeout(_)), "{problem}");
+        assert!(matches!(problem, PassError::Timeout(_)), "{problem}");
         let told = problem.class().is_told(failures);
         assert_eq!(
             began.elapsed().as_secs(),
@@ -387,9 +390,9 @@ async fn status_without_room_is_told_by_an_event() {
         false => Reply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
-    let guarded = Arc::new(Guarded {
+    let guarded = Arc::new(GuardedReconciler {
         context: rig.context.clone(),
-        failures: Failures::default(),
+        failures: FailureCounts::default(),
         refusals: Refusals::default(),
     });
     for _ in 1..=3 {
@@ -406,7 +409,7 @@ async fn status_without_room_is_told_by_an_event() {
 
 #[tokio::test]
 async fn a_panic_is_an_error_of_its_pass_alone() {
-    async fn careless() -> Result<(), Error> {
+    async fn careless() -> Result<(), PassError> {
         panic!("said the pass")
     }
     let problem = contain(careless()).await.unwrap_err();
@@ -480,9 +483,9 @@ async fn pods_that_a_quota_refuses_are_named_until_they_are_made() {
 
 #[test]
 fn pauses_double_up_to_five_minutes() {
-    let seconds = [1, 2, 3, 9, 10, 40, u32::MAX].map(|n| pause(Class::Transient, n).as_secs());
+    let seconds = [1, 2, 3, 9, 10, 40, u32::MAX].map(|n| pause(FailureClass::Transient, n).as_secs());
     assert_eq!(seconds, [1, 2, 4, 256, 300, 300, 300]);
-    let millis = [1, 2, 8, u32::MAX].map(|n| pause(Class::Conflict, n).as_millis());
+    let millis = [1, 2, 8, u32::MAX].map(|n| pause(FailureClass::Conflict, n).as_millis());
     assert_eq!(millis, [100, 200, 10_000, 10_000]);
 }
 
@@ -505,7 +508,7 @@ async fn claim_that_may_not_grow_is_a_reason_of_its_own_and_fails_no_pass() {
     cluster["spec"]["storage"]["embedded"]["size"] = json!("20Gi");
     rig.api.put(&path, cluster);
     rig.sync().await;
-    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Done);
+    assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, ReconcileOutcome::Done);
     let status = stored_status(&rig);
     assert_eq!(condition(&status, "StorageReady")["reason"], "NotExpandable");
     assert_eq!(condition(&status, "Degraded")["status"], "False");

@@ -13,13 +13,13 @@ use plan::spec::Desired;
 use plan::steps;
 use tracing::debug;
 
-use crate::cache::received::Object;
+use crate::cache::received::WholeObject;
 
 /// Maximum number of concurrent reads.
-const READS: usize = 8;
+const CONCURRENT_READS: usize = 8;
 
 /// The outcome of one read.
-enum Found {
+enum ReadOutcome {
     Object(Box<(ObjectKey, DynamicObject)>),
     Nothing,
     /// The kind is optional for clusters, and the object could not be read.
@@ -40,27 +40,27 @@ pub(crate) async fn ask(
     let missing = steps::missing(cluster, desired, observed).map_err(kube::Error::SerdeError)?;
     let reads = missing.into_iter().map(|key| async move {
         let resource = key.kind.resource();
-        let api: Api<Object> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);
+        let api: Api<WholeObject> = Api::namespaced_with(client.clone(), &desired.names.namespace, &resource);
         let found = match api.get_opt(&key.name).await {
             // Compare the code: an API server that does not know the group answers without a reason.
-            Err(kube::Error::Api(status)) if status.code == 404 => Found::Nothing,
+            Err(kube::Error::Api(status)) if status.code == 404 => ReadOutcome::Nothing,
             Err(error) if key.kind.is_optional() => {
                 debug!(%error, kind = resource.kind, name = key.name, "cannot read an object of an optional kind");
-                Found::Unknown
+                ReadOutcome::Unknown
             }
-            found => found?.map_or(Found::Nothing, |object| {
-                Found::Object(Box::new((key, object.into_dynamic(&resource))))
+            found => found?.map_or(ReadOutcome::Nothing, |object| {
+                ReadOutcome::Object(Box::new((key, object.into_dynamic(&resource))))
             }),
         };
         Ok::<_, kube::Error>(found)
     });
-    let mut reads = pin!(futures::stream::iter(reads).buffer_unordered(READS));
+    let mut reads = pin!(futures::stream::iter(reads).buffer_unordered(CONCURRENT_READS));
     while let Some(found) = reads.try_next().await? {
         match found {
-            Found::Object(found) => observed.objects.extend([*found]),
-            Found::Nothing => {}
+            ReadOutcome::Object(found) => observed.objects.extend([*found]),
+            ReadOutcome::Nothing => {}
             // Treat the kind as missing in the API server.
-            Found::Unknown => observed.pod_monitors = false,
+            ReadOutcome::Unknown => observed.pod_monitors = false,
         }
     }
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &desired.names.namespace);

@@ -10,20 +10,20 @@ use plan::objects::{ObjectKey, ObjectKind};
 use plan::observed::Observed;
 
 use crate::cache::clusters;
-use crate::cache::received::Object;
+use crate::cache::received::WholeObject;
 use crate::context::Context;
-use crate::expectations::{Pending, Place, is_newer};
+use crate::expectations::{ObjectPath, PendingWrites, is_newer};
 
 /// A store that lags a write for longer is not waited for: the object is read.
 const WATCH_LAG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Objects from the API server that the stores do not show yet; `None` for an object that does not exist.
 #[derive(Default)]
-pub(crate) struct Late(Vec<(Watched, String, Option<Object>)>);
+pub(crate) struct LateObjects(Vec<(WatchedKind, String, Option<WholeObject>)>);
 
 /// Kinds of objects in the stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Watched {
+enum WatchedKind {
     Cluster,
     Owned(ObjectKind),
     Pod,
@@ -34,10 +34,10 @@ enum Watched {
 ///
 /// # Errors
 /// The API server refused the read of an object, or did not answer.
-pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<Late>> {
-    let mut late = Late::default();
+pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) -> kube::Result<Option<LateObjects>> {
+    let mut late = LateObjects::default();
     for (place, pending, age) in context.expectations.pending(|place| is_of(place, namespace, cluster)) {
-        let Some(watched) = Watched::at(&place) else {
+        let Some(watched) = WatchedKind::at(&place) else {
             context.expectations.settle(&place, &pending);
             continue;
         };
@@ -46,7 +46,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
             context.expectations.settle(&place, &pending);
             continue;
         }
-        if pending != Pending::Contested && age < WATCH_LAG_TIMEOUT {
+        if pending != PendingWrites::Contested && age < WATCH_LAG_TIMEOUT {
             return Ok(None);
         }
         let live = read(&context.client, &watched.resource(), &place).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn catch_up(context: &Context, namespace: &str, cluster: &str) 
 }
 
 /// Returns true if the object at `place` may belong to a cluster, judging by its name.
-fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
+fn is_of(place: &ObjectPath, namespace: &str, cluster: &str) -> bool {
     let name = place.name.strip_prefix("data-").unwrap_or(&place.name);
     let belongs = |name: &str| {
         name.strip_prefix(cluster)
@@ -73,13 +73,13 @@ fn is_of(place: &Place, namespace: &str, cluster: &str) -> bool {
     place.namespace == namespace && (belongs(name) || belongs(&place.name))
 }
 
-async fn read(client: &Client, resource: &ApiResource, place: &Place) -> kube::Result<Option<Object>> {
-    let api: Api<Object> = Api::namespaced_with(client.clone(), &place.namespace, resource);
+async fn read(client: &Client, resource: &ApiResource, place: &ObjectPath) -> kube::Result<Option<WholeObject>> {
+    let api: Api<WholeObject> = Api::namespaced_with(client.clone(), &place.namespace, resource);
     api.get_opt(&place.name).await
 }
 
-impl Watched {
-    fn at(place: &Place) -> Option<Self> {
+impl WatchedKind {
+    fn at(place: &ObjectPath) -> Option<Self> {
         let all = [Self::Cluster, Self::Pod, Self::Claim].into_iter();
         let mut all = all.chain(ObjectKind::ALL.map(Self::Owned));
         all.find(|watched| {
@@ -98,7 +98,7 @@ impl Watched {
     }
 
     /// Returns the metadata of the object in the stores.
-    fn metadata(self, context: &Context, cluster: &str, place: &Place) -> Option<ObjectMeta> {
+    fn metadata(self, context: &Context, cluster: &str, place: &ObjectPath) -> Option<ObjectMeta> {
         fn of<K: Resource>(object: &K) -> ObjectMeta {
             object.meta().clone()
         }
@@ -115,10 +115,10 @@ impl Watched {
     }
 }
 
-impl Late {
+impl LateObjects {
     /// Returns the cluster itself, if its store lags.
     pub(crate) fn cluster(&self) -> Option<KubeBrainCluster> {
-        let mut all = self.0.iter().filter(|(watched, ..)| *watched == Watched::Cluster);
+        let mut all = self.0.iter().filter(|(watched, ..)| *watched == WatchedKind::Cluster);
         all.find_map(|(_, _, object)| clusters::read(object.clone()?))
     }
 
@@ -126,22 +126,22 @@ impl Late {
     pub(super) fn overlay(self, observed: &mut Observed) {
         for (watched, name, object) in self.0 {
             match watched {
-                Watched::Cluster => {}
-                Watched::Owned(kind) => {
+                WatchedKind::Cluster => {}
+                WatchedKind::Owned(kind) => {
                     let key = ObjectKey::new(kind, name);
                     observed.objects.remove(&key);
                     let object = object.map(|object| object.into_dynamic(&kind.resource()));
                     observed.objects.extend(object.map(|object| (key, object)));
                 }
-                Watched::Pod => replace(&mut observed.pods, &name, object),
-                Watched::Claim => replace(&mut observed.claims, &name, object),
+                WatchedKind::Pod => replace(&mut observed.pods, &name, object),
+                WatchedKind::Claim => replace(&mut observed.claims, &name, object),
             }
         }
         observed.pods.sort_by_key(ResourceExt::name_any);
     }
 }
 
-fn replace<K>(all: &mut Vec<K>, name: &str, object: Option<Object>)
+fn replace<K>(all: &mut Vec<K>, name: &str, object: Option<WholeObject>)
 where
     K: Resource<DynamicType = ()> + serde::de::DeserializeOwned,
 {

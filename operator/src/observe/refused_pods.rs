@@ -14,11 +14,11 @@ use tracing::debug;
 use crate::cache::list_kept;
 
 /// Seconds that pods may be missing before the reason is looked up.
-const GRACE: i64 = 5;
+const MISSING_PODS_GRACE_SECONDS: i64 = 5;
 /// Maximum number of Events that are read. Similar Events are counted as one.
-const EVENTS: usize = 48;
+const MAX_EVENTS: usize = 48;
 /// Maximum number of characters of a reason that are kept.
-const WORDS: usize = 512;
+const MAX_REASON_CHARS: usize = 512;
 
 /// Returns the newest refusal since the cluster became not ready; `None` if no pod is missing or no refusal was reported.
 pub(super) async fn look(
@@ -39,7 +39,7 @@ pub(super) async fn look(
 pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i64) -> Option<String> {
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default().fields(&format!("involvedObject.uid={uid},reason=FailedCreate"));
-    let found = match list_kept(&events, params, EVENTS, |_| true).await {
+    let found = match list_kept(&events, params, MAX_EVENTS, |_| true).await {
         Ok(found) => found,
         Err(error) => {
             debug!(%error, "cannot read the Events of a controller");
@@ -51,7 +51,7 @@ pub(crate) async fn newest(client: &Client, namespace: &str, uid: &str, since: i
         .filter_map(|event| Some((at(&event)?, event.message?)))
         .filter(|(at, _)| at.as_second() >= since)
         .max_by_key(|(at, _)| *at);
-    newest.map(|(_, message)| message.chars().take(WORDS).collect())
+    newest.map(|(_, message)| message.chars().take(MAX_REASON_CHARS).collect())
 }
 
 /// Returns the time since which the cluster is not ready, if pods are missing and that is long enough ago.
@@ -64,7 +64,7 @@ fn missing_since(cluster: &KubeBrainCluster, names: &Names, observed: &Observed)
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     let since = ready.last_transition_time.0.as_second();
     let missing = observed.pods.len() < wanted && ready.status != "True";
-    (missing && since + GRACE <= observed.now.as_second()).then_some(since)
+    (missing && since + MISSING_PODS_GRACE_SECONDS <= observed.now.as_second()).then_some(since)
 }
 
 /// Returns the time when an Event was last seen.

@@ -16,33 +16,33 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::Identity;
+use super::ClientIdentity;
 
 /// Timeout for connecting, including the handshake.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer, in bytes.
-const LONGEST: u32 = 64 * 1024;
+const MAX_ANSWER_BYTES: u32 = 64 * 1024;
 /// Maximum size of a header list, in bytes.
-const HEADERS: u32 = 8 * 1024;
+const MAX_HEADER_LIST_BYTES: u32 = 8 * 1024;
 
 /// A brain and its address.
-pub(super) struct Peer<'a> {
+pub(super) struct ProbedBrain<'a> {
     pub(super) address: SocketAddr,
     /// DNS name in its certificate.
     pub(super) host: &'a str,
     /// `None` for a plain connection.
-    pub(super) identity: Option<&'a Identity>,
+    pub(super) identity: Option<&'a ClientIdentity>,
 }
 
 /// A complete answer.
-pub(super) struct Reply {
+pub(super) struct ProbeReply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) trailers: HeaderMap,
 }
 
-impl Peer<'_> {
+impl ProbedBrain<'_> {
     pub(super) fn uri(&self, path: &str) -> String {
         let scheme = if self.identity.is_some() { "https" } else { "http" };
         format!("{scheme}://{}:{}{path}", self.host, self.address.port())
@@ -57,15 +57,15 @@ impl Peer<'_> {
         request: request::Builder,
         body: Option<Bytes>,
         patience: Duration,
-    ) -> Result<Reply, String> {
+    ) -> Result<ProbeReply, String> {
         let request = request.body(()).map_err(|error| format!("bad request: {error}"))?;
-        let stream = tokio::time::timeout(CONNECT, self.connect())
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, self.connect())
             .await
             .map_err(|_| "no connection within 2 s".to_owned())??;
         let talk = async {
             match stream {
-                Stream::Plain(tcp) => talk(tcp, request, body).await,
-                Stream::Tls(tls) => talk(*tls, request, body).await,
+                ProbeStream::Plain(tcp) => talk(tcp, request, body).await,
+                ProbeStream::Tls(tls) => talk(*tls, request, body).await,
             }
         };
         tokio::time::timeout(patience, talk)
@@ -73,27 +73,27 @@ impl Peer<'_> {
             .map_err(|_| "it did not answer in time".to_owned())?
     }
 
-    async fn connect(&self) -> Result<Stream, String> {
+    async fn connect(&self) -> Result<ProbeStream, String> {
         let broken = |error: std::io::Error| format!("no connection: {}", clean(&causes(&error), MAX_TEXT_BYTES));
         let tcp = TcpStream::connect(self.address).await.map_err(broken)?;
         let Some(identity) = self.identity else {
-            return Ok(Stream::Plain(tcp));
+            return Ok(ProbeStream::Plain(tcp));
         };
         let name = ServerName::try_from(self.host.to_owned())
             .map_err(|_| format!("{:?} is not a valid name for a certificate", self.host))?;
         let connector = TlsConnector::from(Arc::new(config(identity)?));
         let tls = connector.connect(name, tcp).await.map_err(broken)?;
-        Ok(Stream::Tls(Box::new(tls)))
+        Ok(ProbeStream::Tls(Box::new(tls)))
     }
 }
 
-enum Stream {
+enum ProbeStream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
 /// Returns a configuration that trusts only the identity's authorities and presents its certificate.
-fn config(identity: &Identity) -> Result<ClientConfig, String> {
+fn config(identity: &ClientIdentity) -> Result<ClientConfig, String> {
     let bad = |what: &str| format!("the operator's {what} cannot be used");
     let chain = |pem: &str, what: &str| {
         CertificateDer::pem_slice_iter(pem.as_bytes())
@@ -117,16 +117,16 @@ fn config(identity: &Identity) -> Result<ClientConfig, String> {
 }
 
 /// The peer may send only one flow-control window, which is never replenished. It holds the largest answer and one more byte.
-async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<Reply, String>
+async fn talk<T>(io: T, request: Request<()>, body: Option<Bytes>) -> Result<ProbeReply, String>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let broken = |error: h2::Error| format!("the connection failed: {}", clean(&error.to_string(), MAX_TEXT_BYTES));
     let (send, connection) = h2::client::Builder::new()
         .enable_push(false)
-        .initial_window_size(LONGEST + 1)
-        .initial_connection_window_size(LONGEST + 1)
-        .max_header_list_size(HEADERS)
+        .initial_window_size(MAX_ANSWER_BYTES + 1)
+        .initial_connection_window_size(MAX_ANSWER_BYTES + 1)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .handshake::<_, Bytes>(io)
         .await
         .map_err(broken)?;
@@ -140,12 +140,12 @@ where
         let mut read = BytesMut::new();
         while let Some(part) = download.data().await {
             read.extend_from_slice(&part.map_err(broken)?);
-            if read.len() > LONGEST as usize {
-                return Err(format!("its answer is longer than {LONGEST} bytes"));
+            if read.len() > MAX_ANSWER_BYTES as usize {
+                return Err(format!("its answer is longer than {MAX_ANSWER_BYTES} bytes"));
             }
         }
         let trailers = download.trailers().await.map_err(broken)?.unwrap_or_default();
-        Ok(Reply {
+        Ok(ProbeReply {
             status: head.status,
             headers: head.headers,
             body: read.freeze(),

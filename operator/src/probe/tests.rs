@@ -132,7 +132,7 @@ async fn brain_that_does_not_serve_says_why_by_a_code() {
     );
     let (address, _server) = serve(|stream| reply(stream, 503, "TiKV is away".into(), &[])).await;
     let silence = member(address, HOST, None, None).await.unwrap_err();
-    assert_eq!(silence, Silence::from("it answered 503: TiKV is away".to_owned()));
+    assert_eq!(silence, ProbeFailure::from("it answered 503: TiKV is away".to_owned()));
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn silent_brain_costs_two_seconds() {
     let (address, server) = serve(silent).await;
     let began = tokio::time::Instant::now();
     assert_eq!(asked(address).await.unwrap_err(), "it did not answer in time");
-    assert!(began.elapsed() < 5 * ANSWER, "{:?}", began.elapsed());
+    assert!(began.elapsed() < 5 * ANSWER_TIMEOUT, "{:?}", began.elapsed());
     server.await.unwrap().unwrap();
 
     let (_, operator, _) = pairs();
@@ -225,7 +225,7 @@ async fn silent_brain_costs_two_seconds() {
 }
 
 /// Returns the authority's certificate, the operator's identity, and a brain's certificate with its key.
-fn pairs() -> (String, Identity, CertificatePair) {
+fn pairs() -> (String, ClientIdentity, CertificatePair) {
     let now = Timestamp::now();
     let day = Duration::from_secs(24 * 3600);
     let authority = Authority::create("dev", 1, now).unwrap();
@@ -235,7 +235,7 @@ fn pairs() -> (String, Identity, CertificatePair) {
     };
     let operator = issue(Leaf::OperatorClient);
     let trusted = authority.pair().certificate.clone();
-    let identity = Identity {
+    let identity = ClientIdentity {
         certificate: operator.certificate,
         key: operator.key,
         trusted: trusted.clone(),

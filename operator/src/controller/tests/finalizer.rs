@@ -56,7 +56,7 @@ fn message(rig: &Rig, type_: &str) -> String {
 }
 
 /// Runs a pass, and waits until the stores show its writes.
-async fn next(rig: &Rig) -> Option<crate::pass::Ended> {
+async fn next(rig: &Rig) -> Option<crate::pass::PassOutcome> {
     rig.sync().await;
     let ended = pass(rig).await.unwrap();
     rig.sync().await;

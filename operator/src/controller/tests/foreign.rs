@@ -22,7 +22,7 @@ async fn check(path: &str, kind: &str, content: Value) {
     api.remove(path);
     let foreign = api.put(path, foreign);
     let rig = Rig::new(api).await;
-    assert_eq!(pass(&rig).await.unwrap_err().class(), Class::Conflict, "{path}");
+    assert_eq!(pass(&rig).await.unwrap_err().class(), FailureClass::Conflict, "{path}");
     let tried = rig
         .api
         .writes()

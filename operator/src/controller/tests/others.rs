@@ -147,7 +147,7 @@ async fn pod_is_replaced_only_if_all_is_as_planned() {
         let ended = pass(&rig).await.unwrap().unwrap();
         assert_eq!(
             (ended.outcome, deletions(&rig).len()),
-            (Outcome::Behind, 0),
+            (ReconcileOutcome::Behind, 0),
             "{:?}",
             deletions(&rig)
         );

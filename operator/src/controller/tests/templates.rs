@@ -22,9 +22,9 @@ async fn field_that_the_api_server_does_not_know_is_named_in_the_status() {
     api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());
     let rig = Rig::new(api).await;
     authority(&rig).await;
-    let guarded = Arc::new(Guarded {
+    let guarded = Arc::new(GuardedReconciler {
         context: rig.context.clone(),
-        failures: Failures::default(),
+        failures: FailureCounts::default(),
         refusals: Refusals::default(),
     });
     guard(rig.cluster(), guarded.clone()).await.unwrap();
@@ -67,7 +67,7 @@ async fn key_of_another_cluster_cannot_be_named() {
     for whose in ["other", "gone"] {
         api.put(&format!("{CLUSTERS}/dev"), refers(&format!("{whose}-ca")));
         let rig = Rig::new(api.clone()).await;
-        assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Stalled);
+        assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, ReconcileOutcome::Stalled);
         let stalled = condition(&stored_status(&rig), "Stalled").clone();
         let message = stalled["message"].as_str().unwrap();
         let expected = format!("storage.tikv.tls.caSecretRef: Secret {whose}-ca belongs to the cluster {whose}");

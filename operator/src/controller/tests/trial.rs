@@ -53,7 +53,7 @@ async fn trial_is_watched_from_its_beginning_to_its_end() {
         assert!(rig.api.get(TRIAL).is_some());
         named(&rig);
         rig.api.forget_requests();
-        assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, Outcome::Done);
+        assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, ReconcileOutcome::Done);
         let asked: Vec<Asked> = rig
             .api
             .asked()

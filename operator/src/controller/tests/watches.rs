@@ -424,7 +424,7 @@ async fn cluster_that_is_too_large_says_so_and_others_go_on() {
     let large = rig.context.cache.cluster("brains", "large").unwrap();
     assert!(large.spec.pod_template.is_none());
     let ended = reconcile(&rig.context, &large, 0).await.unwrap().unwrap();
-    assert_eq!(ended.outcome, Outcome::Stalled);
+    assert_eq!(ended.outcome, ReconcileOutcome::Stalled);
     let status = rig.api.get(&format!("{CLUSTERS}/large")).unwrap()["status"].clone();
     let stalled = condition(&status, "Stalled");
     assert_eq!(stalled["reason"], "SpecTooLarge", "{stalled}");
