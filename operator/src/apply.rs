@@ -608,7 +608,7 @@ fn gone_is_fine<T>(answer: kube::Result<T>) -> Result<(), ApplyError> {
 
 #[cfg(test)]
 mod tests {
-    use fake_api::{FakeApi, Reply, failure};
+    use fake_api::{FakeApi, ScriptedReply, failure};
     use plan::testing::FakeCluster;
 
     use super::*;
@@ -619,10 +619,10 @@ mod tests {
         let refused = format!("/{}/dev", kind.resource().plural);
         let api = FakeApi::scripted(move |asked| {
             if !asked.path.ends_with(&refused) {
-                return Reply::Pass;
+                return ScriptedReply::Pass;
             }
             let (code, status) = failure(500, "InternalError", "dev");
-            Reply::With(code, status)
+            ScriptedReply::With(code, status)
         });
         let fake = FakeCluster::settled(json!({}));
         let apply = |kind: ObjectKind, name: &str| {

@@ -94,7 +94,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use fake_api::{Asked, CLUSTERS, FakeApi, Reply};
+    use fake_api::{CLUSTERS, FakeApi, RecordedRequest, ScriptedReply};
     use plan::testing::cluster;
     use serde_json::json;
     use tokio::sync::Notify;
@@ -155,11 +155,11 @@ mod tests {
         let (cut, held) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
         let (cutting, holding) = (cut.clone(), held.clone());
         let first = api.seen_by("first", move |asked| match asked.path.as_str() {
-            path if path.contains("/leases") && cutting.load(Ordering::SeqCst) => Reply::Never,
-            HELD if asked.writes() => Reply::After(holding.clone()),
-            _ => Reply::Pass,
+            path if path.contains("/leases") && cutting.load(Ordering::SeqCst) => ScriptedReply::Never,
+            HELD if asked.writes() => ScriptedReply::After(holding.clone()),
+            _ => ScriptedReply::Pass,
         });
-        let second = api.seen_by("second", |_| Reply::Pass);
+        let second = api.seen_by("second", |_| ScriptedReply::Pass);
         let leader = operator(&first, "first");
         until(|| {
             api.writes()
@@ -177,7 +177,7 @@ mod tests {
         );
         held.notify_one();
         until(|| api.get(SET).is_some()).await;
-        let writes: Vec<Asked> = api
+        let writes: Vec<RecordedRequest> = api
             .writes()
             .into_iter()
             .filter(|write| !write.path.contains("/leases"))

@@ -26,14 +26,14 @@ use tower::{BoxError, Service, service_fn};
 mod owners;
 mod strategic;
 
-use owners::Owners;
+use owners::FieldOwners;
 
 /// Path of the clusters.
 pub const CLUSTERS: &str = "/apis/kubebrain.io/v1alpha1/namespaces/brains/kubebrainclusters";
 
 /// One request.
 #[derive(Clone)]
-pub struct Asked {
+pub struct RecordedRequest {
     /// The operator that sent it, if there are several.
     pub by: &'static str,
     pub method: Method,
@@ -44,13 +44,13 @@ pub struct Asked {
     pub bare: bool,
 }
 
-impl std::fmt::Debug for Asked {
+impl std::fmt::Debug for RecordedRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} {}?{}", self.by, self.method, self.path, self.query)
     }
 }
 
-impl Asked {
+impl RecordedRequest {
     pub fn writes(&self) -> bool {
         self.method != Method::GET
     }
@@ -67,7 +67,7 @@ impl Asked {
 }
 
 /// The reply of a script to a request.
-pub enum Reply {
+pub enum ScriptedReply {
     /// Passes the request to the server.
     Pass,
     /// Answers with code and body.
@@ -78,26 +78,26 @@ pub enum Reply {
     After(Arc<Notify>),
 }
 
-type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type ReplyScript = dyn Fn(&RecordedRequest) -> ScriptedReply + Send + Sync;
 /// Changes an object that is about to be stored at a path.
-type Admission = dyn Fn(&str, &mut Value) + Send + Sync;
+type AdmissionHook = dyn Fn(&str, &mut Value) + Send + Sync;
 /// Body of an answer.
-pub type Answer = UnsyncBoxBody<Bytes, BoxError>;
+pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     /// Objects by path.
     objects: BTreeMap<String, Value>,
     /// Owners of entries, by path.
-    owners: BTreeMap<String, Owners>,
+    owners: BTreeMap<String, FieldOwners>,
     version: u64,
-    events: Vec<Event>,
+    events: Vec<FakeWatchEvent>,
     held: bool,
-    asked: Vec<Asked>,
+    asked: Vec<RecordedRequest>,
 }
 
 #[derive(Clone)]
-struct Event {
+struct FakeWatchEvent {
     path: String,
     before: Option<Value>,
     after: Option<Value>,
@@ -107,10 +107,10 @@ struct Event {
 /// The server. Clones share their state.
 #[derive(Clone)]
 pub struct FakeApi {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
     changed: Arc<Notify>,
-    script: Arc<Script>,
-    admission: Arc<Admission>,
+    script: Arc<ReplyScript>,
+    admission: Arc<AdmissionHook>,
     by: &'static str,
     /// Lists must be requested in pages.
     is_paged: bool,
@@ -124,10 +124,10 @@ impl Default for FakeApi {
 
 impl FakeApi {
     pub fn new() -> Self {
-        Self::scripted(|_| Reply::Pass)
+        Self::scripted(|_| ScriptedReply::Pass)
     }
 
-    pub fn scripted(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn scripted(script: impl Fn(&RecordedRequest) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self {
             state: Arc::default(),
             changed: Arc::default(),
@@ -139,7 +139,7 @@ impl FakeApi {
     }
 
     /// Returns the same server with another script.
-    pub fn answering(self, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn answering(self, script: impl Fn(&RecordedRequest) -> ScriptedReply + Send + Sync + 'static) -> Self {
         Self {
             script: Arc::new(script),
             ..self
@@ -155,7 +155,11 @@ impl FakeApi {
     }
 
     /// Returns the same server for requests of the operator `by`.
-    pub fn seen_by(&self, by: &'static str, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn seen_by(
+        &self,
+        by: &'static str,
+        script: impl Fn(&RecordedRequest) -> ScriptedReply + Send + Sync + 'static,
+    ) -> Self {
         Self {
             script: Arc::new(script),
             by,
@@ -219,7 +223,7 @@ impl FakeApi {
     }
 
     /// Returns the requests so far, without Events.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<RecordedRequest> {
         let asked = self.lock().asked.clone();
         asked
             .into_iter()
@@ -250,15 +254,15 @@ impl FakeApi {
             .collect()
     }
 
-    pub fn writes(&self) -> Vec<Asked> {
-        self.asked().into_iter().filter(Asked::writes).collect()
+    pub fn writes(&self) -> Vec<RecordedRequest> {
+        self.asked().into_iter().filter(RecordedRequest::writes).collect()
     }
 
     pub fn forget_requests(&self) {
         self.lock().asked.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap()
     }
 
@@ -270,7 +274,7 @@ impl FakeApi {
     /// Returns the server as the service below a client.
     pub fn service(
         &self,
-    ) -> impl Service<Request<Body>, Response = Response<Answer>, Error = BoxError, Future: Send + 'static>
+    ) -> impl Service<Request<Body>, Response = Response<AnswerBody>, Error = BoxError, Future: Send + 'static>
     + Clone
     + Send
     + 'static {
@@ -281,10 +285,10 @@ impl FakeApi {
         })
     }
 
-    async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    async fn answer(&self, request: Request<Body>) -> Result<Response<AnswerBody>, BoxError> {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await?;
-        let asked = Asked {
+        let asked = RecordedRequest {
             by: self.by,
             method: parts.method,
             path: parts.uri.path().to_owned(),
@@ -305,10 +309,10 @@ impl FakeApi {
         );
         self.lock().asked.push(asked.clone());
         match (self.script)(&asked) {
-            Reply::Pass => {}
-            Reply::With(code, value) => return reply(code, &value),
-            Reply::Never => return std::future::pending().await,
-            Reply::After(released) => released.notified().await,
+            ScriptedReply::Pass => {}
+            ScriptedReply::With(code, value) => return reply(code, &value),
+            ScriptedReply::Never => return std::future::pending().await,
+            ScriptedReply::After(released) => released.notified().await,
         }
         if asked.parameter("watch").as_deref() == Some("true") {
             return Ok(Response::new(self.watch(asked)));
@@ -322,7 +326,7 @@ impl FakeApi {
         reply(code, &value)
     }
 
-    fn watch(&self, asked: Asked) -> Answer {
+    fn watch(&self, asked: RecordedRequest) -> AnswerBody {
         let from: u64 = asked
             .parameter("resourceVersion")
             .and_then(|text| text.parse().ok())
@@ -333,7 +337,7 @@ impl FakeApi {
             .iter()
             .take_while(|event| event.version <= from)
             .count();
-        let (server, collection) = (self.clone(), Collection::of(&asked));
+        let (server, collection) = (self.clone(), ListedCollection::of(&asked));
         let events = futures::stream::unfold(at, move |mut at| {
             let (server, collection, asked) = (server.clone(), collection.clone(), asked.clone());
             async move {
@@ -371,7 +375,7 @@ fn strip(object: &mut Value) {
     }
 }
 
-fn reply(code: u16, value: &Value) -> Result<Response<Answer>, BoxError> {
+fn reply(code: u16, value: &Value) -> Result<Response<AnswerBody>, BoxError> {
     let body = Full::new(Bytes::from(value.to_string())).map_err(|never| match never {});
     Ok(Response::builder().status(code).body(body.boxed_unsync())?)
 }
@@ -388,7 +392,7 @@ pub fn failure(code: u16, reason: &str, name: &str) -> (u16, Value) {
 
 /// The objects that a list or a watch covers.
 #[derive(Clone)]
-struct Collection {
+struct ListedCollection {
     /// The path before `namespaces`, such as `/apis/apps/v1`.
     base: String,
     namespace: Option<String>,
@@ -398,8 +402,8 @@ struct Collection {
     fields: Vec<(String, String)>,
 }
 
-impl Collection {
-    fn of(asked: &Asked) -> Self {
+impl ListedCollection {
+    fn of(asked: &RecordedRequest) -> Self {
         let (base, namespace, plural) = match asked.path.split_once("/namespaces/") {
             Some((base, rest)) => {
                 let (namespace, plural) = rest.split_once('/').unwrap();
@@ -451,7 +455,7 @@ impl Collection {
             })
     }
 
-    fn line(&self, event: &Event) -> Option<Value> {
+    fn line(&self, event: &FakeWatchEvent) -> Option<Value> {
         let held = |object: &Option<Value>| object.clone().filter(|object| self.holds(&event.path, object));
         let (type_, mut object) = match (held(&event.before), held(&event.after)) {
             (None, None) => return None,
@@ -464,7 +468,7 @@ impl Collection {
     }
 }
 
-impl State {
+impl FakeState {
     /// Stores or removes an object, unless nothing changes. Returns the stored object.
     fn store(&mut self, path: &str, object: Option<Value>, changed: &Notify) -> Option<Value> {
         let before = self.objects.get(path).cloned();
@@ -486,7 +490,7 @@ impl State {
             self.objects.remove(path);
             self.owners.remove(path);
         }
-        self.events.push(Event {
+        self.events.push(FakeWatchEvent {
             path: path.to_owned(),
             before,
             after: object.clone(),
@@ -496,7 +500,7 @@ impl State {
         object
     }
 
-    fn serve(&mut self, asked: &Asked, admission: &Admission, changed: &Notify) -> (u16, Value) {
+    fn serve(&mut self, asked: &RecordedRequest, admission: &AdmissionHook, changed: &Notify) -> (u16, Value) {
         let parts = ["status", "resize"];
         let part = parts.into_iter().find(|part| asked.path.ends_with(&format!("/{part}")));
         let part = part.unwrap_or("spec");
@@ -580,8 +584,8 @@ impl State {
         }
     }
 
-    fn list(&self, asked: &Asked) -> Value {
-        let collection = Collection::of(asked);
+    fn list(&self, asked: &RecordedRequest) -> Value {
+        let collection = ListedCollection::of(asked);
         let items = self
             .objects
             .iter()
@@ -609,7 +613,7 @@ impl State {
 }
 
 /// Returns true for an apply, which carries its kind; a merge patch does not.
-fn is_apply(asked: &Asked) -> bool {
+fn is_apply(asked: &RecordedRequest) -> bool {
     asked.body["kind"].is_string()
 }
 

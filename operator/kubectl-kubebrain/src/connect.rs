@@ -12,13 +12,13 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 /// Field manager of the plugin's writes.
-const MANAGER: &str = "kubectl-kubebrain";
+const FIELD_MANAGER: &str = "kubectl-kubebrain";
 /// Timeout for a connection to the API server.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to reach the API server and as which user, with the options of kubectl.
 #[derive(Debug, Args)]
-pub(super) struct Connection {
+pub(super) struct ConnectionOptions {
     /// Namespace of the cluster; default: that of the context
     #[arg(short, long, global = true)]
     namespace: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct Connection {
 }
 
 /// One namespace of an API server.
-pub(super) struct Target {
+pub(super) struct TargetNamespace {
     pub(super) client: Client,
     pub(super) namespace: String,
 }
@@ -50,8 +50,8 @@ async fn configure(
     kube::Config::from_custom_kubeconfig(election::as_client_go(read?), options).await
 }
 
-impl Target {
-    pub(super) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
+impl TargetNamespace {
+    pub(super) async fn connect(connection: &ConnectionOptions) -> anyhow::Result<Self> {
         let options = KubeConfigOptions {
             context: connection.context.clone(),
             ..KubeConfigOptions::default()
@@ -71,7 +71,7 @@ impl Target {
                 Err(error) => return Err(error).context("use the kubeconfig"),
             },
         };
-        config.connect_timeout = Some(CONNECT);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         if let Some(user) = &connection.as_user {
             config.auth_info.impersonate = Some(user.clone());
             config.auth_info.impersonate_groups = Some(connection.as_groups.clone());
@@ -99,7 +99,7 @@ impl Target {
     /// The API server refused or did not answer.
     pub(super) async fn patch(&self, name: &str, patch: Value) -> anyhow::Result<()> {
         let params = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
+            field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
         let answer = self.clusters().patch(name, &params, &Patch::Merge(patch)).await;

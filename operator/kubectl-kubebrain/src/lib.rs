@@ -23,14 +23,14 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use connect::{Connection, Target};
+use connect::{ConnectionOptions, TargetNamespace};
 
 /// Inspect KubeBrainClusters and send requests to their operator.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-kubebrain", bin_name = "kubectl kubebrain", version)]
 struct Arguments {
     #[command(flatten)]
-    connection: Connection,
+    connection: ConnectionOptions,
     #[command(subcommand)]
     command: Command,
 }
@@ -50,7 +50,7 @@ enum Command {
         all_namespaces: bool,
         /// Output format
         #[arg(short, long, value_enum, default_value_t)]
-        output: Output,
+        output: OutputFormat,
     },
     /// Show the next steps of the operator and what further ones wait for; nothing is written
     ///
@@ -63,7 +63,7 @@ enum Command {
         flags: report::OperatorFlags,
         /// Output format
         #[arg(short, long, value_enum, default_value_t)]
-        output: Output,
+        output: OutputFormat,
     },
     /// Transfer leadership to another member
     ///
@@ -118,12 +118,12 @@ enum Command {
     /// Wait for a condition
     Wait {
         #[command(subcommand)]
-        what: Awaited,
+        what: AwaitedState,
     },
 }
 
 #[derive(Debug, Subcommand)]
-enum Awaited {
+enum AwaitedState {
     /// Wait until every member matches the spec and is ready; fails if only a change of the spec helps
     Rollout {
         /// Name of the KubeBrainCluster
@@ -136,7 +136,7 @@ enum Awaited {
 
 /// Output format of a result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum OutputFormat {
     /// For humans
     #[default]
     Table,
@@ -171,14 +171,14 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         .build()
         .context("start the runtime")?;
     runtime.block_on(async {
-        let target = Target::connect(&arguments.connection).await?;
+        let target = TargetNamespace::connect(&arguments.connection).await?;
         let mut out = std::io::stdout();
         Box::pin(execute(&target, arguments.command, &mut out)).await
     })
 }
 
 /// Runs one command and writes its output to `out`.
-async fn execute(target: &Target, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
+async fn execute(target: &TargetNamespace, command: Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Status {
             name: None,
@@ -187,8 +187,8 @@ async fn execute(target: &Target, command: Command, out: &mut impl Write) -> any
         } => {
             let list = list::view(target, all_namespaces).await?;
             match output {
-                Output::Table => write!(out, "{}", list::table_of(&list, all_namespaces))?,
-                Output::Json => json(out, &list)?,
+                OutputFormat::Table => write!(out, "{}", list::table_of(&list, all_namespaces))?,
+                OutputFormat::Json => json(out, &list)?,
             }
         }
         Command::Status {
@@ -198,15 +198,15 @@ async fn execute(target: &Target, command: Command, out: &mut impl Write) -> any
         } => {
             let view = status::view(target, &name).await?;
             match output {
-                Output::Table => write!(out, "{}", view.table(k8s_openapi::jiff::Timestamp::now()))?,
-                Output::Json => json(out, &view)?,
+                OutputFormat::Table => write!(out, "{}", view.table(k8s_openapi::jiff::Timestamp::now()))?,
+                OutputFormat::Json => json(out, &view)?,
             }
         }
         Command::Plan { name, flags, output } => {
             let report = Box::pin(report::report(target, &name, &flags)).await?;
             match output {
-                Output::Table => write!(out, "{report}")?,
-                Output::Json => json(out, &report)?,
+                OutputFormat::Table => write!(out, "{report}")?,
+                OutputFormat::Json => json(out, &report)?,
             }
         }
         Command::TransferLeader {
@@ -230,7 +230,7 @@ async fn execute(target: &Target, command: Command, out: &mut impl Write) -> any
         Command::Pause { name } => requests::pause(target, &name, true, out).await?,
         Command::Resume { name } => requests::pause(target, &name, false, out).await?,
         Command::Wait {
-            what: Awaited::Rollout { name, timeout },
+            what: AwaitedState::Rollout { name, timeout },
         } => rollout::until_complete(target, &name, timeout, out).await?,
     }
     Ok(())

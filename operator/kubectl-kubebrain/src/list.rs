@@ -5,13 +5,13 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 use super::table::table;
 
 /// One cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Row {
+pub(super) struct ClusterRow {
     namespace: String,
     name: String,
     /// `True`, `False` or `Unknown`, and the reason.
@@ -26,7 +26,7 @@ pub(super) struct Row {
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(super) async fn view(target: &Target, everywhere: bool) -> anyhow::Result<Vec<Row>> {
+pub(super) async fn view(target: &TargetNamespace, everywhere: bool) -> anyhow::Result<Vec<ClusterRow>> {
     let clusters: Api<KubeBrainCluster> = if everywhere {
         Api::all(target.client.clone())
     } else {
@@ -34,19 +34,19 @@ pub(super) async fn view(target: &Target, everywhere: bool) -> anyhow::Result<Ve
     };
     let listed = clusters.list(&ListParams::default()).await;
     let listed = listed.map_err(|error| target.explain(error, "list", "KubeBrainClusters"))?;
-    let mut rows: Vec<Row> = listed.items.iter().map(row).collect();
+    let mut rows: Vec<ClusterRow> = listed.items.iter().map(row).collect();
     rows.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     Ok(rows)
 }
 
-fn row(cluster: &KubeBrainCluster) -> Row {
+fn row(cluster: &KubeBrainCluster) -> ClusterRow {
     let status = cluster.status.clone().unwrap_or_default();
     let conditions = status.conditions.unwrap_or_default();
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
     let (ready, reason) = ready.map_or(("Unknown".to_owned(), String::new()), |ready| {
         (ready.status, ready.reason)
     });
-    Row {
+    ClusterRow {
         namespace: cluster.namespace().unwrap_or_default(),
         name: cluster.name_any(),
         ready,
@@ -62,8 +62,8 @@ fn row(cluster: &KubeBrainCluster) -> Row {
 }
 
 /// Returns the rows as text, with the namespace if there are several.
-pub(super) fn table_of(rows: &[Row], everywhere: bool) -> String {
-    let cells = |row: &Row| {
+pub(super) fn table_of(rows: &[ClusterRow], everywhere: bool) -> String {
+    let cells = |row: &ClusterRow| {
         [
             &row.name,
             &row.ready,

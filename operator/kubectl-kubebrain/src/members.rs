@@ -10,36 +10,36 @@ use kube::client::Body;
 use plan::member::{BrainRole, KnownLeader, MemberAnswer, MemberStorage, StoredFormats};
 use plan::names::METRICS_PORT;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 
 /// Timeout of a member's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of an answer, in bytes.
-const LONGEST: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// The answers of the members, by pod.
-pub(super) struct Members {
+pub(super) struct MemberAnswers {
     pub(super) answers: BTreeMap<String, Result<MemberAnswer, String>>,
     /// Reason why they were not queried, if any.
     pub(super) not_asked: Option<String>,
 }
 
 /// Queries the members in `pods` concurrently.
-pub(super) async fn ask(target: &Target, pods: &[String]) -> Members {
+pub(super) async fn ask(target: &TargetNamespace, pods: &[String]) -> MemberAnswers {
     let asked = pods.iter().map(async |pod| {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask_one(target, pod)).await;
-        let late = || Unanswered::Failed("it does not answer".to_owned());
+        let late = || AskError::Failed("it does not answer".to_owned());
         (pod.clone(), answer.unwrap_or_else(|_| Err(late())))
     });
-    let mut members = Members {
+    let mut members = MemberAnswers {
         answers: BTreeMap::new(),
         not_asked: None,
     };
     for (pod, answer) in futures::future::join_all(asked).await {
         match answer {
             Ok(answer) => drop(members.answers.insert(pod, Ok(answer))),
-            Err(Unanswered::Failed(why)) => drop(members.answers.insert(pod, Err(why))),
-            Err(Unanswered::Forbidden) => {
+            Err(AskError::Failed(why)) => drop(members.answers.insert(pod, Err(why))),
+            Err(AskError::Forbidden) => {
                 members.not_asked = Some(format!(
                     "no permission to get pods/proxy in namespace {}",
                     target.namespace
@@ -50,14 +50,14 @@ pub(super) async fn ask(target: &Target, pods: &[String]) -> Members {
     members
 }
 
-enum Unanswered {
+enum AskError {
     /// The user lacks the right.
     Forbidden,
     Failed(String),
 }
 
-async fn ask_one(target: &Target, pod: &str) -> Result<MemberAnswer, Unanswered> {
-    let failed = |why: String| Unanswered::Failed(why);
+async fn ask_one(target: &TargetNamespace, pod: &str) -> Result<MemberAnswer, AskError> {
+    let failed = |why: String| AskError::Failed(why);
     let namespace = &target.namespace;
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{METRICS_PORT}/proxy/member");
     let request = Request::get(path).body(Body::empty());
@@ -66,12 +66,12 @@ async fn ask_one(target: &Target, pod: &str) -> Result<MemberAnswer, Unanswered>
     let answer = answer.map_err(|error| failed(error.to_string()))?;
     let status = answer.status();
     if matches!(status, StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED) {
-        return Err(Unanswered::Forbidden);
+        return Err(AskError::Forbidden);
     }
     if !status.is_success() {
         return Err(failed(format!("it answered {}", status.as_u16())));
     }
-    let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
     let body = body.map_err(|error| failed(format!("its answer cannot be decoded: {error}")))?;
     MemberAnswer::parse(&body.to_bytes()).map_err(failed)
 }

@@ -21,13 +21,16 @@ use plan::spec::{Desired, is_external, tidb_cluster};
 use plan::steps;
 use serde::de::DeserializeOwned;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 
 /// Returns the TiDB operator's cluster that the spec names, if it exists.
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> anyhow::Result<Option<DynamicObject>> {
+pub(super) async fn referenced(
+    target: &TargetNamespace,
+    cluster: &KubeBrainCluster,
+) -> anyhow::Result<Option<DynamicObject>> {
     let tikv = cluster.spec.storage.tikv.as_ref();
     let Some(reference) = tikv.and_then(|tikv| tikv.cluster_ref.as_ref()) else {
         return Ok(None);
@@ -44,7 +47,11 @@ pub(super) async fn referenced(target: &Target, cluster: &KubeBrainCluster) -> a
 ///
 /// # Errors
 /// The API server refused or did not answer.
-pub(super) async fn observe(target: &Target, cluster: &KubeBrainCluster, names: &Names) -> anyhow::Result<Observed> {
+pub(super) async fn observe(
+    target: &TargetNamespace,
+    cluster: &KubeBrainCluster,
+    names: &Names,
+) -> anyhow::Result<Observed> {
     let mut observed = Observed {
         now: Timestamp::now(),
         pod_monitors: true,
@@ -76,7 +83,7 @@ pub(super) async fn observe(target: &Target, cluster: &KubeBrainCluster, names: 
 
 /// Returns objects with the operator's label, of every kind that it creates.
 async fn objects(
-    target: &Target,
+    target: &TargetNamespace,
     (cluster, names): (&KubeBrainCluster, &Names),
     pod_monitors: &mut bool,
 ) -> anyhow::Result<BTreeMap<ObjectKey, DynamicObject>> {
@@ -123,7 +130,7 @@ fn is_wanted(kind: ObjectKind, cluster: &KubeBrainCluster) -> bool {
     }
 }
 
-async fn list<K>(target: &Target, plural: &str, labels: &str) -> anyhow::Result<Vec<K>>
+async fn list<K>(target: &TargetNamespace, plural: &str, labels: &str) -> anyhow::Result<Vec<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
@@ -150,7 +157,7 @@ async fn given_secrets(client: &Client, cluster: &KubeBrainCluster) -> kube::Res
 /// # Errors
 /// The API server refused or did not answer, and not only for an optional kind.
 pub(super) async fn missing(
-    target: &Target,
+    target: &TargetNamespace,
     cluster: &KubeBrainCluster,
     desired: &Desired,
     observed: &mut Observed,

@@ -14,7 +14,7 @@ use plan::steps::{self, Plan, PlanStep, describe};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 use super::{members, observe};
 
 /// Flags with which the operator was started, where the cluster's objects do not show them.
@@ -34,7 +34,7 @@ pub(super) struct OperatorFlags {
 /// The next pass.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(super) struct PassReport {
     pub(super) namespace: String,
     pub(super) name: String,
     /// Steps of the next pass, in order.
@@ -51,7 +51,7 @@ pub(super) struct Report {
 ///
 /// # Errors
 /// The cluster does not exist, or the API server refused or did not answer.
-pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -> anyhow::Result<Report> {
+pub(super) async fn report(target: &TargetNamespace, name: &str, flags: &OperatorFlags) -> anyhow::Result<PassReport> {
     let cluster = target.get(name).await?;
     let mut names = Names {
         cluster: name.to_owned(),
@@ -71,10 +71,10 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
         allowed_pod_metadata: Vec::new(),
     };
     let referenced = observe::referenced(target, &cluster).await?;
-    let mut report = Report {
+    let mut report = PassReport {
         namespace: names.namespace.clone(),
         name: name.to_owned(),
-        ..Report::default()
+        ..PassReport::default()
     };
     let desired = spec::desired(&cluster, &settings, referenced.as_ref(), running, Ok(()), observed.now);
     let asked = observe::missing(target, &cluster, &desired, &mut observed).await;
@@ -93,7 +93,7 @@ pub(super) async fn report(target: &Target, name: &str, flags: &OperatorFlags) -
 }
 
 /// Puts the reports of the members into `observed`, and returns their source.
-async fn members_of(target: &Target, cluster: &KubeBrainCluster, observed: &mut Observed) -> String {
+async fn members_of(target: &TargetNamespace, cluster: &KubeBrainCluster, observed: &mut Observed) -> String {
     let running = |phase: Option<&str>| phase == Some("Running");
     let pods = observed.pods.iter().filter(|pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -155,7 +155,7 @@ fn domain(flags: &OperatorFlags, set: Option<&DynamicObject>, names: &Names) -> 
     shown.unwrap_or("cluster.local").to_owned()
 }
 
-impl Report {
+impl PassReport {
     pub(super) fn fill(&mut self, desired: &Desired, plan: &Plan) {
         let steps = match desired.held {
             Some(_) => plan.safe_steps(),
@@ -196,7 +196,7 @@ fn in_words(step: &PlanStep, desired: &Desired) -> String {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PassReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cluster = format!("{}/{}", self.namespace, self.name);
         if self.steps.is_empty() {

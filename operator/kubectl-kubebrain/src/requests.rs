@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use plan::status::whole_seconds;
 use serde_json::json;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 use crds::wishes::{ANY, RESTART, TRANSFER_LEADER};
 
 /// Requests another leader, and returns the request as written.
@@ -18,7 +18,7 @@ use crds::wishes::{ANY, RESTART, TRANSFER_LEADER};
 /// # Errors
 /// The cluster or the member does not exist, or the API server refused or did not answer.
 pub(super) async fn transfer_leader(
-    target: &Target,
+    target: &TargetNamespace,
     name: &str,
     to: Option<&str>,
     out: &mut impl Write,
@@ -53,7 +53,7 @@ pub(super) fn leader(cluster: &KubeBrainCluster) -> Option<&str> {
 ///
 /// # Errors
 /// The cluster does not exist, or the API server refused or did not answer.
-pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -> anyhow::Result<String> {
+pub(super) async fn restart(target: &TargetNamespace, name: &str, out: &mut impl Write) -> anyhow::Result<String> {
     target.get(name).await?;
     let at = now();
     target.annotate(name, RESTART, &at).await?;
@@ -68,7 +68,12 @@ pub(super) async fn restart(target: &Target, name: &str, out: &mut impl Write) -
 ///
 /// # Errors
 /// The operator does not manage that key, or already replaces it; the user does not confirm; or the API server refused or did not answer.
-pub(super) async fn rotate_ca(target: &Target, name: &str, yes: bool, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) async fn rotate_ca(
+    target: &TargetNamespace,
+    name: &str,
+    yes: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let cluster = target.get(name).await?;
     let tls = &cluster.spec.tls;
     if tls.mode != TlsMode::Operator {
@@ -127,7 +132,12 @@ fn agreed(question: &str, out: &mut impl Write) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// The cluster does not exist, or the API server refused or did not answer.
-pub(super) async fn pause(target: &Target, name: &str, paused: bool, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) async fn pause(
+    target: &TargetNamespace,
+    name: &str,
+    paused: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let cluster = target.get(name).await?;
     let word = if paused { "paused" } else { "resumed" };
     if cluster.spec.paused == paused {

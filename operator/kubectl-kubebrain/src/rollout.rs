@@ -13,15 +13,15 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watch_object};
 use tokio::time::Instant;
 
-use super::connect::Target;
+use super::connect::TargetNamespace;
 use super::requests::leader;
 use crds::wishes::{AHEAD, RESTART, Successor};
 
 /// Time until the status must name another leader after the operator has handled the request.
-const LEADER: Duration = Duration::from_secs(30);
+const NEW_LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State of the condition that is waited for.
-enum Seen {
+enum ConditionState {
     /// It is not reached yet; the text describes the state.
     NotYet(String),
     /// It is reached; the text describes the result.
@@ -35,7 +35,7 @@ enum Seen {
 /// # Errors
 /// It takes longer than `timeout`, or only a change of the spec helps, or the cluster is deleted.
 pub(super) async fn until_complete(
-    target: &Target,
+    target: &TargetNamespace,
     name: &str,
     timeout: Duration,
     out: &mut impl Write,
@@ -48,7 +48,7 @@ pub(super) async fn until_complete(
 /// # Errors
 /// It takes longer than `timeout`, or the former leader still leads, or the cluster is deleted.
 pub(super) async fn until_transferred(
-    target: &Target,
+    target: &TargetNamespace,
     (name, wish): (&str, &str),
     timeout: Duration,
     out: &mut impl Write,
@@ -60,10 +60,10 @@ pub(super) async fn until_transferred(
         let status = cluster.status.as_ref();
         let is_handled = status.and_then(|status| status.last_handled_transfer.as_deref()) == Some(wish);
         if is_handled {
-            return Seen::Done("the operator has handled it".to_owned());
+            return ConditionState::Done("the operator has handled it".to_owned());
         }
         let waiting = status.and_then(|status| status.rollout.as_ref()?.waiting_for.clone());
-        Seen::NotYet(waiting.map_or("waiting for the operator".to_owned(), |why| {
+        ConditionState::NotYet(waiting.map_or("waiting for the operator".to_owned(), |why| {
             format!("the operator waits: {why}")
         }))
     };
@@ -73,12 +73,23 @@ pub(super) async fn until_transferred(
         Successor::Pod(pod) => Some(pod),
     };
     let moved = |cluster: &KubeBrainCluster| match leader(cluster) {
-        Some(leader) if wanted.is_some_and(|wanted| wanted == leader) => Seen::Done(format!("{leader} leads")),
-        Some(leader) if wanted.is_none() && before.as_deref() != Some(leader) => Seen::Done(format!("{leader} leads")),
-        Some(leader) => Seen::NotYet(format!("{leader} still leads")),
-        None => Seen::NotYet("the leader is unknown".to_owned()),
+        Some(leader) if wanted.is_some_and(|wanted| wanted == leader) => {
+            ConditionState::Done(format!("{leader} leads"))
+        }
+        Some(leader) if wanted.is_none() && before.as_deref() != Some(leader) => {
+            ConditionState::Done(format!("{leader} leads"))
+        }
+        Some(leader) => ConditionState::NotYet(format!("{leader} still leads")),
+        None => ConditionState::NotYet("the leader is unknown".to_owned()),
     };
-    watch(target, name, deadline.min(Instant::now() + LEADER), out, moved).await
+    watch(
+        target,
+        name,
+        deadline.min(Instant::now() + NEW_LEADER_TIMEOUT),
+        out,
+        moved,
+    )
+    .await
 }
 
 /// Waits until the operator has accepted this restart request or a newer one.
@@ -86,14 +97,14 @@ pub(super) async fn until_transferred(
 /// # Errors
 /// It takes longer than `timeout`, or the operator does not act on this cluster, or the cluster is deleted.
 pub(super) async fn until_restart_is_taken(
-    target: &Target,
+    target: &TargetNamespace,
     (name, wish): (&str, &str),
     timeout: Duration,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let taken = |cluster: &KubeBrainCluster| {
         if cluster.spec.paused {
-            return Seen::Failed(format!(
+            return ConditionState::Failed(format!(
                 "{name} is paused: no member is restarted before kubectl kubebrain resume {name}"
             ));
         }
@@ -101,18 +112,18 @@ pub(super) async fn until_restart_is_taken(
         let wished = time(wish);
         match handled {
             // A restart time in the future hides every other request.
-            Some(handled) if lies_ahead(handled) => Seen::NotYet(format!(
+            Some(handled) if lies_ahead(handled) => ConditionState::NotYet(format!(
                 "the operator still uses a restart time in the future, {handled}"
             )),
             Some(handled) if wished.is_some_and(|wished| handled >= wished) => {
-                Seen::Done("the operator restarts the members".to_owned())
+                ConditionState::Done("the operator restarts the members".to_owned())
             }
             _ => match condition(cluster, "Stalled").filter(|stalled| stalled.status == "True") {
-                Some(stalled) => Seen::Failed(format!(
+                Some(stalled) => ConditionState::Failed(format!(
                     "the operator handles no requests for {name} now: {}: {}",
                     stalled.reason, stalled.message
                 )),
-                None => Seen::NotYet("waiting for the operator".to_owned()),
+                None => ConditionState::NotYet("waiting for the operator".to_owned()),
             },
         }
     };
@@ -135,11 +146,11 @@ fn lies_ahead(at: Timestamp) -> bool {
 
 /// Prints changes until `judge` reports that the condition is reached.
 async fn watch(
-    target: &Target,
+    target: &TargetNamespace,
     name: &str,
     deadline: Instant,
     out: &mut impl Write,
-    judge: impl Fn(&KubeBrainCluster) -> Seen,
+    judge: impl Fn(&KubeBrainCluster) -> ConditionState,
 ) -> anyhow::Result<()> {
     // The first request shows why the cluster cannot be read; a watch would retry endlessly.
     target.get(name).await?;
@@ -156,16 +167,16 @@ async fn watch(
             Some(Err(watcher::Error::InitialListFailed(error))) if is_refusal(&error) => {
                 return Err(target.explain(error, "list and watch", &format!("KubeBrainCluster {name}")));
             }
-            Some(Err(error)) => Seen::NotYet(format!("the API server does not answer: {error}")),
+            Some(Err(error)) => ConditionState::NotYet(format!("the API server does not answer: {error}")),
         };
         match seen {
-            Seen::Done(how) => {
+            ConditionState::Done(how) => {
                 writeln!(out, "{how}")?;
                 return Ok(());
             }
-            Seen::Failed(why) => anyhow::bail!("{why}"),
-            Seen::NotYet(what) if what == said => {}
-            Seen::NotYet(what) => {
+            ConditionState::Failed(why) => anyhow::bail!("{why}"),
+            ConditionState::NotYet(what) if what == said => {}
+            ConditionState::NotYet(what) => {
                 writeln!(out, "{what}")?;
                 said = what;
             }
@@ -183,17 +194,17 @@ fn condition<'a>(cluster: &'a KubeBrainCluster, type_: &str) -> Option<&'a Condi
 }
 
 /// Returns the state of the roll-out of the spec.
-fn complete(cluster: &KubeBrainCluster) -> Seen {
+fn complete(cluster: &KubeBrainCluster) -> ConditionState {
     let Some(status) = &cluster.status else {
-        return Seen::NotYet("the operator has not reconciled it yet".to_owned());
+        return ConditionState::NotYet("the operator has not reconciled it yet".to_owned());
     };
     if let Some(at) = wished_restart(cluster).filter(|at| has_unseen_restart(cluster) && lies_ahead(*at)) {
-        return Seen::Failed(format!(
+        return ConditionState::Failed(format!(
             "the annotation {RESTART} requests a restart in the future, at {at}: the operator ignores it"
         ));
     }
     if status.observed_generation != cluster.metadata.generation || has_unseen_restart(cluster) {
-        return Seen::NotYet("the operator has not observed the newest spec yet".to_owned());
+        return ConditionState::NotYet("the operator has not observed the newest spec yet".to_owned());
     }
     let is = |type_: &str, wanted: &str| condition(cluster, type_).is_some_and(|found| found.status == wanted);
     let message = |type_: &str| {
@@ -203,11 +214,11 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
         })
     };
     if is("Stalled", "True") {
-        return Seen::Failed(message("Stalled"));
+        return ConditionState::Failed(message("Stalled"));
     }
     let suspended = cluster.spec.replicas == 0 && status.replicas == Some(0);
     if is("Progressing", "False") && status.rollout.is_none() && (is("Ready", "True") || suspended) {
-        return Seen::Done(format!("{} is rolled out: {}", cluster.name_any(), message("Ready")));
+        return ConditionState::Done(format!("{} is rolled out: {}", cluster.name_any(), message("Ready")));
     }
     let count = |number: Option<i32>| number.unwrap_or_default();
     let rollout = status.rollout.as_ref();
@@ -218,7 +229,7 @@ fn complete(cluster: &KubeBrainCluster) -> Seen {
         .and_then(|rollout| rollout.waiting_for.as_ref())
         .map(|why| format!("; waiting: {why}"));
     let why = waiting.unwrap_or_else(|| format!("; {}", message("Ready")));
-    Seen::NotYet(format!(
+    ConditionState::NotYet(format!(
         "{} of {} members updated, {} ready{}{why}",
         count(status.updated_replicas),
         cluster.spec.replicas,

@@ -12,14 +12,14 @@ use kube::{Api, ResourceExt};
 use plan::names::Names;
 use serde::Serialize;
 
-use super::connect::Target;
-use super::members::{self, Members};
+use super::connect::TargetNamespace;
+use super::members::{self, MemberAnswers};
 use super::table::{cell_of, table};
 
 /// The output of `status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct View {
+pub(super) struct StatusView {
     pub(super) namespace: String,
     pub(super) name: String,
     /// The version that all members run.
@@ -29,8 +29,8 @@ pub(super) struct View {
     pub(super) wanted_members: i32,
     pub(super) paused: bool,
     pub(super) leader: Option<LeaderStatus>,
-    pub(super) lock: Lock,
-    pub(super) members: Vec<Member>,
+    pub(super) lock: LockView,
+    pub(super) members: Vec<MemberView>,
     pub(super) storage: Option<StorageStatus>,
     pub(super) rollout: Option<RolloutStatus>,
     pub(super) ca: Option<CaStatus>,
@@ -43,7 +43,7 @@ pub(super) struct View {
 /// The leader lock.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Lock {
+pub(super) struct LockView {
     pub(super) backend: ElectionBackend,
     /// The holder of the Lease; `None` for other locks.
     pub(super) holder: Option<String>,
@@ -52,7 +52,7 @@ pub(super) struct Lock {
 /// One member.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Member {
+pub(super) struct MemberView {
     #[serde(flatten)]
     pub(super) status: MemberStatus,
     /// Number of revisions by which it lags the leader; unknown unless both report theirs.
@@ -63,7 +63,7 @@ pub(super) struct Member {
 ///
 /// # Errors
 /// The cluster does not exist, or the API server refused or did not answer.
-pub(super) async fn view(target: &Target, name: &str) -> anyhow::Result<View> {
+pub(super) async fn view(target: &TargetNamespace, name: &str) -> anyhow::Result<StatusView> {
     let cluster = target.get(name).await?;
     let listed = cluster.status.iter().flat_map(|status| status.members.iter().flatten());
     let pods: Vec<String> = listed.map(|member| member.name.clone()).collect();
@@ -77,7 +77,7 @@ pub(super) async fn view(target: &Target, name: &str) -> anyhow::Result<View> {
 }
 
 /// Returns the holder of the Lease of the cluster `name`, or the reason why it is unknown.
-async fn holder(target: &Target, name: &str) -> Result<String, String> {
+async fn holder(target: &TargetNamespace, name: &str) -> Result<String, String> {
     let names = Names {
         cluster: name.to_owned(),
         namespace: target.namespace.clone(),
@@ -95,7 +95,11 @@ async fn holder(target: &Target, name: &str) -> Result<String, String> {
 }
 
 /// Builds the view from a cluster, the reports of its members and the holder of its Lease.
-pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Result<String, String>>) -> View {
+pub(super) fn of(
+    cluster: KubeBrainCluster,
+    said: &MemberAnswers,
+    holder: Option<Result<String, String>>,
+) -> StatusView {
     let mut notes = Vec::new();
     if let Some(why) = &said.not_asked {
         notes.push(format!("LAG is unknown: {why}"));
@@ -107,13 +111,13 @@ pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Resul
     }
     let revision = |pod: &str| Some(said.answers.get(pod)?.as_ref().ok()?.revision);
     let newest = status.leader.as_ref().and_then(|leader| revision(&leader.member));
-    let members = status.members.unwrap_or_default().into_iter().map(|member| Member {
+    let members = status.members.unwrap_or_default().into_iter().map(|member| MemberView {
         lag: newest
             .zip(revision(&member.name))
             .map(|(newest, own)| newest.saturating_sub(own).max(0)),
         status: member,
     });
-    View {
+    StatusView {
         namespace: cluster.namespace().unwrap_or_default(),
         name: cluster.name_any(),
         version: status.version,
@@ -121,7 +125,7 @@ pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Resul
         wanted_members: cluster.spec.replicas,
         paused: cluster.spec.paused,
         leader: status.leader,
-        lock: Lock {
+        lock: LockView {
             backend: cluster.spec.election().backend,
             holder,
         },
@@ -135,14 +139,14 @@ pub(super) fn of(cluster: KubeBrainCluster, said: &Members, holder: Option<Resul
     }
 }
 
-impl View {
+impl StatusView {
     /// Formats the view for humans; the remaining validity of certificates is relative to `now`.
     pub(super) fn table(&self, now: Timestamp) -> String {
         let mut text = String::new();
         for (title, said) in self.summary() {
             text.push_str(&format!("{title:<10}{}\n", cell_of(&said)));
         }
-        let members: Vec<_> = self.members.iter().map(Member::row).collect();
+        let members: Vec<_> = self.members.iter().map(MemberView::row).collect();
         let certificates: Vec<_> = self.certificates.iter().map(|each| certificate(each, now)).collect();
         let conditions: Vec<_> = self.conditions.iter().map(condition).collect();
         let header = ["MEMBER", "ROLE", "READY", "NODE", "VERSION", "LAG", "MESSAGE"];
@@ -245,7 +249,7 @@ fn storage_in_words(storage: &StorageStatus) -> String {
     parts.join(", ")
 }
 
-impl Member {
+impl MemberView {
     fn row(&self) -> [String; 7] {
         let member = &self.status;
         let role = match member.role {

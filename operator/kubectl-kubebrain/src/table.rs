@@ -1,7 +1,7 @@
 //! Columns of text, as kubectl prints them.
 
 /// Space between two columns.
-const GAP: usize = 3;
+const COLUMN_GAP: usize = 3;
 
 /// Returns lines with these columns; the last one is not padded. Control characters in texts of other users are replaced by spaces.
 pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
@@ -16,7 +16,7 @@ pub(super) fn table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> 
         for (column, cell) in line.iter().enumerate() {
             written.push_str(cell);
             let widest = lines.iter().map(|line| line[column].chars().count()).max();
-            let padding = widest.unwrap_or_default() + GAP - cell.chars().count();
+            let padding = widest.unwrap_or_default() + COLUMN_GAP - cell.chars().count();
             written.extend(std::iter::repeat_n(' ', padding));
         }
         text.push_str(written.trim_end());

@@ -2,16 +2,16 @@
 
 use clap::CommandFactory as _;
 use crds::KubeBrainCluster;
-use fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
+use fake_api::{CLUSTERS, FakeApi, RecordedRequest, ScriptedReply, failure};
 use k8s_openapi::jiff::Timestamp;
 use plan::testing::{FakeCluster, answer};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::members::Members;
+use crate::members::MemberAnswers;
 
-fn target(api: &FakeApi) -> Target {
-    Target {
+fn target(api: &FakeApi) -> TargetNamespace {
+    TargetNamespace {
         client: api.client(),
         namespace: "brains".to_owned(),
     }
@@ -75,7 +75,7 @@ fn read(value: Value) -> KubeBrainCluster {
 }
 
 /// Returns three members that are queried through the API server; the second one lags, the third one does not answer.
-fn said() -> Members {
+fn said() -> MemberAnswers {
     let mut answers = std::collections::BTreeMap::new();
     for (member, revision) in [(1, 1000), (2, 990)] {
         let mut answer = answer(member, 1);
@@ -83,7 +83,7 @@ fn said() -> Members {
         answers.insert(answer.name.clone(), Ok(answer));
     }
     answers.insert("dev-2".to_owned(), Err("it does not answer".to_owned()));
-    Members {
+    MemberAnswers {
         answers,
         not_asked: None,
     }
@@ -100,7 +100,7 @@ fn name() -> String {
     "dev".to_owned()
 }
 
-fn status_of(output: Output) -> Command {
+fn status_of(output: OutputFormat) -> Command {
     Command::Status {
         name: Some(name()),
         all_namespaces: false,
@@ -121,7 +121,7 @@ async fn status_without_a_name_lists_clusters() {
     let list = |all_namespaces| Command::Status {
         name: None,
         all_namespaces,
-        output: Output::Table,
+        output: OutputFormat::Table,
     };
     let expected = "\
 NAME   READY   REASON          MEMBERS   LEADER   VERSION
@@ -152,8 +152,8 @@ fn another_user_may_be_acted_as() {
 #[tokio::test(start_paused = true)]
 async fn plan_works_where_the_prometheus_operator_is_not_installed() {
     let api = FakeApi::scripted(|asked| match asked.path.contains("monitoring.coreos.com") {
-        true => Reply::With(404, json!("404 page not found")),
-        false => Reply::Pass,
+        true => ScriptedReply::With(404, json!("404 page not found")),
+        false => ScriptedReply::Pass,
     });
     let report = planned(&settled(api, |_| {})).await.unwrap();
     assert_eq!(report["steps"], json!([]), "{report}");
@@ -184,7 +184,7 @@ fn arguments_are_well_formed() {
         "a",
     ]);
     let Command::Wait {
-        what: Awaited::Rollout { timeout, .. },
+        what: AwaitedState::Rollout { timeout, .. },
     } = parsed.unwrap().command
     else {
         panic!("another command");
@@ -226,7 +226,7 @@ fn status_of_a_new_cluster_shows_what_there_is() {
     let mut cluster = three();
     cluster.as_object_mut().unwrap().remove("status");
     cluster["spec"]["leaderElection"] = json!(null);
-    let none = Members {
+    let none = MemberAnswers {
         answers: std::collections::BTreeMap::new(),
         not_asked: None,
     };
@@ -245,15 +245,15 @@ Note: the operator has not observed the newest spec yet
 
 #[tokio::test(start_paused = true)]
 async fn status_without_the_right_to_ask_members_says_so() {
-    let forbid = |asked: &Asked| {
+    let forbid = |asked: &RecordedRequest| {
         if asked.path.contains("/proxy/") || asked.path.contains("/leases/") {
             let (code, status) = failure(403, "Forbidden", "it");
-            return Reply::With(code, status);
+            return ScriptedReply::With(code, status);
         }
-        Reply::Pass
+        ScriptedReply::Pass
     };
     let api = serving(FakeApi::scripted(forbid), &three());
-    let output = Output::Json;
+    let output = OutputFormat::Json;
     let text = says(&api, status_of(output)).await.unwrap();
     let view: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(view["members"][1]["name"], "dev-1");
@@ -267,13 +267,13 @@ async fn status_without_the_right_to_ask_members_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn refusals_of_the_api_server_are_told_apart() {
-    let status = || status_of(Output::Table);
+    let status = || status_of(OutputFormat::Table);
     let said = says(&FakeApi::new(), status()).await;
     assert_eq!(
         said.unwrap_err(),
         "KubeBrainCluster dev does not exist in namespace brains"
     );
-    let unknown = FakeApi::scripted(|_| Reply::With(404, json!("404 page not found")));
+    let unknown = FakeApi::scripted(|_| ScriptedReply::With(404, json!("404 page not found")));
     let said = says(&unknown, status()).await.unwrap_err();
     assert!(
         said.contains("the definition of KubeBrainCluster is not installed"),
@@ -281,7 +281,7 @@ async fn refusals_of_the_api_server_are_told_apart() {
     );
     let forbidden = FakeApi::scripted(|_| {
         let (code, status) = failure(403, "Forbidden", "dev");
-        Reply::With(code, status)
+        ScriptedReply::With(code, status)
     });
     let said = says(&forbidden, restart(false)).await;
     assert_eq!(
@@ -307,7 +307,7 @@ async fn planned(api: &FakeApi) -> Result<Value, String> {
             ca_propagation: Duration::from_secs(600),
             ..report::OperatorFlags::default()
         },
-        output: Output::Json,
+        output: OutputFormat::Json,
     };
     let text = says(api, command).await?;
     assert!(api.writes().is_empty(), "{:?}", api.writes());
@@ -336,12 +336,12 @@ async fn plan_has_the_steps_of_the_operator_and_writes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn plan_without_the_right_to_secrets_is_no_plan() {
     let forbidding = |plural: &'static str| {
-        FakeApi::scripted(move |asked: &Asked| {
+        FakeApi::scripted(move |asked: &RecordedRequest| {
             if asked.path.ends_with(plural) {
                 let (code, status) = failure(403, "Forbidden", "it");
-                return Reply::With(code, status);
+                return ScriptedReply::With(code, status);
             }
-            Reply::Pass
+            ScriptedReply::Pass
         })
     };
     let report = planned(&settled(forbidding("/rolebindings"), |_| {})).await.unwrap();
@@ -521,7 +521,7 @@ async fn pause_and_resume_change_one_field() {
 
 fn wait_for_rollout() -> Command {
     Command::Wait {
-        what: Awaited::Rollout {
+        what: AwaitedState::Rollout {
             name: name(),
             timeout: Duration::from_secs(60),
         },

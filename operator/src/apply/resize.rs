@@ -66,7 +66,7 @@ fn is_refusal(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fake_api::{FakeApi, Reply, failure};
+    use fake_api::{FakeApi, ScriptedReply, failure};
     use plan::testing::FakeCluster;
 
     use super::*;
@@ -151,9 +151,9 @@ mod tests {
             if asked.path.ends_with("/resize") {
                 let containers = json!([{"name": "brain", "resources": {"limits": {"cpu": "1"}}}]);
                 let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "dev-0"}, "spec": {"containers": containers}});
-                return Reply::With(200, pod);
+                return ScriptedReply::With(200, pod);
             }
-            Reply::Pass
+            ScriptedReply::Pass
         }))
         .await;
         assert!(outcome.failed.is_none());
@@ -167,9 +167,9 @@ mod tests {
             let (api, outcome) = resized(FakeApi::scripted(move |asked| {
                 if asked.path.ends_with("/resize") {
                     let (code, status) = failure(code, "Invalid", "dev-0");
-                    return Reply::With(code, status);
+                    return ScriptedReply::With(code, status);
                 }
-                Reply::Pass
+                ScriptedReply::Pass
             }))
             .await;
             assert!(outcome.failed.is_none() && outcome.applied.done == 1, "{code}");
@@ -185,9 +185,9 @@ mod tests {
         let (api, outcome) = resized(FakeApi::scripted(|asked| {
             if asked.path.ends_with("/resize") {
                 let (code, status) = failure(403, "Forbidden", "dev-0");
-                return Reply::With(code, status);
+                return ScriptedReply::With(code, status);
             }
-            Reply::Pass
+            ScriptedReply::Pass
         }))
         .await;
         assert_eq!(outcome.failed.unwrap().step, "resize pod dev-0");

@@ -1,6 +1,6 @@
 //! Passes with an API server in memory: conflicts, lost watches, late stores, missing answers.
 
-use fake_api::{Asked, CLUSTERS, FakeApi, Reply, failure};
+use fake_api::{CLUSTERS, FakeApi, RecordedRequest, ScriptedReply, failure};
 use plan::testing::{FakeCluster, cluster};
 use serde_json::{Value, json};
 
@@ -40,9 +40,9 @@ fn settled(api: FakeApi) -> FakeApi {
     api
 }
 
-fn refuse(code: u16, reason: &str) -> Reply {
+fn refuse(code: u16, reason: &str) -> ScriptedReply {
     let (code, status) = failure(code, reason, "it");
-    Reply::With(code, status)
+    ScriptedReply::With(code, status)
 }
 
 async fn pass(rig: &Rig) -> Result<Option<crate::pass::PassOutcome>, PassError> {
@@ -128,7 +128,7 @@ async fn late_stores_hold_the_next_pass_back() {
     rig.api.forget_requests();
     let ended = pass(&rig).await.unwrap().unwrap();
     assert_eq!(ended.outcome, ReconcileOutcome::Done);
-    let made_again: Vec<Asked> = rig
+    let made_again: Vec<RecordedRequest> = rig
         .api
         .writes()
         .into_iter()
@@ -198,7 +198,7 @@ async fn object_without_the_label_is_found_when_its_name_is_taken() {
 async fn a_conflict_ends_the_pass_in_silence() {
     let api = FakeApi::scripted(|asked| match asked.path.as_str() {
         path if asked.writes() && path.ends_with("secrets/dev-peer-tls") => refuse(409, "Conflict"),
-        _ => Reply::Pass,
+        _ => ScriptedReply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
     authority(&rig).await;
@@ -222,7 +222,7 @@ async fn hiccups_are_told_after_three_and_refusals_at_once() {
     for (code, failures, told) in [(500, 0, false), (500, 1, false), (500, 2, true), (403, 0, true)] {
         let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
             path if asked.writes() && path.ends_with("secrets/dev-peer-tls") => refuse(code, "No"),
-            _ => Reply::Pass,
+            _ => ScriptedReply::Pass,
         });
         let rig = Rig::new(bare(api)).await;
         authority(&rig).await;
@@ -244,7 +244,7 @@ async fn hiccups_are_told_after_three_and_refusals_at_once() {
 async fn an_object_that_the_api_server_calls_invalid_stalls_the_cluster_and_is_no_error() {
     let api = FakeApi::scripted(|asked| match asked.writes() && asked.path.contains("statefulsets") {
         true => refuse(422, "Invalid"),
-        false => Reply::Pass,
+        false => ScriptedReply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
     authority(&rig).await;
@@ -344,11 +344,11 @@ async fn refused_spec_renews_certificates_and_applies_nothing_of_itself() {
 async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
     let api = FakeApi::scripted(|asked| {
         if !(asked.writes() && asked.path.ends_with("secrets/dev-peer-tls")) {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let (code, mut status) = failure(403, "Forbidden", "it ends");
         status["details"]["causes"] = json!([{"reason": "NamespaceTerminating", "message": "it ends"}]);
-        Reply::With(code, status)
+        ScriptedReply::With(code, status)
     });
     let rig = Rig::new(bare(api)).await;
     authority(&rig).await;
@@ -359,7 +359,13 @@ async fn namespace_that_is_deleted_is_no_failure_of_its_clusters() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_costs_one_pass_and_more_patience_each_time() {
-    let api = FakeApi::scripted(|asked| if asked.writes() { Reply::Never } else { Reply::Pass });
+    let api = FakeApi::scripted(|asked| {
+        if asked.writes() {
+            ScriptedReply::Never
+        } else {
+            ScriptedReply::Pass
+        }
+    });
     let rig = Rig::new(bare(api)).await;
     let guarded = Arc::new(GuardedReconciler {
         context: rig.context.clone(),
@@ -385,9 +391,9 @@ async fn status_without_room_is_told_by_an_event() {
     let api = FakeApi::scripted(|asked| match asked.path.ends_with("/status") && asked.writes() {
         true => {
             let (code, body) = failure(500, "InternalError: etcdserver: request is too large", "dev");
-            Reply::With(code, body)
+            ScriptedReply::With(code, body)
         }
-        false => Reply::Pass,
+        false => ScriptedReply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
     let guarded = Arc::new(GuardedReconciler {
@@ -493,13 +499,13 @@ fn pauses_double_up_to_five_minutes() {
 async fn claim_that_may_not_grow_is_a_reason_of_its_own_and_fails_no_pass() {
     let message = "persistentvolumeclaims \"data-dev-0\" is forbidden: only dynamically provisioned pvc can be resized and the \
                    storageclass that provisions the pvc must support resize";
-    let script = move |asked: &Asked| {
+    let script = move |asked: &RecordedRequest| {
         if asked.writes() && asked.path.ends_with("/persistentvolumeclaims/data-dev-0") {
             let (code, mut status) = failure(403, "Forbidden", "data-dev-0");
             status["message"] = json!(message);
-            return Reply::With(code, status);
+            return ScriptedReply::With(code, status);
         }
-        Reply::Pass
+        ScriptedReply::Pass
     };
     let rig = Rig::new(settled(FakeApi::scripted(script))).await;
     pass(&rig).await.unwrap();
@@ -527,9 +533,9 @@ async fn apply_that_changes_nothing_is_no_write_and_no_event() {
     let live = std::sync::Arc::new(std::sync::Mutex::new(Value::Null));
     let script = {
         let (path, live) = (path.clone(), live.clone());
-        move |asked: &Asked| match asked.writes() && asked.path == path {
-            true => Reply::With(200, live.lock().unwrap().clone()),
-            false => Reply::Pass,
+        move |asked: &RecordedRequest| match asked.writes() && asked.path == path {
+            true => ScriptedReply::With(200, live.lock().unwrap().clone()),
+            false => ScriptedReply::Pass,
         }
     };
     let rig = Rig::new(settled(FakeApi::scripted(script))).await;

@@ -6,7 +6,7 @@ use super::*;
 
 const SET: &str = "/apis/apps/v1/namespaces/brains/statefulsets/dev";
 
-fn writes_of_the_set(rig: &Rig) -> Vec<Asked> {
+fn writes_of_the_set(rig: &Rig) -> Vec<RecordedRequest> {
     let writes = rig.api.writes().into_iter();
     writes.filter(|write| write.path == SET).collect()
 }

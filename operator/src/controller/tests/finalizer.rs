@@ -221,12 +221,12 @@ async fn namespace_that_is_deleted_is_not_held_up_by_a_wipe() {
     api.remove(&format!("{SETS}/dev"));
     let api = api.answering(|asked| {
         if asked.path != BATCH {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let (code, mut status) = failure(403, "Forbidden", "dev-wipe");
         status["details"]["causes"] =
             json!([{"reason": "NamespaceTerminating", "message": "it ends", "field": "metadata.namespace"}]);
-        Reply::With(code, status)
+        ScriptedReply::With(code, status)
     });
     let rig = Rig::new(api).await;
     released(&rig).await;
@@ -288,7 +288,7 @@ async fn finalizer_that_another_manager_owns_is_removed_also_after_a_conflict() 
             cluster["metadata"]["finalizers"] = json!(["example.org/other", "kubebrain.io/wipe-storage"]);
             server.put(&path, cluster);
         }
-        Reply::Pass
+        ScriptedReply::Pass
     });
     let rig = Rig::new(api).await;
     assert!(next(&rig).await.is_some(), "it is tried again");
@@ -438,11 +438,11 @@ async fn ending_namespace_is_told_what_stays_in_tikv() {
     api.remove(&format!("{SETS}/dev"));
     let api = api.answering(|asked| {
         if asked.path != BATCH {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let (code, mut status) = failure(403, "Forbidden", "dev-wipe");
         status["details"]["causes"] = json!([{"reason": "NamespaceTerminating", "message": "it ends"}]);
-        Reply::With(code, status)
+        ScriptedReply::With(code, status)
     });
     let rig = Rig::new(api).await;
     released(&rig).await;

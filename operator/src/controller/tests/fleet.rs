@@ -48,7 +48,7 @@ fn touched(api: &FakeApi) -> BTreeSet<String> {
         let deletes = write.method == http::Method::DELETE && write.path.contains("/pods/");
         deletes || write.path.contains("/statefulsets/")
     });
-    let namespace = |write: Asked| {
+    let namespace = |write: RecordedRequest| {
         let (_, rest) = write.path.split_once("/namespaces/")?;
         Some(rest.split('/').next()?.to_owned())
     };
@@ -164,7 +164,7 @@ async fn cluster_begins_only_when_its_status_says_so() {
         let is_status = asked.writes() && asked.path.ends_with("/namespaces/a/kubebrainclusters/dev/status");
         match is_status && failing.load(Ordering::SeqCst) {
             true => refuse(500, "InternalError"),
-            false => Reply::Pass,
+            false => ScriptedReply::Pass,
         }
     }));
     let rig = operator(&api).await;

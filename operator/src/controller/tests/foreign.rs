@@ -16,7 +16,11 @@ async fn check(path: &str, kind: &str, content: Value) {
     let (own, asked) = (path.to_owned(), Arc::<AtomicUsize>::default());
     let api = FakeApi::scripted(move |request| {
         let first = request.path == own && !request.writes() && asked.fetch_add(1, Ordering::SeqCst) == 0;
-        if first { refuse(404, "NotFound") } else { Reply::Pass }
+        if first {
+            refuse(404, "NotFound")
+        } else {
+            ScriptedReply::Pass
+        }
     });
     let api = competing(api);
     api.remove(path);

@@ -72,7 +72,7 @@ async fn cluster_of_another_installation_is_left_alone_as_long_as_that_lives() {
 async fn installation_whose_lease_cannot_be_read_counts_as_alive() {
     let api = bare(FakeApi::scripted(|asked| match asked.path == LEASE {
         true => refuse(403, "Forbidden"),
-        false => Reply::Pass,
+        false => ScriptedReply::Pass,
     }));
     let (first, second) = (operator(&api, "a").await, operator(&api, "b").await);
     pass(&first).await.unwrap();

@@ -1,6 +1,6 @@
 //! Other writers of the same objects: admission, controllers, faster clients.
 
-use fake_api::Asked;
+use fake_api::RecordedRequest;
 use plan::objects::ObjectKind;
 
 use super::*;
@@ -32,7 +32,7 @@ fn writes_to(rig: &Rig, path: &str) -> usize {
     rig.api.writes().iter().filter(|write| write.path == path).count()
 }
 
-fn deletions(rig: &Rig) -> Vec<Asked> {
+fn deletions(rig: &Rig) -> Vec<RecordedRequest> {
     let writes = rig.api.writes();
     writes
         .into_iter()
@@ -187,10 +187,10 @@ async fn pod_is_not_replaced_if_its_claim_was_deleted_meanwhile() {
     let api = FakeApi::scripted(|asked| {
         let path = format!("{NAMESPACE}/persistentvolumeclaims/data-dev-0");
         if asked.path != path || asked.writes() {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let deleted = json!({"name": "data-dev-0", "namespace": "brains", "deletionTimestamp": plan::testing::BEGIN});
-        Reply::With(
+        ScriptedReply::With(
             200,
             json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": deleted}),
         )

@@ -6,17 +6,17 @@ use super::*;
 async fn field_that_the_api_server_does_not_know_is_named_in_the_status() {
     let api = FakeApi::scripted(|asked| {
         if !asked.writes() || !asked.path.contains("statefulsets") {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let strict = asked.query.contains("fieldValidation=Strict");
         let message = "failed to create typed patch object (brains/dev; apps/v1, Kind=StatefulSet): .spec.template.spec.contianers: field not declared in schema";
         let template = &asked.body["spec"]["template"]["spec"];
         if !strict || !template["contianers"].is_array() {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let (code, mut status) = failure(500, "", "dev");
         status["message"] = json!(message);
-        Reply::With(code, status)
+        ScriptedReply::With(code, status)
     });
     let spec = json!({"podTemplate": {"spec": {"contianers": [{"name": "x"}]}}});
     api.put(&format!("{CLUSTERS}/dev"), serde_json::to_value(cluster(spec)).unwrap());

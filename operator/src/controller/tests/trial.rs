@@ -54,7 +54,7 @@ async fn trial_is_watched_from_its_beginning_to_its_end() {
         named(&rig);
         rig.api.forget_requests();
         assert_eq!(pass(&rig).await.unwrap().unwrap().outcome, ReconcileOutcome::Done);
-        let asked: Vec<Asked> = rig
+        let asked: Vec<RecordedRequest> = rig
             .api
             .asked()
             .into_iter()
@@ -111,7 +111,7 @@ async fn trial_that_the_namespace_forbids_fails_with_the_words_of_the_api_server
             let request = &asked.body["spec"]["containers"][0]["resources"]["requests"]["memory"];
             match asked.path.as_str() {
                 path if path.ends_with("/pods") && asked.writes() && request != least => refuse(403, "Forbidden"),
-                _ => Reply::Pass,
+                _ => ScriptedReply::Pass,
             }
         });
         let rig = Rig::new(edited(api, spec.clone())).await;
@@ -139,12 +139,12 @@ async fn trial_that_the_namespace_forbids_fails_with_the_words_of_the_api_server
 async fn ill_typed_field_is_named_by_the_api_server() {
     let api = FakeApi::scripted(|asked| {
         if !asked.path.ends_with("/pods") || !asked.writes() {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         assert_eq!(asked.body["spec"]["priority"], "high");
         let (_, mut status) = failure(400, "BadRequest", "dev-trial");
         status["message"] = json!("cannot unmarshal string into Go struct field PodSpec.spec.priority of type int32");
-        Reply::With(400, status)
+        ScriptedReply::With(400, status)
     });
     let spec = json!({"version": "0.2.0", "podTemplate": {"spec": {"priority": "high"}}});
     let rig = Rig::new(edited(api, spec)).await;

@@ -169,7 +169,7 @@ async fn named_secrets_are_watched_and_not_polled() {
 async fn secret_that_may_not_be_watched_fails_the_pass_with_its_name() {
     let api = FakeApi::scripted(|asked| match asked.query.contains("fieldSelector=metadata.name") {
         true => refuse(403, "Forbidden"),
-        false => Reply::Pass,
+        false => ScriptedReply::Pass,
     });
     let api = settled(api);
     let path = format!("{CLUSTERS}/dev");
@@ -202,12 +202,12 @@ fn with_monitoring_later() -> (FakeApi, Arc<AtomicUsize>) {
     let there = installed.clone();
     let api = FakeApi::scripted(move |asked| {
         if asked.path != "/apis/monitoring.coreos.com/v1" || there.load(Ordering::SeqCst) == 0 {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
         let list =
             json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]});
-        Reply::With(200, list)
+        ScriptedReply::With(200, list)
     });
     (api, installed)
 }
@@ -252,8 +252,8 @@ async fn kind_that_is_installed_later_is_found() {
 async fn kinds_that_cannot_be_looked_for_keep_nobody_waiting() {
     let api = FakeApi::scripted(|asked| match asked.path.as_str() {
         "/apis/monitoring.coreos.com/v1" => refuse(503, "ServiceUnavailable"),
-        "/apis/core.pingcap.com/v1alpha1" => Reply::Never,
-        _ => Reply::Pass,
+        "/apis/core.pingcap.com/v1alpha1" => ScriptedReply::Never,
+        _ => ScriptedReply::Pass,
     });
     let rig = Rig::new(bare(api)).await;
     assert!(!rig.context.cache.knows(plan::objects::ObjectKind::PodMonitor));
@@ -266,16 +266,16 @@ async fn a_watch_that_lost_its_place_begins_again() {
     let counted = lists.clone();
     let api = FakeApi::scripted(move |asked| {
         if asked.path != "/apis/kubebrain.io/v1alpha1/kubebrainclusters" {
-            return Reply::Pass;
+            return ScriptedReply::Pass;
         }
         if asked.query.contains("watch=true") {
             // The history before this version is no longer available.
             let gone =
                 json!({"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
-            return Reply::With(200, json!({"type": "ERROR", "object": gone}));
+            return ScriptedReply::With(200, json!({"type": "ERROR", "object": gone}));
         }
         counted.fetch_add(1, Ordering::SeqCst);
-        Reply::Pass
+        ScriptedReply::Pass
     });
     let rig = Rig::new(bare(api)).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -287,8 +287,8 @@ async fn passes_begin_when_every_store_is_filled() {
     let slow = Arc::<tokio::sync::Notify>::default();
     let waited = slow.clone();
     let api = FakeApi::scripted(move |asked| match asked.path.as_str() {
-        "/api/v1/secrets" if !asked.query.contains("watch=true") => Reply::After(waited.clone()),
-        _ => Reply::Pass,
+        "/api/v1/secrets" if !asked.query.contains("watch=true") => ScriptedReply::After(waited.clone()),
+        _ => ScriptedReply::Pass,
     });
     let stop = CancellationToken::new();
     let mut running = tokio::task::JoinSet::new();
@@ -309,7 +309,7 @@ async fn the_definition_is_waited_for() {
     let counted = asked_so_far.clone();
     let api = FakeApi::scripted(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
         0..=2 => refuse(404, "NotFound"),
-        _ => Reply::Pass,
+        _ => ScriptedReply::Pass,
     });
     let client = crate::testing::fenced_client(
         &api,
@@ -529,7 +529,7 @@ async fn pods_and_claims_from_before_their_cluster_are_seen_when_it_appears() {
     assert_eq!(seen(&rig), (1, 20));
     rig.api.forget_requests();
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let lists: Vec<Asked> = rig
+    let lists: Vec<RecordedRequest> = rig
         .api
         .asked()
         .into_iter()
@@ -600,7 +600,7 @@ async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
     let api = FakeApi::scripted(|asked| {
         if asked.path == "/apis/monitoring.coreos.com/v1" {
             let resource = json!({"name": "podmonitors", "singularName": "podmonitor", "namespaced": true, "kind": "PodMonitor", "verbs": ["list"]});
-            return Reply::With(
+            return ScriptedReply::With(
                 200,
                 json!({"kind": "APIResourceList", "groupVersion": "monitoring.coreos.com/v1", "resources": [resource]}),
             );
@@ -608,7 +608,7 @@ async fn pod_monitor_that_cannot_be_read_fails_no_pass() {
         if asked.path.ends_with("/podmonitors/dev") {
             return refuse(403, "Forbidden");
         }
-        Reply::Pass
+        ScriptedReply::Pass
     });
     let monitored = json!({"monitoring": {"podMonitor": {"enabled": true}}});
     api.put(
