@@ -12,11 +12,11 @@ use programs::tools::cache::Cache;
 use programs::tools::go;
 use tokio::time::{Instant, sleep};
 
-use crate::disk::Place;
+use crate::disk::ServerDir;
 use crate::report::{Report, Unit};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
-const ASK_EVERY: Duration = Duration::from_millis(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Starts both, waits, ends both.
 pub(crate) async fn measure(
@@ -30,7 +30,7 @@ pub(crate) async fn measure(
         name: "kube-apiserver",
         path,
     };
-    let place = Place::new(dir)?;
+    let place = ServerDir::new(dir)?;
     let store = Server::start_in(program, &place.data(), &[])?;
     let (port, _) = server::free_ports()?;
     let mut command = server::command(&apiserver);
@@ -67,13 +67,13 @@ async fn wait(client: &kube::Client, child: &mut std::process::Child, began: Ins
     loop {
         match ready(client).await {
             Ok(()) => return Ok(began.elapsed()),
-            Err(error) if began.elapsed() > TIMEOUT => return Err(error.context("kube-apiserver is not ready")),
+            Err(error) if began.elapsed() > READY_TIMEOUT => return Err(error.context("kube-apiserver is not ready")),
             Err(_) => {}
         }
         if let Some(status) = child.try_wait()? {
             bail!("kube-apiserver ended: {status}");
         }
-        sleep(ASK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -84,7 +84,7 @@ async fn ready(client: &kube::Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn arguments(place: &Place, store: &Server, port: u16) -> anyhow::Result<Vec<String>> {
+fn arguments(place: &ServerDir, store: &Server, port: u16) -> anyhow::Result<Vec<String>> {
     let keys = rcgen::KeyPair::generate()?;
     let (private, public) = (place.file("sa.key"), place.file("sa.pub"));
     std::fs::write(&private, keys.serialize_pem())?;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use programs::progress::Progress;
 use programs::server::{Program, Server};
 
-use crate::disk::Place;
+use crate::disk::ServerDir;
 use crate::percentile::percentile;
 use crate::report::{Report, Unit};
 
@@ -30,7 +30,7 @@ const IN_FLIGHT: u64 = 256;
 
 /// Settings that are the same for both servers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ClientsPlan {
     /// Of loads with a number of requests.
     pub(crate) requests: u64,
     pub(crate) idle_watches: u64,
@@ -48,17 +48,17 @@ pub(crate) fn possible_connections(most: u32) -> u32 {
 /// The rate of the load with a fixed one: a part of the peak that etcd has now.
 pub(crate) fn fixed_rate(etcd: &Program, dir: &Path, requests: u64, progress: &Progress) -> anyhow::Result<f64> {
     let step = progress.step("etcd's peak");
-    let place = Place::new(dir)?;
+    let place = ServerDir::new(dir)?;
     let server = Server::start_in(etcd, &place.data(), &[])?;
     let peak = on_one_thread(|| fixed_rate::peak(&server, requests))?;
     server.stop()?;
     step.done();
-    Ok(peak * fixed_rate::PART)
+    Ok(peak * fixed_rate::PEAK_FRACTION)
 }
 
 /// One round on one server.
-pub(crate) fn measure(program: &Program, dir: &Path, plan: Plan, report: &mut Report) -> anyhow::Result<()> {
-    let fresh = Fresh { program, dir };
+pub(crate) fn measure(program: &Program, dir: &Path, plan: ClientsPlan, report: &mut Report) -> anyhow::Result<()> {
+    let fresh = FreshServers { program, dir };
     fresh.run("creates", async |server, _| {
         creates::measure(server, plan.requests, report).await
     })?;
@@ -87,18 +87,18 @@ pub(crate) fn measure(program: &Program, dir: &Path, plan: Plan, report: &mut Re
 }
 
 /// Starts servers on fresh directories.
-struct Fresh<'a> {
+struct FreshServers<'a> {
     program: &'a Program,
     dir: &'a Path,
 }
 
-impl Fresh<'_> {
+impl FreshServers<'_> {
     fn run(
         &self,
         part: &str,
-        measure: impl AsyncFnOnce(&Server, &Place) -> anyhow::Result<()> + Send,
+        measure: impl AsyncFnOnce(&Server, &ServerDir) -> anyhow::Result<()> + Send,
     ) -> anyhow::Result<()> {
-        let place = Place::new(self.dir)?;
+        let place = ServerDir::new(self.dir)?;
         let server = Server::start_in(self.program, &place.data(), &[])?;
         on_one_thread(|| measure(&server, &place)).with_context(|| part.to_owned())?;
         server.stop().with_context(|| part.to_owned())

@@ -10,9 +10,9 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// A directory for one server, removed with it.
 #[derive(Debug)]
-pub(crate) struct Place(TempDir);
+pub(crate) struct ServerDir(TempDir);
 
-impl Place {
+impl ServerDir {
     /// A new one below `parent`.
     pub(crate) fn new(parent: &Path) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("bench-").tempdir_in(parent);

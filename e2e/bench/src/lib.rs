@@ -38,7 +38,7 @@ const H2LOAD: &[debian::Package] = &[debian::Package {
 /// Benchmarks a brain and etcd side by side.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-bench", version)]
-pub struct Flags {
+pub struct BenchFlags {
     /// Number of measurements of each; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -95,7 +95,7 @@ pub struct Flags {
 ///
 /// A server does not start, or a load did not do what it was to do.
 #[tokio::main]
-pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()> {
+pub async fn run(flags: BenchFlags, progress: &Progress) -> anyhow::Result<()> {
     ensure!(
         flags.rounds > 0 && flags.requests > 0,
         "nothing to measure: --rounds and --requests are at least 1"
@@ -120,11 +120,11 @@ pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()> {
     let dir = flags.dir.canonicalize()?;
     disk::refuse_memory(&dir)?;
     if let Some(seconds) = flags.tikv {
-        let plan = tikv::Plan {
+        let plan = tikv::TikvPlan {
             seconds,
             idle: flags.idle,
         };
-        println!("{}", tikv::measure(plan, &disk::Place::new(&dir)?, progress).await?);
+        println!("{}", tikv::measure(plan, &disk::ServerDir::new(&dir)?, progress).await?);
         return Ok(());
     }
     compare(&flags, &dir, &mut report, progress).await?;
@@ -138,13 +138,13 @@ pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<()> {
 }
 
 /// A brain and etcd in turn, round by round.
-async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Progress) -> anyhow::Result<()> {
+async fn compare(flags: &BenchFlags, dir: &Path, report: &mut Report, progress: &Progress) -> anyhow::Result<()> {
     let mut programs = vec![Program::kubebrain()?];
     if !flags.on_tikv {
         programs.push(Program::etcd(progress)?);
     }
     let plan = match flags.clients {
-        true => Some(clients::Plan {
+        true => Some(clients::ClientsPlan {
             requests: flags.requests,
             idle_watches: flags.idle_watches,
             connections: clients::possible_connections(flags.connections),
@@ -163,10 +163,10 @@ async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Prog
                 let store = flags.on_tikv.then(tikv::store).transpose()?;
                 let pd = store.as_ref().map(|(_, pd)| pd.as_str());
                 let load = (*keys, flags.requests);
-                size::measure((program, pd), &disk::Place::new(dir)?, load, report).await?;
+                size::measure((program, pd), &disk::ServerDir::new(dir)?, load, report).await?;
             }
             if loads {
-                updates::measure(program, &disk::Place::new(dir)?, flags.requests, report).await?;
+                updates::measure(program, &disk::ServerDir::new(dir)?, flags.requests, report).await?;
             }
             if loads && !flags.loads_only {
                 apiserver::measure(program, dir, progress, report).await?;
@@ -175,12 +175,12 @@ async fn compare(flags: &Flags, dir: &Path, report: &mut Report, progress: &Prog
         }
     }
     if loads && !flags.loads_only {
-        updates::idle(&programs[0], &disk::Place::new(dir)?, flags.idle, report).await?;
+        updates::idle(&programs[0], &disk::ServerDir::new(dir)?, flags.idle, report).await?;
     }
     Ok(())
 }
 
-impl Flags {
+impl BenchFlags {
     /// Writes the files that were asked for.
     fn write(&self, report: &Report) -> anyhow::Result<()> {
         if let Some(path) = &self.json {

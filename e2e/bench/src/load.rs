@@ -8,7 +8,7 @@ use programs::server::Server;
 
 /// Number of requests in flight at once, as connections times streams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub(crate) struct RequestLoad {
     /// Connections.
     pub(crate) clients: u32,
     /// Streams on each.
@@ -19,14 +19,14 @@ pub(crate) struct Load {
 
 /// Result of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadResult {
     /// Requests a second.
     pub(crate) rate: f64,
     /// Bytes of all response bodies, gRPC's frames included.
     pub(crate) body_bytes: u64,
 }
 
-impl Load {
+impl RequestLoad {
     /// In flight at once.
     pub(crate) fn in_flight(&self) -> u32 {
         self.clients * self.streams
@@ -38,7 +38,7 @@ impl Load {
     ///
     /// h2load cannot be started, or a request failed below gRPC. gRPC's status is not checked: the caller sees errors from what the
     /// requests did, or from the bytes of the bodies, because an error has no body.
-    pub(crate) fn run(&self, server: &Server, method: &str, body: &Path) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(&self, server: &Server, method: &str, body: &Path) -> anyhow::Result<LoadResult> {
         let output = self.command(server, method, body).output().context("start h2load")?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
@@ -82,13 +82,13 @@ impl Load {
 
 /// From lines such as `finished in 1.02s, 9803.92 req/s, 1.2MB/s`, `requests: 10 total, … 10 succeeded, …` and
 /// `traffic: 1.1MB (1153434) total, 13B (13) headers (space savings 9%), 1.0MB (1048576) data`.
-fn read(text: &str) -> Option<(Outcome, u64)> {
+fn read(text: &str) -> Option<(LoadResult, u64)> {
     let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
     let rate = word_before(line("finished in ")?, " req/s")?.parse().ok()?;
     let succeeded = word_before(line("requests: ")?, " succeeded")?.parse().ok()?;
     let data = word_before(line("traffic: ")?, " data")?;
     let body_bytes = data.trim_matches(['(', ')']).parse().ok()?;
-    Some((Outcome { rate, body_bytes }, succeeded))
+    Some((LoadResult { rate, body_bytes }, succeeded))
 }
 
 /// The word before `end`.
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             read(text),
             Some((
-                Outcome {
+                LoadResult {
                     rate: 9803.92,
                     body_bytes: 1_048_576
                 },

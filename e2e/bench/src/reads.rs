@@ -7,13 +7,13 @@ use programs::server::Server;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use crate::disk::Place;
-use crate::load::Load;
+use crate::disk::ServerDir;
+use crate::load::RequestLoad;
 use crate::report::{Report, Unit};
 use crate::{requests, updates};
 
-const LISTED: usize = 1_000;
-const VALUE: usize = 1_024;
+const LISTED_KEYS: usize = 1_000;
+const VALUE_BYTES: usize = 1_024;
 /// One list is as long as a thousand points.
 const POINTS_PER_LIST: u64 = 60;
 
@@ -21,18 +21,18 @@ const POINTS_PER_LIST: u64 = 60;
 pub(crate) async fn measure(
     server: &Server,
     kv: &mut KvClient<Channel>,
-    place: &Place,
+    place: &ServerDir,
     count: u64,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     fill(kv).await?;
-    let points = Load {
+    let points = RequestLoad {
         clients: 8,
         streams: 32,
         requests: count,
     };
     read(server, kv, place, points, "get of 512 B", requests::get(), report).await?;
-    let lists = Load {
+    let lists = RequestLoad {
         clients: 4,
         streams: 4,
         requests: (count / POINTS_PER_LIST).max(1),
@@ -50,9 +50,9 @@ pub(crate) async fn measure(
 }
 
 async fn fill(kv: &mut KvClient<Channel>) -> anyhow::Result<()> {
-    for n in 0..LISTED {
-        let key = [requests::LISTED.0, format!("{n:04}").as_bytes()].concat().into();
-        let value = Bytes::from(vec![b'v'; VALUE]);
+    for n in 0..LISTED_KEYS {
+        let key = [requests::LISTED_PREFIX, format!("{n:04}").as_bytes()].concat().into();
+        let value = Bytes::from(vec![b'v'; VALUE_BYTES]);
         kv.put(pb::PutRequest {
             key,
             value,
@@ -66,8 +66,8 @@ async fn fill(kv: &mut KvClient<Channel>) -> anyhow::Result<()> {
 async fn read(
     server: &Server,
     kv: &mut KvClient<Channel>,
-    place: &Place,
-    load: Load,
+    place: &ServerDir,
+    load: RequestLoad,
     name: &str,
     request: pb::RangeRequest,
     report: &mut Report,

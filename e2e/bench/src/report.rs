@@ -64,10 +64,10 @@ impl Unit {
 
 /// Everything measured, in the order in which it was first measured.
 #[derive(Debug, Default)]
-pub(crate) struct Report(Vec<Row>);
+pub(crate) struct Report(Vec<ReportRow>);
 
 #[derive(Debug, serde::Deserialize, serde::Serialize)]
-struct Row {
+struct ReportRow {
     name: String,
     unit: Unit,
     /// Values of all rounds by program.
@@ -78,7 +78,7 @@ impl Report {
     /// Notes one measurement.
     pub(crate) fn add(&mut self, name: &str, unit: Unit, program: &str, value: f64) {
         let at = self.0.iter().position(|row| row.name == name).unwrap_or_else(|| {
-            self.0.push(Row {
+            self.0.push(ReportRow {
                 name: name.to_owned(),
                 unit,
                 measured: BTreeMap::new(),
@@ -101,7 +101,7 @@ impl Report {
     /// The file cannot be read, or is none of these.
     pub(crate) fn read(&mut self, path: &Path) -> anyhow::Result<()> {
         let json = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
-        let rows: Vec<Row> =
+        let rows: Vec<ReportRow> =
             serde_json::from_slice(&json).with_context(|| format!("{} is not a benchmark report", path.display()))?;
         for row in &rows {
             for (program, values) in &row.measured {
@@ -148,7 +148,7 @@ impl Report {
 
     /// For programs: every measurement.
     pub(crate) fn json(&self) -> serde_json::Value {
-        let row = |row: &Row| {
+        let row = |row: &ReportRow| {
             serde_json::json!({
                 "name": row.name, "unit": row.unit, "measured": row.measured,
                 "median": row.measured.keys().map(|program| (program, row.median(program))).collect::<BTreeMap<_, _>>(),
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-impl Row {
+impl ReportRow {
     fn median(&self, program: &str) -> Option<f64> {
         let mut values = self.measured.get(program)?.clone();
         values.sort_by(f64::total_cmp);

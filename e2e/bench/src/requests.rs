@@ -10,10 +10,11 @@ use prost::Message;
 use wire::etcdserverpb as pb;
 
 /// The key that all updates meet at.
-pub(crate) const HOT: &[u8] = b"/registry/bench/hot";
+pub(crate) const HOT_KEY: &[u8] = b"/registry/bench/hot";
 /// The prefix of the listed keys, and where it ends.
-pub(crate) const LISTED: (&[u8], &[u8]) = (b"/registry/listed/", b"/registry/listed0");
-const VALUE: usize = 512;
+pub(crate) const LISTED_PREFIX: &[u8] = b"/registry/listed/";
+const LISTED_PREFIX_END: &[u8] = b"/registry/listed0";
+const VALUE_BYTES: usize = 512;
 
 /// An update as kube-apiserver makes it: compare the mod revision, then put, else get. The same bytes are sent again and again, so the
 /// comparison is one that holds each time: the mod revision of an existing key is greater than 0.
@@ -49,8 +50,8 @@ pub(crate) fn update_of(put: pb::PutRequest) -> pb::TxnRequest {
 /// 512 bytes under the hot key.
 pub(crate) fn put() -> pb::PutRequest {
     pb::PutRequest {
-        key: Bytes::from_static(HOT),
-        value: vec![b'v'; VALUE].into(),
+        key: Bytes::from_static(HOT_KEY),
+        value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     }
 }
@@ -58,14 +59,14 @@ pub(crate) fn put() -> pb::PutRequest {
 /// The hot key.
 pub(crate) fn get() -> pb::RangeRequest {
     pb::RangeRequest {
-        key: Bytes::from_static(HOT),
+        key: Bytes::from_static(HOT_KEY),
         ..pb::RangeRequest::default()
     }
 }
 
 /// All listed keys.
 pub(crate) fn list() -> pb::RangeRequest {
-    let (key, range_end) = (Bytes::from_static(LISTED.0), Bytes::from_static(LISTED.1));
+    let (key, range_end) = (Bytes::from_static(LISTED_PREFIX), Bytes::from_static(LISTED_PREFIX_END));
     pb::RangeRequest {
         key,
         range_end,

@@ -8,20 +8,20 @@ mod footprint;
 mod keys;
 mod load;
 
-use crate::disk::Place;
+use crate::disk::ServerDir;
 use crate::report::{Report, Unit};
 use crate::updates;
 use keys::fill;
-use load::{Load, read_from_files};
+use load::{UnaskedKeysLoad, read_from_files};
 
 /// Keys of the large delete, if that many exist.
-const DELETED: u64 = 300_000;
+const DELETED_KEYS: u64 = 300_000;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// One round on one server, which is on TiKV if PD is named.
 pub(crate) async fn measure(
     (program, pd): (&Program, Option<&str>),
-    place: &Place,
+    place: &ServerDir,
     (keys, requests): (u64, u64),
     report: &mut Report,
 ) -> anyhow::Result<()> {
@@ -38,7 +38,7 @@ pub(crate) async fn measure(
             format!("--tikv-key-prefix=size-{:032x}", rand::random::<u128>()),
         ]);
     }
-    let mut round = Round {
+    let mut round = SizeRound {
         program,
         place,
         is_on_tikv: pd.is_some(),
@@ -57,9 +57,9 @@ pub(crate) async fn measure(
 }
 
 /// The measurements of one server, which is started again for each part.
-struct Round<'a> {
+struct SizeRound<'a> {
     program: &'a Program,
-    place: &'a Place,
+    place: &'a ServerDir,
     is_on_tikv: bool,
     ports: (u16, u16),
     /// Address of the metrics port.
@@ -70,7 +70,7 @@ struct Round<'a> {
     report: &'a mut Report,
 }
 
-impl Round<'_> {
+impl SizeRound<'_> {
     fn start(&self) -> anyhow::Result<Server> {
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let server = Server::start_at(self.program, self.ports, &self.place.data(), &flags)?;
@@ -78,8 +78,8 @@ impl Round<'_> {
         Ok(elected.iter().fold(server, |server, text| server.expected_logs(text)))
     }
 
-    async fn load(&self, server: &Server) -> anyhow::Result<Load> {
-        Load::connect(server, self.keys, self.requests).await
+    async fn load(&self, server: &Server) -> anyhow::Result<UnaskedKeysLoad> {
+        UnaskedKeysLoad::connect(server, self.keys, self.requests).await
     }
 
     fn say(&mut self, name: &str, unit: Unit, value: f64) {
@@ -212,7 +212,7 @@ impl Round<'_> {
         let longest = load.probes(&self.metrics).await?;
         self.say("/livez, the longest", Unit::Seconds, longest.as_secs_f64());
         let before = server.usage()?.rss;
-        let longest = load.delete(self.keys.min(DELETED)).await?.as_secs_f64();
+        let longest = load.delete(self.keys.min(DELETED_KEYS)).await?.as_secs_f64();
         self.say("put while 300,000 are deleted, the longest", Unit::Seconds, longest);
         let usage = server.usage()?;
         let more = usage.peak_rss.saturating_sub(before) as f64 / MIB;

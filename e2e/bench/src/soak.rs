@@ -16,23 +16,23 @@ mod load;
 mod trend;
 mod verdict;
 
-use crate::disk::{Place, refuse_memory};
+use crate::disk::{ServerDir, refuse_memory};
 use crate::percentile::percentile;
-use latency::Latencies;
-use load::Load;
-use trend::FEWEST;
-use verdict::Verdict;
+use latency::SoakLatencies;
+use load::SoakLoad;
+use trend::MIN_TREND_VALUES;
+use verdict::SoakVerdict;
 
 const MINUTE: Duration = Duration::from_secs(60);
-const SAMPLE: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The least there is: a large cache fills for an hour, with blocks of tables that are gone, too, and would hide what grows.
-const CACHE: &str = "--embedded-cache-bytes=67108864";
+const CACHE_FLAG: &str = "--embedded-cache-bytes=67108864";
 
 /// Puts a steady load on one brain, and checks that memory, disk and latency do not grow.
 #[derive(Debug, clap::Parser)]
 #[command(name = "kubebrain-soak", version)]
-pub struct Flags {
+pub struct SoakFlags {
     /// Duration of the load.
     #[arg(long, default_value_t = 60)]
     minutes: usize,
@@ -49,7 +49,7 @@ pub struct Flags {
 
 /// The figures of one minute.
 #[derive(Debug, Clone, Copy)]
-struct Row {
+struct MinuteRow {
     requests: u64,
     events: u64,
     write_p50: f64,
@@ -65,25 +65,25 @@ struct Row {
 ///
 /// The brain ended or complained, or a request failed.
 #[tokio::main]
-pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
+pub async fn run(flags: SoakFlags, progress: &Progress) -> anyhow::Result<bool> {
     let warm_up = flags.warm_up.unwrap_or((flags.minutes / 3).min(10));
     ensure!(
-        flags.minutes >= warm_up + FEWEST,
-        "too short: {FEWEST} minutes are needed after {warm_up} of warm-up"
+        flags.minutes >= warm_up + MIN_TREND_VALUES,
+        "too short: {MIN_TREND_VALUES} minutes are needed after {warm_up} of warm-up"
     );
     ensure!(flags.rate > 0, "--rate is at least 1");
     std::fs::create_dir_all(&flags.dir).with_context(|| format!("create {}", flags.dir.display()))?;
     let dir = flags.dir.canonicalize()?;
     refuse_memory(&dir)?;
-    let place = Place::new(&dir)?;
-    let mut server = Server::start_in(&Program::kubebrain()?, &place.data(), &[CACHE])?;
+    let place = ServerDir::new(&dir)?;
+    let mut server = Server::start_in(&Program::kubebrain()?, &place.data(), &[CACHE_FLAG])?;
     progress.say(format_args!(
         "{} minutes at {} requests a second, {warm_up} of them to warm up",
         flags.minutes, flags.rate
     ));
     println!("minute requests   events  write p50  write p99   list p99   memory     disk");
-    let (latencies, stop) = (Latencies::default(), CancellationToken::new());
-    let mut load = Load::start(&server, flags.rate, &latencies, &stop).await?;
+    let (latencies, stop) = (SoakLatencies::default(), CancellationToken::new());
+    let mut load = SoakLoad::start(&server, flags.rate, &latencies, &stop).await?;
     let mut rows = Vec::new();
     for minute in 1..=flags.minutes {
         let row = one_minute(&mut server, &mut load, &latencies).await?;
@@ -98,14 +98,14 @@ pub async fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
     // Clients have just left in the middle of answers.
     let server = server.expected_logs("requests of clients were refused or reset");
     server.stop()?;
-    let verdict = Verdict::of(&rows[warm_up..], flags.rate);
+    let verdict = SoakVerdict::of(&rows[warm_up..], flags.rate);
     println!("{verdict}");
     Ok(verdict.is_flat())
 }
 
-async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies) -> anyhow::Result<Row> {
+async fn one_minute(server: &mut Server, load: &mut SoakLoad, latencies: &SoakLatencies) -> anyhow::Result<MinuteRow> {
     let end = Instant::now() + MINUTE;
-    let mut samples = interval(SAMPLE);
+    let mut samples = interval(SAMPLE_INTERVAL);
     samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut memory, mut disk, mut count) = (0.0, 0.0, 0.0);
     while Instant::now() < end {
@@ -120,7 +120,7 @@ async fn one_minute(server: &mut Server, load: &mut Load, latencies: &Latencies)
         count += 1.0;
     }
     let (writes, lists) = latencies.take();
-    Ok(Row {
+    Ok(MinuteRow {
         requests: (writes.len() + lists.len()) as u64,
         events: load.events(),
         write_p50: percentile(&writes, 0.50),

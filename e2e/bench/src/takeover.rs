@@ -17,14 +17,14 @@ use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
 /// Lifetime of a lease and interval of its renewal: most of the time between a kill and the next write.
-struct Timings {
+struct LeaseTimings {
     name: &'static str,
     flags: &'static [&'static str],
     /// From a kill to the first write, in seconds.
     kill: Goal,
 }
 
-const SHORT: Timings = Timings {
+const SHORT_TIMINGS: LeaseTimings = LeaseTimings {
     name: "1.2/0.9/0.25",
     flags: &[
         "--election-lease-duration=1.2s",
@@ -33,26 +33,26 @@ const SHORT: Timings = Timings {
     ],
     kill: Goal::AtMost(2.0),
 };
-const DEFAULT: Timings = Timings {
+const DEFAULT_TIMINGS: LeaseTimings = LeaseTimings {
     name: "default",
     flags: &[],
     kill: Goal::AtMost(3.0),
 };
 
 /// A planned change of leader, in seconds.
-const HAND_OVER: Goal = Goal::AtMost(0.1);
+const TRANSFER_GOAL: Goal = Goal::AtMost(0.1);
 
-const VALUE: usize = 100;
+const VALUE_BYTES: usize = 100;
 /// Puts of one transaction: as many as etcd takes.
-const PUTS: u64 = 128;
+const PUTS_PER_TXN: u64 = 128;
 const IN_FLIGHT: usize = 32;
 /// Longer than versions wait in memory until they become rows.
-const SETTLED: Duration = Duration::from_secs(15);
+const SETTLE_TIME: Duration = Duration::from_secs(15);
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Measurements with one number of keys.
 #[derive(Default)]
-struct Times {
+struct TakeoverTimes {
     start: Vec<Duration>,
     hand_over: Vec<Duration>,
     kill: Vec<Duration>,
@@ -64,13 +64,13 @@ pub(crate) async fn measure(keys: &[u64], rounds: usize, progress: &Progress) ->
         "{rounds} rounds each, median (least, most)\n\n{:>10} {:>13} {:>24} {:>41} {:>39}\n",
         "keys", "timings", "start of a member", "hand-over", "kill -9 to first write"
     );
-    let fewest = keys.iter().min().map(|fewest| (*fewest, &DEFAULT));
-    for (count, timings) in keys.iter().map(|count| (*count, &SHORT)).chain(fewest) {
+    let fewest = keys.iter().min().map(|fewest| (*fewest, &DEFAULT_TIMINGS));
+    for (count, timings) in keys.iter().map(|count| (*count, &SHORT_TIMINGS)).chain(fewest) {
         let step = progress.step(format_args!("{count} keys, timings {}", timings.name));
         let mut times = with_keys(count, timings.flags, rounds).await?;
         step.done();
         let start = shown(&mut times.start, None);
-        let hand_over = shown(&mut times.hand_over, Some(HAND_OVER));
+        let hand_over = shown(&mut times.hand_over, Some(TRANSFER_GOAL));
         let kill = shown(&mut times.kill, Some(timings.kill));
         // writing to a String cannot fail
         writeln!(
@@ -92,12 +92,12 @@ fn shown(all: &mut [Duration], goal: Option<Goal>) -> String {
     format!("{median:.3} s ({least:.3}, {most:.3}){goal}")
 }
 
-async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<Times> {
+async fn with_keys(count: u64, flags: &[&str], rounds: usize) -> anyhow::Result<TakeoverTimes> {
     let (_stand_in, pd) = crate::tikv::store()?;
     let mut members = Members::brains(&Program::kubebrain()?, &pd, 3, flags)?;
     fill(connect(&members, members.leader().await?).await?, count).await?;
-    tokio::time::sleep(SETTLED).await; // until everything has become rows
-    let mut times = Times::default();
+    tokio::time::sleep(SETTLE_TIME).await; // until everything has become rows
+    let mut times = TakeoverTimes::default();
     for _ in 0..rounds {
         let follower = a_follower(&members).await?;
         members.end(follower)?;
@@ -147,14 +147,14 @@ fn put(number: u64) -> pb::PutRequest {
     let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     pb::PutRequest {
         key: format!("/registry/filled/{spread:016x}").into(),
-        value: vec![b'v'; VALUE].into(),
+        value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     }
 }
 
 async fn fill(kv: KvClient<Channel>, count: u64) -> anyhow::Result<()> {
-    let txns = (0..count).step_by(PUTS as usize).map(|first| {
-        let puts = (first..count.min(first + PUTS)).map(put);
+    let txns = (0..count).step_by(PUTS_PER_TXN as usize).map(|first| {
+        let puts = (first..count.min(first + PUTS_PER_TXN)).map(put);
         let op = |put| pb::RequestOp {
             request: Some(Op::RequestPut(put)),
         };

@@ -16,12 +16,12 @@ use programs::tikv::{MockTikv, REAL};
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use crate::disk::Place;
-use usages::Usages;
+use crate::disk::ServerDir;
+use usages::ProcessUsages;
 
 /// Durations of the measurements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct TikvPlan {
     /// Seconds for which updates are sent.
     pub(crate) seconds: u64,
     /// Seconds for which the idle cluster is observed.
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
 }
 
 /// Brains, and what they store in.
-struct Cluster {
+struct BrainsOnTikv {
     members: Members,
     /// None where the cluster is a real one.
     mock_tikv: Option<MockTikv>,
@@ -37,7 +37,7 @@ struct Cluster {
     follower: usize,
 }
 
-impl Cluster {
+impl BrainsOnTikv {
     async fn start() -> anyhow::Result<Self> {
         let (mock_tikv, pd) = store()?;
         let members = Members::brains(&Program::kubebrain()?, &pd, 3, &[])?;
@@ -63,8 +63,8 @@ impl Cluster {
         Ok(KvClient::new(self.leader()?.connect().await?).max_decoding_message_size(usize::MAX))
     }
 
-    fn usages(&self) -> anyhow::Result<Usages> {
-        Usages::of(&self.members, self.leader, self.mock_tikv.as_ref().map(MockTikv::pid))
+    fn usages(&self) -> anyhow::Result<ProcessUsages> {
+        ProcessUsages::of(&self.members, self.leader, self.mock_tikv.as_ref().map(MockTikv::pid))
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn store() -> anyhow::Result<(Option<MockTikv>, String)> {
 }
 
 /// All of it, as lines for people.
-pub(crate) async fn measure(plan: Plan, place: &Place, progress: &Progress) -> anyhow::Result<String> {
+pub(crate) async fn measure(plan: TikvPlan, place: &ServerDir, progress: &Progress) -> anyhow::Result<String> {
     let mut lines = Vec::new();
     let step = progress.step("updates on an embedded store");
     let embedded = writes::embedded(place, plan.seconds).await?;
@@ -88,7 +88,7 @@ pub(crate) async fn measure(plan: Plan, place: &Place, progress: &Progress) -> a
         "{embedded:>12.0} updates/s  one brain, embedded, {} s",
         plan.seconds
     ));
-    let cluster = Cluster::start().await?;
+    let cluster = BrainsOnTikv::start().await?;
     for (what, part) in [("idle", 0), ("events", 1), ("reads", 2), ("updates", 3)] {
         let step = progress.step(format_args!("{what} on TiKV"));
         lines.extend(match part {

@@ -9,22 +9,28 @@ use programs::server::{Program, Server};
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use crate::disk::Place;
-use crate::load::Load;
+use crate::disk::ServerDir;
+use crate::load::RequestLoad;
 use crate::report::{Report, Unit};
-use crate::watcher::Watcher;
+use crate::watcher::KeyWatcher;
 use crate::{reads, requests};
 
-const LOADS: [(u32, u32); 2] = [(8, 32), (16, 64)];
+/// Connections, and streams on each.
+const CONNECTIONS_AND_STREAMS: [(u32, u32); 2] = [(8, 32), (16, 64)];
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// One round on one server: updates with few and many in flight, then reads.
-pub(crate) async fn measure(program: &Program, place: &Place, count: u64, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) async fn measure(
+    program: &Program,
+    place: &ServerDir,
+    count: u64,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let server = Server::start_in(program, &place.data(), &[])?;
     let mut kv = KvClient::new(server.connect().await?).max_decoding_message_size(usize::MAX);
     kv.put(requests::put()).await?;
-    for (clients, streams) in LOADS {
-        let load = Load {
+    for (clients, streams) in CONNECTIONS_AND_STREAMS {
+        let load = RequestLoad {
             clients,
             streams,
             requests: count,
@@ -40,13 +46,13 @@ pub(crate) async fn measure(program: &Program, place: &Place, count: u64, report
 async fn update(
     server: &Server,
     kv: &mut KvClient<Channel>,
-    place: &Place,
-    load: Load,
+    place: &ServerDir,
+    load: RequestLoad,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let body = place.file("update");
     requests::write(&requests::update(), &body)?;
-    let watcher = Watcher::start(server, requests::HOT).await?;
+    let watcher = KeyWatcher::start(server, requests::HOT_KEY).await?;
     let (before, cpu) = (revision(kv).await?, server.usage()?.cpu);
     let outcome = load.run(server, "etcdserverpb.KV/Txn", &body)?;
     let (after, spent) = (revision(kv).await?, server.usage()?.cpu - cpu);
@@ -75,7 +81,12 @@ async fn update(
 }
 
 /// Measures the cost of a brain without requests.
-pub(crate) async fn idle(program: &Program, place: &Place, seconds: u64, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) async fn idle(
+    program: &Program,
+    place: &ServerDir,
+    seconds: u64,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let server = Server::start_in(program, &place.data(), &[])?;
     let mut kv = KvClient::new(server.connect().await?);
     kv.put(requests::put()).await?;

@@ -14,12 +14,12 @@ use wire::etcdserverpb as pb;
 
 /// A running watcher of one key, with prev_kv.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct KeyWatcher {
     until: oneshot::Sender<i64>,
     thread: JoinHandle<anyhow::Result<u64>>,
 }
 
-impl Watcher {
+impl KeyWatcher {
     /// Returns when it is created.
     pub(crate) async fn start(server: &Server, key: &'static [u8]) -> anyhow::Result<Self> {
         let (until, stop) = oneshot::channel();

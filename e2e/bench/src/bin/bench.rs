@@ -7,6 +7,6 @@ use programs::progress::Progress;
 
 fn main() -> ExitCode {
     let progress = Progress::stderr();
-    let outcome = bench::run(bench::Flags::parse(), &progress);
+    let outcome = bench::run(bench::BenchFlags::parse(), &progress);
     progress.exit_code("bench", outcome.map(|()| true))
 }

@@ -8,5 +8,5 @@ use programs::progress::Progress;
 
 fn main() -> ExitCode {
     let progress = Progress::stderr();
-    progress.exit_code("soak", soak::run(soak::Flags::parse(), &progress))
+    progress.exit_code("soak", soak::run(soak::SoakFlags::parse(), &progress))
 }

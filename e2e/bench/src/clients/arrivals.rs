@@ -8,14 +8,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::open_loop::Schedule;
+use super::open_loop::RequestSchedule;
 use super::watch_stream::WatchStream;
 
-const VALUE: usize = 512;
+const VALUE_BYTES: usize = 512;
 /// Events that are received and not yet looked at; watchers wait when there are more.
-const RECEIVED: usize = 4_096;
+const MAX_QUEUED_EVENTS: usize = 4_096;
 /// Time for an event that is due.
-const DUE: Duration = Duration::from_secs(60);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The event of a put.
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +31,13 @@ pub(super) struct Arrival {
 pub(super) struct Arrivals(mpsc::Receiver<Arrival>);
 
 pub(super) fn channel() -> (mpsc::Sender<Arrival>, Arrivals) {
-    let (sender, receiver) = mpsc::channel(RECEIVED);
+    let (sender, receiver) = mpsc::channel(MAX_QUEUED_EVENTS);
     (sender, Arrivals(receiver))
 }
 
 /// The value of put `n`.
 pub(super) fn value(n: u64) -> Bytes {
-    let mut value = vec![b'v'; VALUE];
+    let mut value = vec![b'v'; VALUE_BYTES];
     value[..8].copy_from_slice(&n.to_le_bytes());
     value.into()
 }
@@ -45,13 +45,13 @@ pub(super) fn value(n: u64) -> Bytes {
 impl Arrivals {
     /// The next one, which is to come soon.
     pub(super) async fn next(&mut self) -> anyhow::Result<Arrival> {
-        let next = timeout(DUE, self.0.recv()).await;
+        let next = timeout(EVENT_TIMEOUT, self.0.recv()).await;
         next.context("an event did not come")?.context("all watchers ended")
     }
 
     /// Waits for the events of all puts of a load, each to this many watchers; returns milliseconds from the times of the
     /// schedule.
-    pub(super) async fn latencies(&mut self, schedule: Schedule, watchers: u8) -> anyhow::Result<Vec<f64>> {
+    pub(super) async fn latencies(&mut self, schedule: RequestSchedule, watchers: u8) -> anyhow::Result<Vec<f64>> {
         let mut seen = vec![0_u8; schedule.count() as usize];
         let all = seen.len() * usize::from(watchers);
         let mut latencies = Vec::with_capacity(all);

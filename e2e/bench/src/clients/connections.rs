@@ -9,25 +9,28 @@ use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, Windows};
-use crate::disk::Place;
-use crate::load::Load;
+use super::grpc::{Connection, Connections, PUT, WindowSizes};
+use crate::disk::ServerDir;
+use crate::load::RequestLoad;
 use crate::report::{Report, Unit};
 use crate::{requests, updates};
 
 /// Files that a server keeps for other things than connections: a brain 1,024, etcd 150.
 const OTHER_FILES: u64 = 1_200;
 /// A brain gives one address half of its connections.
-const PER_CONNECTION: u64 = 2;
-const CONNECTED: Duration = Duration::from_secs(90);
-const POLL: Duration = Duration::from_millis(100);
+const CONNECTION_FILES_FACTOR: u64 = 2;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(90);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for which updates run before counting begins, and time of the count.
-const WARM_UP: Duration = Duration::from_secs(1);
-const TIME: Duration = Duration::from_secs(5);
+const WARM_UP_TIME: Duration = Duration::from_secs(1);
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 
 /// As many as the limit of open files permits, which is raised if possible: servers that start later inherit it.
 pub(super) fn possible(most: u64) -> u64 {
-    let (old, wanted) = (getrlimit(Resource::Nofile), most * PER_CONNECTION + OTHER_FILES);
+    let (old, wanted) = (
+        getrlimit(Resource::Nofile),
+        most * CONNECTION_FILES_FACTOR + OTHER_FILES,
+    );
     if old.current.is_some_and(|files| files < wanted) {
         let raised = |maximum: Option<u64>| Rlimit {
             current: maximum.map(|maximum| maximum.min(wanted)),
@@ -40,12 +43,17 @@ pub(super) fn possible(most: u64) -> u64 {
         }
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    most.min(files.saturating_sub(OTHER_FILES) / PER_CONNECTION)
+    most.min(files.saturating_sub(OTHER_FILES) / CONNECTION_FILES_FACTOR)
 }
 
 /// Measures `clients` connections with one request in flight on each, and before that 16 connections with 64 on each.
-pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, 1, Windows::Large).await?;
+pub(super) async fn measure(
+    server: &Server,
+    place: &ServerDir,
+    clients: u32,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let connections = Connections::open(server, 1, WindowSizes::Large).await?;
     let client = connections.get(0);
     let put = requests::body(&requests::put())?;
     client.call::<pb::PutResponse>(PUT, put).await?;
@@ -54,7 +62,7 @@ pub(super) async fn measure(server: &Server, place: &Place, clients: u32, report
     let idle = sockets(server)?;
     let mut rates = Vec::new();
     for (clients, streams) in [(16, 64), (clients, 1)] {
-        let load = Load {
+        let load = RequestLoad {
             clients,
             streams,
             requests: u64::from(u32::MAX), // it is ended before
@@ -83,21 +91,21 @@ async fn count(
 ) -> anyhow::Result<(f64, f64)> {
     let all = async {
         while sockets(server)? < connected {
-            sleep(POLL).await;
+            sleep(POLL_INTERVAL).await;
         }
         anyhow::Ok(())
     };
-    if let Ok(connected) = timeout(CONNECTED, all).await {
+    if let Ok(connected) = timeout(CONNECT_TIMEOUT, all).await {
         connected?;
     } else {
         bail!(
-            "{} of {connected} sockets are open after {CONNECTED:?}",
+            "{} of {connected} sockets are open after {CONNECT_TIMEOUT:?}",
             sockets(server)?
         );
     }
-    sleep(WARM_UP).await;
+    sleep(WARM_UP_TIME).await;
     let (before, began, cpu) = (client.revision().await?, Instant::now(), server.usage()?.cpu);
-    sleep(TIME).await; // the passing of time is what is measured
+    sleep(MEASURED_TIME).await; // the passing of time is what is measured
     let (after, took, spent) = (client.revision().await?, began.elapsed(), server.usage()?.cpu - cpu);
     let sockets = sockets(server)?;
     ensure!(sockets >= connected, "{sockets} of {connected} sockets are open still");

@@ -10,16 +10,16 @@ use pb::response_op::Response;
 use programs::server::Server;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, TXN, Windows};
+use super::grpc::{Connection, Connections, TXN, WindowSizes};
 use super::{CONNECTIONS, IN_FLIGHT, closed_loop};
 use crate::report::{Report, Unit};
 use crate::{requests, updates};
 
-const VALUE: usize = 512;
+const VALUE_BYTES: usize = 512;
 
 /// Creates this many keys, then deletes them.
 pub(super) async fn measure(server: &Server, count: u64, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
+    let connections = Connections::open(server, CONNECTIONS, WindowSizes::Large).await?;
     let revisions: Vec<_> = (0..count).map(|_| Cell::new(0)).collect();
     let (before, cpu) = (connections.get(0).revision().await?, server.usage()?.cpu);
     let call = |connection, n: u64| {
@@ -66,7 +66,7 @@ fn key(n: u64) -> Bytes {
 async fn create(connection: Connection, n: u64) -> anyhow::Result<i64> {
     let put = pb::PutRequest {
         key: key(n),
-        value: vec![b'v'; VALUE].into(),
+        value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     };
     let answer = txn(&connection, n, 0, Op::RequestPut(put)).await?;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, Windows};
+use super::grpc::{Connection, Connections, PUT, WindowSizes};
 use super::watch_stream::WatchStream;
 use super::{arrivals, closed_loop};
 use crate::report::{Report, Unit};
@@ -21,7 +21,7 @@ use crate::{requests, updates};
 
 const PREFIX: &[u8] = b"/registry/events/";
 const PREFIX_END: &[u8] = b"/registry/events0";
-const VALUE: usize = 512;
+const VALUE_BYTES: usize = 512;
 const CONNECTIONS: usize = 10;
 /// Over all connections.
 const STREAMS: u64 = 100;
@@ -29,16 +29,16 @@ const WATCHES_PER_STREAM: u32 = 10;
 const WATCHERS: u32 = STREAMS as u32 * WATCHES_PER_STREAM;
 const WRITERS: u64 = 16;
 /// Puts whose events have not all been received: writers wait before there are more.
-const AHEAD: u32 = 64;
-const TIME: Duration = Duration::from_secs(5);
+const MAX_PUTS_AHEAD: u32 = 64;
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 /// Time for events of the last puts.
-const DRAINED: Duration = Duration::from_secs(60);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Events a second that 1,000 watchers receive, and their cost.
 pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
+    let connections = Connections::open(server, CONNECTIONS, WindowSizes::Large).await?;
     // a permit for each event that may be in flight
-    let room = Arc::new(Semaphore::new((AHEAD * WATCHERS) as usize));
+    let room = Arc::new(Semaphore::new((MAX_PUTS_AHEAD * WATCHERS) as usize));
     let stop = CancellationToken::new();
     let mut watchers = JoinSet::new();
     for n in 0..STREAMS {
@@ -46,7 +46,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         let stream = WatchStream::open(connections.get(n), ranges).await?;
         watchers.spawn(count(stream, room.clone(), stop.clone()));
     }
-    let writer = Connections::open(server, 1, Windows::Large).await?;
+    let writer = Connections::open(server, 1, WindowSizes::Large).await?;
     let (began, cpu) = (Instant::now(), server.usage()?.cpu);
     let put = |connection: Connection, n| {
         let room = &room;
@@ -60,12 +60,16 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
     let mut puts = 0;
     let writing = async {
         // a batch keeps writers busy and ends in time
-        while began.elapsed() < TIME {
+        while began.elapsed() < MEASURED_TIME {
             closed_loop::run(&writer, WRITERS, WRITERS, &put).await?;
             puts += WRITERS;
         }
-        let all = room.acquire_many(AHEAD * WATCHERS);
-        drop(timeout(DRAINED, all).await.context("not all events were received")??);
+        let all = room.acquire_many(MAX_PUTS_AHEAD * WATCHERS);
+        drop(
+            timeout(DRAIN_TIMEOUT, all)
+                .await
+                .context("not all events were received")??,
+        );
         anyhow::Ok(())
     };
     arrivals::while_watching(writing, &mut watchers).await?;
@@ -87,7 +91,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
 fn put(n: u64) -> pb::PutRequest {
     pb::PutRequest {
         key: [PREFIX, format!("{n:06}").as_bytes()].concat().into(),
-        value: vec![b'v'; VALUE].into(),
+        value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     }
 }

@@ -10,27 +10,27 @@ use programs::server::Server;
 use tokio::time::{Instant, sleep};
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, TXN, Windows};
-use super::open_loop::{self, Schedule};
+use super::grpc::{Connection, Connections, PUT, TXN, WindowSizes};
+use super::open_loop::{self, RequestSchedule};
 use super::{CONNECTIONS, IN_FLIGHT, closed_loop, say_percentiles};
 use crate::report::{Report, Unit};
 use crate::{requests, updates};
 
 /// Of etcd's peak.
-pub(super) const PART: f64 = 0.8;
-const TIME: Duration = Duration::from_secs(10);
+pub(super) const PEAK_FRACTION: f64 = 0.8;
+const MEASURED_TIME: Duration = Duration::from_secs(10);
 /// etcd's text when more than 5,000 requests are logged and not yet applied, and the time until the next attempt then.
 const TOO_MANY: &str = "etcdserver: too many requests";
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Updates before the peak is measured.
-const WARM_UP: u64 = 10_000;
+const WARM_UP_UPDATES: u64 = 10_000;
 
 /// Updates a second with 256 in flight: the peak, by the same generator.
 pub(super) async fn peak(server: &Server, count: u64) -> anyhow::Result<f64> {
     let connections = open(server).await?;
     let body = requests::body(&requests::update())?;
     let call = |connection, _| update(connection, body.clone());
-    closed_loop::run(&connections, IN_FLIGHT, WARM_UP, call).await?;
+    closed_loop::run(&connections, IN_FLIGHT, WARM_UP_UPDATES, call).await?;
     let took = closed_loop::run(&connections, IN_FLIGHT, count, call).await?;
     Ok(count as f64 / took.as_secs_f64())
 }
@@ -40,9 +40,9 @@ pub(super) async fn measure(server: &Server, rate: f64, report: &mut Report) -> 
     let connections = open(server).await?;
     let body = requests::body(&requests::update())?;
     let warm_up = |connection, _| update(connection, body.clone());
-    closed_loop::run(&connections, IN_FLIGHT, WARM_UP, warm_up).await?;
+    closed_loop::run(&connections, IN_FLIGHT, WARM_UP_UPDATES, warm_up).await?;
     let (before, cpu) = (connections.get(0).revision().await?, server.usage()?.cpu);
-    let schedule = Schedule::new(rate, TIME);
+    let schedule = RequestSchedule::new(rate, MEASURED_TIME);
     let began = Instant::now();
     let refused = Arc::new(AtomicU64::new(0));
     let call = |n| insist(connections.get(n).clone(), body.clone(), Arc::clone(&refused));
@@ -72,7 +72,7 @@ pub(super) async fn measure(server: &Server, rate: f64, report: &mut Report) -> 
 
 /// With the key of the updates in place.
 async fn open(server: &Server) -> anyhow::Result<Connections> {
-    let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
+    let connections = Connections::open(server, CONNECTIONS, WindowSizes::Large).await?;
     let put = requests::body(&requests::put())?;
     connections.get(0).call::<pb::PutResponse>(PUT, put).await?;
     Ok(connections)
@@ -85,7 +85,7 @@ async fn insist(connection: Connection, body: Bytes, refused: Arc<AtomicU64>) ->
         match update(connection.clone(), body.clone()).await {
             Err(error) if format!("{error:#}").contains(TOO_MANY) => {
                 refused.fetch_add(u64::from(std::mem::take(&mut is_first)), Ordering::Relaxed);
-                sleep(PAUSE).await;
+                sleep(RETRY_DELAY).await;
             }
             done => return done,
         }

@@ -21,13 +21,13 @@ pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
-const FRAME_HEAD: usize = 5;
+const FRAME_HEAD_BYTES: usize = 5;
 /// Streams of a connection before the server has announced its own bound.
-const STREAMS: usize = 4_096;
+const INITIAL_MAX_STREAMS: usize = 4_096;
 
 /// Number of bytes that a server may send before the client reads them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Windows {
+pub(super) enum WindowSizes {
     /// HTTP/2's default: 64 KiB for a stream, and for a connection.
     Default,
     /// 1 MiB for a stream, 16 MiB for a connection.
@@ -43,7 +43,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) async fn open(server: &Server, count: usize, windows: Windows) -> anyhow::Result<Self> {
+    pub(super) async fn open(server: &Server, count: usize, windows: WindowSizes) -> anyhow::Result<Self> {
         let mut connections = Self {
             all: Vec::new(),
             drivers: JoinSet::new(),
@@ -55,8 +55,8 @@ impl Connections {
                 .with_context(|| format!("connect to {address}"))?;
             stream.set_nodelay(true)?;
             let mut builder = h2::client::Builder::new();
-            builder.initial_max_send_streams(STREAMS).enable_push(false);
-            if matches!(windows, Windows::Large) {
+            builder.initial_max_send_streams(INITIAL_MAX_STREAMS).enable_push(false);
+            if matches!(windows, WindowSizes::Large) {
                 builder
                     .initial_window_size(1 << 20)
                     .initial_connection_window_size(16 << 20);
@@ -94,7 +94,7 @@ impl Connection {
         let (response, mut requests) = self.start(path).await?;
         requests.send_data(body, true)?;
         let (head, body) = response.await?.into_parts();
-        let mut messages = Messages::new(body);
+        let mut messages = ResponseMessages::new(body);
         let message: Option<M> = messages.next().await?;
         ensure!(messages.next::<M>().await?.is_none(), "{path}: more than one message");
         // an answer without a message may have its status in the head
@@ -147,12 +147,12 @@ fn check(status: &HeaderMap) -> anyhow::Result<()> {
 
 /// Messages from the body of a response.
 #[derive(Debug)]
-pub(super) struct Messages {
+pub(super) struct ResponseMessages {
     body: RecvStream,
     buffered: BytesMut,
 }
 
-impl Messages {
+impl ResponseMessages {
     pub(super) fn new(body: RecvStream) -> Self {
         Self {
             body,
@@ -179,16 +179,16 @@ impl Messages {
 
 /// One whole message off the front: not compressed, its length, itself.
 fn take_frame(buffered: &mut BytesMut) -> anyhow::Result<Option<Bytes>> {
-    let Some(head) = buffered.first_chunk::<FRAME_HEAD>() else {
+    let Some(head) = buffered.first_chunk::<FRAME_HEAD_BYTES>() else {
         return Ok(None);
     };
     let [compressed, length @ ..] = *head;
     ensure!(compressed == 0, "an unrequested compressed message");
     let length = u32::from_be_bytes(length) as usize;
-    if buffered.len() < FRAME_HEAD + length {
+    if buffered.len() < FRAME_HEAD_BYTES + length {
         return Ok(None);
     }
-    buffered.advance(FRAME_HEAD);
+    buffered.advance(FRAME_HEAD_BYTES);
     Ok(Some(buffered.split_to(length).freeze()))
 }
 

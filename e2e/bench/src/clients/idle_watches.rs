@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use wire::etcdserverpb as pb;
 
 use super::arrivals;
-use super::grpc::{Connections, PUT, Windows};
+use super::grpc::{Connections, PUT, WindowSizes};
 use super::watch_stream::WatchStream;
 use crate::report::{Report, Unit};
 use crate::requests;
@@ -20,7 +20,7 @@ pub(super) const STREAMS: u64 = 100;
 /// Opens this many watches, rounded up to the same number on each stream. In the end, one watch of each stream must receive an event.
 pub(super) async fn measure(server: &Server, watches: u64, report: &mut Report) -> anyhow::Result<()> {
     let per_stream = watches.div_ceil(STREAMS);
-    let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
+    let connections = Connections::open(server, CONNECTIONS, WindowSizes::Large).await?;
     connections.get(0).revision().await?;
     let before = server.usage()?.rss;
     let streams = (0..STREAMS).map(|stream| {

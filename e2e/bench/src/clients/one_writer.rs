@@ -5,7 +5,7 @@ use programs::server::Server;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connections, PUT, Windows};
+use super::grpc::{Connections, PUT, WindowSizes};
 use super::say_percentiles;
 use crate::report::{Report, Unit};
 use crate::requests;
@@ -14,7 +14,7 @@ const PUTS: i64 = 3_000;
 
 /// Puts of 512 bytes, one after the other.
 pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, 1, Windows::Large).await?;
+    let connections = Connections::open(server, 1, WindowSizes::Large).await?;
     let body = requests::body(&requests::put())?;
     let before = connections.get(0).revision().await?;
     let mut times = Vec::new();

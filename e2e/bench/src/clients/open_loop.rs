@@ -10,18 +10,18 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Requests that are due and not yet taken; the pacing thread waits when there are more.
-const DUE: usize = 1_024;
+const MAX_DUE_REQUESTS: usize = 1_024;
 
 /// The time at which each request is due.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Schedule {
+pub(super) struct RequestSchedule {
     began: Instant,
     /// Requests a second.
     rate: f64,
     count: u64,
 }
 
-impl Schedule {
+impl RequestSchedule {
     /// From now on.
     pub(super) fn new(rate: f64, time: Duration) -> Self {
         Self {
@@ -48,10 +48,10 @@ impl Schedule {
 
 /// Makes all calls; returns their latencies in milliseconds.
 pub(super) async fn run<F: Future<Output = anyhow::Result<()>> + Send + 'static>(
-    schedule: Schedule,
+    schedule: RequestSchedule,
     call: impl Fn(u64) -> F,
 ) -> anyhow::Result<Vec<f64>> {
-    let (sender, mut due) = mpsc::channel(DUE);
+    let (sender, mut due) = mpsc::channel(MAX_DUE_REQUESTS);
     // timers of a runtime are too coarse: they fire at whole milliseconds
     let pacer = std::thread::spawn(move || {
         for n in 0..schedule.count {
@@ -86,7 +86,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_waits_delays_no_other_and_counts_from_its_time() {
-        let schedule = Schedule::new(1_000.0, Duration::from_millis(20));
+        let schedule = RequestSchedule::new(1_000.0, Duration::from_millis(20));
         let (open, gate) = tokio::sync::watch::channel(false);
         let latencies = run(schedule, |n| {
             if n == 19 {

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use wire::etcdserverpb as pb;
 
 use super::arrivals::{self, Arrivals};
-use super::grpc::{Connection, Connections, PUT, Windows};
-use super::open_loop::{self, Schedule};
+use super::grpc::{Connection, Connections, PUT, WindowSizes};
+use super::open_loop::{self, RequestSchedule};
 use super::say_percentiles;
 use super::watch_stream::WatchStream;
 use crate::report::{Report, Unit};
@@ -23,15 +23,15 @@ const KEYS: u64 = 1_000;
 /// Watchers that read.
 const READERS: u8 = 10;
 /// Puts a second: 1 MB/s of events to each watcher, far more than windows and sockets hold.
-const RATE: f64 = 2_000.0;
-const TIME: Duration = Duration::from_secs(5);
+const PUTS_PER_SECOND: f64 = 2_000.0;
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 /// Time for what was held back.
-const CAUGHT_UP: Duration = Duration::from_secs(60);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// The same load without and with such a watcher, which must get everything when it reads again.
 pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, 1 + usize::from(READERS), Windows::Large).await?;
+    let connections = Connections::open(server, 1 + usize::from(READERS), WindowSizes::Large).await?;
     let (sender, mut events) = arrivals::channel();
     let mut watchers = JoinSet::new();
     for n in 1..=u64::from(READERS) {
@@ -50,26 +50,26 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         report.say("all watchers read: RSS more", Unit::Mib, server.name(), grown / MIB);
         all_read.say("all watchers read", server, report);
 
-        let other = Connections::open(server, 1, Windows::Default).await?;
+        let other = Connections::open(server, 1, WindowSizes::Default).await?;
         let stalled = watch(other.get(0)).await?;
         let rss = server.usage()?.rss;
         let one_stalled = run(writer, &mut events).await?;
         let grown = server.usage()?.rss as f64 - rss as f64;
         report.say("one watcher stalled: RSS more", Unit::Mib, server.name(), grown / MIB);
         one_stalled.say("one watcher stalled", server, report);
-        let rest = timeout(CAUGHT_UP, catch_up(stalled, one_stalled.puts.len() as u64)).await;
+        let rest = timeout(CATCH_UP_TIMEOUT, catch_up(stalled, one_stalled.puts.len() as u64)).await;
         rest.context("the stalled watcher did not catch up")?
     };
     arrivals::while_watching(measuring, &mut watchers).await
 }
 
 /// Milliseconds from the time when a put was due.
-struct Latencies {
+struct ReaderLatencies {
     puts: Vec<f64>,
     events: Vec<f64>,
 }
 
-impl Latencies {
+impl ReaderLatencies {
     fn say(&self, when: &str, server: &Server, report: &mut Report) {
         say_percentiles(&format!("{when}: put"), &self.puts, server.name(), report);
         say_percentiles(&format!("{when}: put to event"), &self.events, server.name(), report);
@@ -81,11 +81,11 @@ async fn watch(connection: &Connection) -> anyhow::Result<WatchStream> {
     WatchStream::open(connection, [range]).await
 }
 
-async fn run(writer: &Connection, events: &mut Arrivals) -> anyhow::Result<Latencies> {
-    let schedule = Schedule::new(RATE, TIME);
+async fn run(writer: &Connection, events: &mut Arrivals) -> anyhow::Result<ReaderLatencies> {
+    let schedule = RequestSchedule::new(PUTS_PER_SECOND, MEASURED_TIME);
     let puts = open_loop::run(schedule, |n| put(writer.clone(), n));
     let (puts, events) = tokio::try_join!(puts, events.latencies(schedule, READERS))?;
-    Ok(Latencies { puts, events })
+    Ok(ReaderLatencies { puts, events })
 }
 
 async fn put(connection: Connection, n: u64) -> anyhow::Result<()> {

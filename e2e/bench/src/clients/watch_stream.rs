@@ -6,13 +6,13 @@ use h2::SendStream;
 use pb::watch_request::RequestUnion;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Messages, WATCH};
+use super::grpc::{Connection, ResponseMessages, WATCH};
 use crate::requests;
 
 /// An open stream. Dropping it ends its watches.
 #[derive(Debug)]
 pub(super) struct WatchStream {
-    messages: Messages,
+    messages: ResponseMessages,
     /// The stream of requests stays open, else the watches would end.
     _requests: SendStream<Bytes>,
 }
@@ -39,7 +39,7 @@ impl WatchStream {
             };
             sender.send_data(requests::body(&request)?, false)?;
         }
-        let mut messages = Messages::new(response.await?.into_body());
+        let mut messages = ResponseMessages::new(response.await?.into_body());
         for id in 1..=last {
             let created: pb::WatchResponse = messages.next().await?.context("the stream of watches ended")?;
             ensure!(

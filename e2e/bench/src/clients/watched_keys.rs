@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use wire::etcdserverpb as pb;
 
-use super::grpc::{Connection, Connections, PUT, Windows};
-use super::open_loop::{self, Schedule};
+use super::grpc::{Connection, Connections, PUT, WindowSizes};
+use super::open_loop::{self, RequestSchedule};
 use super::watch_stream::WatchStream;
 use super::{arrivals, say_percentiles};
 use crate::report::Report;
@@ -22,14 +22,14 @@ const STREAMS: u64 = 100;
 const KEYS_PER_STREAM: u64 = 100;
 const KEYS: u64 = STREAMS * KEYS_PER_STREAM;
 /// Puts one after the other.
-const SINGLE: u64 = 2_000;
+const SINGLE_PUTS: u64 = 2_000;
 /// Puts a second under a steady load.
-const RATE: f64 = 1_000.0;
-const TIME: Duration = Duration::from_secs(5);
+const PUTS_PER_SECOND: f64 = 1_000.0;
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 
 /// 10,000 watchers of 10,000 keys: one put at a time, then a steady rate of them.
 pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Result<()> {
-    let connections = Connections::open(server, CONNECTIONS, Windows::Large).await?;
+    let connections = Connections::open(server, CONNECTIONS, WindowSizes::Large).await?;
     let (sender, mut events) = arrivals::channel();
     let mut watchers = JoinSet::new();
     for n in 0..STREAMS {
@@ -39,10 +39,10 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         let is_of_its_key = move |id: i64, found: &[u8]| found == key(first + id as u64 - 1);
         watchers.spawn(arrivals::follow(stream, sender.clone(), is_of_its_key));
     }
-    let writer = Connections::open(server, 1, Windows::Large).await?;
+    let writer = Connections::open(server, 1, WindowSizes::Large).await?;
     let measuring = async {
         let mut times = Vec::new();
-        for n in 0..SINGLE {
+        for n in 0..SINGLE_PUTS {
             let began = Instant::now();
             put(writer.get(0).clone(), n).await?;
             let arrival = events.next().await?;
@@ -51,7 +51,7 @@ pub(super) async fn measure(server: &Server, report: &mut Report) -> anyhow::Res
         }
         let name = "10,000 watched keys, one put at a time: put to event";
         say_percentiles(name, &times, server.name(), report);
-        let schedule = Schedule::new(RATE, TIME);
+        let schedule = RequestSchedule::new(PUTS_PER_SECOND, MEASURED_TIME);
         let puts = open_loop::run(schedule, |n| put(writer.get(0).clone(), n));
         let (_, times) = tokio::try_join!(puts, events.latencies(schedule, 1))?;
         let name = "10,000 watched keys, 1,000 puts/s: put to event";

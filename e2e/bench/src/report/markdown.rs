@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{BRAIN, ETCD, Row};
+use super::{BRAIN, ETCD, ReportRow};
 
 /// One line a metric, in the order of the rows.
-pub(super) fn table(rows: &[Row]) -> String {
+pub(super) fn table(rows: &[ReportRow]) -> String {
     let mut table = "| metric | unit | kubebrain | etcd | kubebrain / etcd |\n|---|---|---:|---:|---:|\n".to_owned();
     for row in rows {
         let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), number);

@@ -10,9 +10,9 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::markdown::number;
-use super::{BRAIN, ETCD, Row};
+use super::{BRAIN, ETCD, ReportRow};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const FONT: &str = "sans-serif";
 const BETTER: RGBColor = RGBColor(0x2e, 0x8b, 0x57);
@@ -21,19 +21,20 @@ const OF_BRAIN: RGBColor = RGBColor(0x1f, 0x5f, 0xbf);
 const OF_ETCD: RGBColor = RGBColor(0xd9, 0x82, 0x2b);
 
 const BARS_WIDTH: u32 = 960;
-const BAR: u32 = 20;
-const NAMES: u32 = 470;
-const RATIOS: u32 = 60;
+const BAR_HEIGHT: u32 = 20;
+const NAMES_WIDTH: u32 = 470;
+const RATIOS_WIDTH: u32 = 60;
 /// Of a chart of bars around the bars: title, axis and margins.
-const AROUND: u32 = 70;
+const CHART_MARGIN: u32 = 70;
 
 const COLUMNS: usize = 2;
-const PANEL: (u32, u32) = (480, 170);
+const PANEL_WIDTH: u32 = 480;
+const PANEL_HEIGHT: u32 = 170;
 /// The names of the programs above the panels.
-const LEGEND: u32 = 28;
+const LEGEND_HEIGHT: u32 = 28;
 
 /// Writes all charts that the numbers are enough for, into a directory that is made if it is absent.
-pub(super) fn draw(rows: &[Row], dir: &Path) -> anyhow::Result<()> {
+pub(super) fn draw(rows: &[ReportRow], dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     for (name, svg) in charts(rows)? {
         let path = dir.join(name);
@@ -43,7 +44,7 @@ pub(super) fn draw(rows: &[Row], dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Files by name.
-fn charts(rows: &[Row]) -> anyhow::Result<BTreeMap<String, String>> {
+fn charts(rows: &[ReportRow]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut charts = BTreeMap::new();
     let sizes: BTreeSet<_> = rows.iter().map(|row| row.by_keys().map(|(keys, _)| keys)).collect();
     for keys in sizes {
@@ -81,7 +82,7 @@ fn charts(rows: &[Row]) -> anyhow::Result<BTreeMap<String, String>> {
 /// A bar for each ratio, from 1 to it.
 fn ratios(title: &str, bars: &[(&str, f64)], is_rate: bool) -> anyhow::Result<String> {
     let mut svg = String::new();
-    let height = AROUND + BAR * u32::try_from(bars.len())?;
+    let height = CHART_MARGIN + BAR_HEIGHT * u32::try_from(bars.len())?;
     {
         let root = SVGBackend::with_string(&mut svg, (BARS_WIDTH, height)).into_drawing_area();
         root.fill(&WHITE)?;
@@ -90,9 +91,9 @@ fn ratios(title: &str, bars: &[(&str, f64)], is_rate: bool) -> anyhow::Result<St
         let mut chart = ChartBuilder::on(&root)
             .caption(title, (FONT, 17))
             .margin(6)
-            .margin_right(RATIOS)
+            .margin_right(RATIOS_WIDTH)
             .x_label_area_size(24)
-            .y_label_area_size(NAMES)
+            .y_label_area_size(NAMES_WIDTH)
             .build_cartesian_2d(left.clone().log_scale(), 0.0..top)?;
         chart
             .configure_mesh()
@@ -130,7 +131,7 @@ struct Panel<'a> {
 }
 
 /// Metrics that were measured with two numbers of keys or more, in the order of the rows.
-fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
+fn panels(rows: &[ReportRow]) -> Vec<Panel<'_>> {
     let mut panels: Vec<Panel<'_>> = Vec::new();
     for row in rows {
         let Some((keys, name)) = row.by_keys() else {
@@ -163,11 +164,14 @@ fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
 fn growth(panels: &[Panel<'_>]) -> anyhow::Result<String> {
     let mut svg = String::new();
     let rows = panels.len().div_ceil(COLUMNS);
-    let size = (PANEL.0 * COLUMNS as u32, LEGEND + PANEL.1 * u32::try_from(rows)?);
+    let size = (
+        PANEL_WIDTH * COLUMNS as u32,
+        LEGEND_HEIGHT + PANEL_HEIGHT * u32::try_from(rows)?,
+    );
     {
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         root.fill(&WHITE)?;
-        let (legend, rest) = root.split_vertically(LEGEND);
+        let (legend, rest) = root.split_vertically(LEGEND_HEIGHT);
         for (x, colour, name) in [(20, OF_BRAIN, BRAIN), (140, OF_ETCD, ETCD)] {
             legend.draw(&Rectangle::new([(x, 9), (x + 18, 19)], colour.filled()))?;
             text(&legend, name, (x + 24, 14), HPos::Left)?;
@@ -180,7 +184,7 @@ fn growth(panels: &[Panel<'_>]) -> anyhow::Result<String> {
     Ok(svg)
 }
 
-fn draw_panel(area: &Area<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
+fn draw_panel(area: &PlotArea<'_>, panel: &Panel<'_>) -> anyhow::Result<()> {
     let points = || panel.lines.iter().flat_map(|(_, line)| line.iter().copied());
     let (keys, values) = (points().map(|point| point.0), points().map(|point| point.1));
     let mut chart = ChartBuilder::on(area)
@@ -213,7 +217,7 @@ fn decades(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
     10_f64.powf(low)..10_f64.powf(high.max(low + 1.0))
 }
 
-fn text(area: &Area<'_>, text: &str, at: (i32, i32), side: HPos) -> anyhow::Result<()> {
+fn text(area: &PlotArea<'_>, text: &str, at: (i32, i32), side: HPos) -> anyhow::Result<()> {
     let style = TextStyle::from((FONT, 13).into_font()).pos(Pos::new(side, VPos::Center));
     Ok(area.draw(&Text::new(text.to_owned(), at, style))?)
 }

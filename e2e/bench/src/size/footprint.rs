@@ -9,31 +9,31 @@ use anyhow::{Context as _, ensure};
 use programs::server::Server;
 use tokio::time::{Instant, sleep};
 
-use super::keys::{VALUE, key};
+use super::keys::{VALUE_BYTES, key};
 
 /// Time for an index of keys to be built.
-const BUILT: Duration = Duration::from_secs(600);
+const INDEX_BUILD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Number of looks, a second apart, in which the size of a directory must change by less than a hundredth until it counts as settled.
-const LOOKS: usize = 5;
+const SETTLED_LOOKS: usize = 5;
 /// A directory that does not settle in this time is measured as it is.
-const SETTLED: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of all keys and values, each once.
 pub(super) fn live(keys: u64) -> u64 {
-    keys * (key(0).len() + VALUE) as u64
+    keys * (key(0).len() + VALUE_BYTES) as u64
 }
 
 /// Bytes of a directory after a server has finished its background work.
 pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
-    let deadline = Instant::now() + SETTLED;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     let mut sizes = vec![size(dir)?];
     loop {
         sleep(Duration::from_secs(1)).await;
         let now = size(dir)?;
         sizes.push(now);
-        let last = &sizes[sizes.len().saturating_sub(LOOKS)..];
+        let last = &sizes[sizes.len().saturating_sub(SETTLED_LOOKS)..];
         let steady = last.iter().all(|size| size.abs_diff(now) < now / 100);
-        if last.len() == LOOKS && steady || Instant::now() > deadline {
+        if last.len() == SETTLED_LOOKS && steady || Instant::now() > deadline {
             return Ok(now);
         }
     }
@@ -41,7 +41,7 @@ pub(super) async fn settled(dir: &Path) -> anyhow::Result<u64> {
 
 /// Waits until the index of keys of a brain is built; answers with its bytes of memory. `None`: the server has none.
 pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
-    let deadline = Instant::now() + BUILT;
+    let deadline = Instant::now() + INDEX_BUILD_TIMEOUT;
     loop {
         let text = programs::probe::command(address, "GET", "/metrics", "").await?;
         let gauge = |name: &str| {
@@ -51,7 +51,10 @@ pub(super) async fn index_bytes(address: &str) -> anyhow::Result<Option<f64>> {
         match gauge("kubebrain_mvcc_key_index_serves") {
             None => return Ok(None),
             Some(serves) if serves > 0.0 => return Ok(gauge("kubebrain_mvcc_key_index_size_in_bytes")),
-            Some(_) => ensure!(Instant::now() < deadline, "the index of keys is not built in {BUILT:?}"),
+            Some(_) => ensure!(
+                Instant::now() < deadline,
+                "the index of keys is not built in {INDEX_BUILD_TIMEOUT:?}"
+            ),
         }
         sleep(Duration::from_millis(100)).await;
     }

@@ -11,27 +11,27 @@ use tonic::Code;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use super::keys::{STEP, VALUE, client, key, put};
+use super::keys::{KEY_STEP, VALUE_BYTES, client, key, put};
 use crate::{requests, updates};
 
 /// Requests in flight in a load, over [`CONNECTIONS`] connections.
 const IN_FLIGHT: u64 = 256;
 const CONNECTIONS: usize = 4;
 /// Of a list, as kube-apiserver's watch cache asks.
-const PAGE: i64 = 10_000;
+const LIST_PAGE_KEYS: i64 = 10_000;
 /// Keys that one transaction updates.
-const UPDATED: u64 = 50;
+const UPDATES_PER_TXN: u64 = 50;
 /// Such transactions in flight.
-const UPDATERS: u64 = 32;
+const UPDATE_TXNS_IN_FLIGHT: u64 = 32;
 /// Superseded versions that are compacted; at most a quarter of the number of keys.
-const SUPERSEDED: u64 = 150_000;
+const MAX_SUPERSEDED_VERSIONS: u64 = 150_000;
 const PROBES: usize = 20;
 /// Pairs of a page whose answer counts what is left, and how often such questions are asked.
-const COUNTED_PAGE: i64 = 500;
-const COUNTS: usize = 21;
+const COUNTED_PAGE_KEYS: i64 = 500;
+const COUNTED_PAGES: usize = 21;
 
 /// A compaction, and the puts that were made while it ran.
-pub(super) struct Compaction {
+pub(super) struct MeasuredCompaction {
     pub(super) took: Duration,
     /// 99 of 100 puts took less.
     pub(super) most: Duration,
@@ -39,13 +39,13 @@ pub(super) struct Compaction {
 }
 
 /// Requests for keys that were not asked for before.
-pub(super) struct Load {
+pub(super) struct UnaskedKeysLoad {
     clients: Vec<KvClient<Channel>>,
     keys: u64,
     pub(super) requests: u64,
 }
 
-impl Load {
+impl UnaskedKeysLoad {
     pub(super) async fn connect(server: &Server, keys: u64, requests: u64) -> anyhow::Result<Self> {
         let clients = try_join_all((0..CONNECTIONS).map(|_| client(server))).await?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Load {
         })
     }
 
-    /// Makes one request for each of [`Load::requests`] keys, from the `from`th one on in a scattered order. Returns the rate.
+    /// Makes one request for each of [`UnaskedKeysLoad::requests`] keys, from the `from`th one on in a scattered order. Returns the rate.
     async fn run<F: Future<Output = anyhow::Result<()>>>(
         &self,
         from: u64,
@@ -68,7 +68,7 @@ impl Load {
             async move {
                 let mut n = worker;
                 while n < self.requests {
-                    ask(kv.clone(), (from + n).wrapping_mul(STEP) % self.keys).await?;
+                    ask(kv.clone(), (from + n).wrapping_mul(KEY_STEP) % self.keys).await?;
                     n += IN_FLIGHT;
                 }
                 anyhow::Ok(())
@@ -96,18 +96,18 @@ impl Load {
     }
 
     pub(super) fn superseded(&self) -> u64 {
-        (self.keys / 4 / UPDATED * UPDATED).min(SUPERSEDED)
+        (self.keys / 4 / UPDATES_PER_TXN * UPDATES_PER_TXN).min(MAX_SUPERSEDED_VERSIONS)
     }
 
     /// Updates that many keys, a transaction for every few of them; answers with the rate of keys.
     pub(super) async fn update_many(&self) -> anyhow::Result<f64> {
-        let (began, txns) = (Instant::now(), self.superseded() / UPDATED);
-        let workers = (0..UPDATERS).map(|worker| {
+        let (began, txns) = (Instant::now(), self.superseded() / UPDATES_PER_TXN);
+        let workers = (0..UPDATE_TXNS_IN_FLIGHT).map(|worker| {
             let mut kv = self.clients[usize::try_from(worker).unwrap_or_default() % CONNECTIONS].clone();
             async move {
-                for txn in (worker..txns).step_by(usize::try_from(UPDATERS)?) {
-                    let keys = (txn * UPDATED..(txn + 1) * UPDATED)
-                        .map(|n| (self.keys / 4 + n).wrapping_mul(STEP) % self.keys);
+                for txn in (worker..txns).step_by(usize::try_from(UPDATE_TXNS_IN_FLIGHT)?) {
+                    let keys = (txn * UPDATES_PER_TXN..(txn + 1) * UPDATES_PER_TXN)
+                        .map(|n| (self.keys / 4 + n).wrapping_mul(KEY_STEP) % self.keys);
                     let mut request = pb::TxnRequest::default();
                     for update in keys.map(|n| requests::update_of(put(n))) {
                         request.compare.extend(update.compare);
@@ -124,7 +124,7 @@ impl Load {
     }
 
     /// Compacts everything, and puts again and again while the compaction runs.
-    pub(super) async fn compact(&self) -> anyhow::Result<Compaction> {
+    pub(super) async fn compact(&self) -> anyhow::Result<MeasuredCompaction> {
         let mut kv = self.clients[0].clone();
         let revision = updates::revision(&mut kv).await?;
         let compact = kv.compact(pb::CompactionRequest {
@@ -151,7 +151,7 @@ impl Load {
         let took = began.elapsed();
         times.sort();
         let at = |nth: usize| times.get(nth).copied().unwrap_or_default();
-        Ok(Compaction {
+        Ok(MeasuredCompaction {
             took,
             most: at(times.len() * 99 / 100),
             longest: at(times.len().saturating_sub(1)),
@@ -166,7 +166,7 @@ impl Load {
             let request = pb::RangeRequest {
                 key: from.into(),
                 range_end: b"/registry/pods0".as_slice().into(),
-                limit: PAGE,
+                limit: LIST_PAGE_KEYS,
                 revision,
                 ..pb::RangeRequest::default()
             };
@@ -207,30 +207,30 @@ impl Load {
     pub(super) async fn counted_pages(&self) -> anyhow::Result<Duration> {
         let mut kv = self.clients[0].clone();
         let mut times = Vec::new();
-        for n in 0..COUNTS as u64 {
+        for n in 0..COUNTED_PAGES as u64 {
             let request = pb::RangeRequest {
-                key: key(n.wrapping_mul(STEP) % self.keys).into(),
+                key: key(n.wrapping_mul(KEY_STEP) % self.keys).into(),
                 range_end: b"/registry/pods0".as_slice().into(),
-                limit: COUNTED_PAGE,
+                limit: COUNTED_PAGE_KEYS,
                 ..pb::RangeRequest::default()
             };
             let began = Instant::now();
             let page = kv.range(request).await?.into_inner();
             times.push(began.elapsed());
             ensure!(
-                page.count >= page.kvs.len() as i64 && page.more == (page.count > COUNTED_PAGE),
+                page.count >= page.kvs.len() as i64 && page.more == (page.count > COUNTED_PAGE_KEYS),
                 "wrong count"
             );
         }
         times.sort();
-        Ok(times[COUNTS / 2])
+        Ok(times[COUNTED_PAGES / 2])
     }
 
     /// The median time of a count of all keys.
     pub(super) async fn counts(&self) -> anyhow::Result<Duration> {
         let mut kv = self.clients[0].clone();
         let mut times = Vec::new();
-        for _ in 0..COUNTS {
+        for _ in 0..COUNTED_PAGES {
             let request = pb::RangeRequest {
                 key: b"/registry/pods/".as_slice().into(),
                 range_end: b"/registry/pods0".as_slice().into(),
@@ -247,7 +247,7 @@ impl Load {
             );
         }
         times.sort();
-        Ok(times[COUNTS / 2])
+        Ok(times[COUNTED_PAGES / 2])
     }
 
     pub(super) async fn probes(&self, address: &str) -> anyhow::Result<Duration> {
@@ -303,7 +303,7 @@ pub(super) async fn get(mut kv: KvClient<Channel>, n: u64) -> anyhow::Result<()>
     };
     let found = kv.range(request).await?.into_inner().kvs;
     ensure!(
-        found.len() == 1 && found[0].value.len() == VALUE,
+        found.len() == 1 && found[0].value.len() == VALUE_BYTES,
         "key {n} does not exist"
     );
     Ok(())

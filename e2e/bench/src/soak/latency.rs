@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// Milliseconds of writes and of lists. Cheap to clone; every clone adds to the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Latencies(Arc<Mutex<(Vec<f64>, Vec<f64>)>>);
+pub(super) struct SoakLatencies(Arc<Mutex<(Vec<f64>, Vec<f64>)>>);
 
-impl Latencies {
+impl SoakLatencies {
     pub(super) fn write(&self, took: Duration) {
         self.lock().0.push(took.as_secs_f64() * 1_000.0);
     }

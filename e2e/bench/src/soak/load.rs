@@ -20,46 +20,46 @@ use tonic::Code;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use super::latency::Latencies;
+use super::latency::SoakLatencies;
 use super::{MINUTE, paced};
 
 const WORKERS: u32 = 8;
 const WATCHERS: usize = 16;
 /// A watcher leaves and another one comes.
-const WATCH_FOR: Duration = Duration::from_secs(20);
+const WATCH_LIFETIME: Duration = Duration::from_secs(20);
 const KEYS: u32 = 10_000;
 /// Number of kinds of keys, each watched and listed separately.
 const KINDS: u32 = 10;
 const LIST_LIMIT: i64 = 500;
-const LEASE_EVERY: Duration = Duration::from_millis(250);
-const LEASE_SECONDS: i64 = 30;
+const LEASE_INTERVAL: Duration = Duration::from_millis(250);
+const LEASE_TTL_SECONDS: i64 = 30;
 
 /// Clients at work.
-pub(super) struct Load {
+pub(super) struct SoakLoad {
     tasks: JoinSet<anyhow::Result<()>>,
     events: Arc<AtomicU64>,
 }
 
 #[derive(Clone)]
-struct Client {
+struct SoakClient {
     channel: Channel,
-    latencies: Latencies,
+    latencies: SoakLatencies,
     revision: Arc<AtomicI64>,
     events: Arc<AtomicU64>,
 }
 
-impl Load {
+impl SoakLoad {
     pub(super) async fn start(
         server: &Server,
         rate: u32,
-        latencies: &Latencies,
+        latencies: &SoakLatencies,
         stop: &CancellationToken,
     ) -> anyhow::Result<Self> {
         let events = Arc::new(AtomicU64::new(0));
         let revision = Arc::new(AtomicI64::new(0));
         let mut tasks = JoinSet::new();
         let client = async || {
-            anyhow::Ok(Client {
+            anyhow::Ok(SoakClient {
                 channel: server.connect().await?,
                 latencies: latencies.clone(),
                 revision: revision.clone(),
@@ -121,7 +121,7 @@ fn kind(number: u32) -> (Vec<u8>, Vec<u8>) {
     (of('/'), of('0'))
 }
 
-impl Client {
+impl SoakClient {
     /// Creates, updates, deletes and lists.
     async fn work(self, rate: u32, worker: u32) -> anyhow::Result<()> {
         let mut kv = KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
@@ -181,7 +181,7 @@ impl Client {
     async fn watch(self, watcher: usize) -> anyhow::Result<()> {
         let mut client = WatchClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
         // Not all at once.
-        let mut until = Instant::now() + WATCH_FOR * u32::try_from(watcher + 1)? / u32::try_from(WATCHERS)?;
+        let mut until = Instant::now() + WATCH_LIFETIME * u32::try_from(watcher + 1)? / u32::try_from(WATCHERS)?;
         loop {
             let (key, range_end) = kind(u32::try_from(watcher)?);
             let create = pb::WatchCreateRequest {
@@ -203,7 +203,7 @@ impl Client {
                 anyhow::ensure!(!message.canceled, "the watch was cancelled: {}", message.cancel_reason);
                 self.events.fetch_add(message.events.len() as u64, Relaxed);
             }
-            until = Instant::now() + WATCH_FOR;
+            until = Instant::now() + WATCH_LIFETIME;
         }
     }
 
@@ -211,12 +211,12 @@ impl Client {
     async fn hold_leases(self) -> anyhow::Result<()> {
         let mut lease = LeaseClient::new(self.channel.clone());
         let mut kv = KvClient::new(self.channel.clone());
-        let mut ticks = interval(LEASE_EVERY);
+        let mut ticks = interval(LEASE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for number in 0_u64.. {
             ticks.tick().await;
             let grant = pb::LeaseGrantRequest {
-                ttl: LEASE_SECONDS,
+                ttl: LEASE_TTL_SECONDS,
                 id: 0,
             };
             let id = lease.lease_grant(grant).await.context("grant a lease")?.into_inner().id;

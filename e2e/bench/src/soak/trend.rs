@@ -6,14 +6,14 @@
 //! than that, as after a step. A single bad minute changes little in any of that.
 
 /// Values that are needed to tell a trend from chance.
-pub(super) const FEWEST: usize = 5;
+pub(super) const MIN_TREND_VALUES: usize = 5;
 
 /// Chance gives a larger score of Mann and Kendall in one of 20 rows without a trend.
-const SIGNIFICANT: f64 = 1.645;
+const SIGNIFICANT_SCORE: f64 = 1.645;
 
 /// How much a figure may grow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bound {
+pub(super) struct GrowthBound {
     /// A part of its median.
     pub(super) part: f64,
     /// Plus this much in any case.
@@ -34,7 +34,7 @@ pub(super) struct Trend {
 }
 
 impl Trend {
-    pub(super) fn of(values: &[f64], bound: Bound) -> Self {
+    pub(super) fn of(values: &[f64], bound: GrowthBound) -> Self {
         let median = median(values.to_vec());
         Self {
             median,
@@ -45,7 +45,7 @@ impl Trend {
     }
 
     pub(super) fn is_flat(&self) -> bool {
-        self.growth <= self.allowed || self.score <= SIGNIFICANT
+        self.growth <= self.allowed || self.score <= SIGNIFICANT_SCORE
     }
 }
 
@@ -96,7 +96,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    const BOUND: Bound = Bound { part: 0.1, noise: 5.0 };
+    const BOUND: GrowthBound = GrowthBound { part: 0.1, noise: 5.0 };
 
     fn is_flat(values: &[f64]) -> bool {
         Trend::of(values, BOUND).is_flat()
@@ -126,7 +126,10 @@ mod tests {
         // 10 pairs rise: (10 - 1) / sqrt(5 * 4 * 15 / 18).
         assert!((score(&[1.0, 2.0, 3.0, 4.0, 5.0]) - 2.204).abs() < 0.001);
         assert!(score(&[5.0, 4.0, 3.0, 2.0, 1.0]) < -2.2);
-        assert!(score(&[1.0, 2.0, 3.0, 4.0, 5.0]) > SIGNIFICANT, "the fewest are enough");
+        assert!(
+            score(&[1.0, 2.0, 3.0, 4.0, 5.0]) > SIGNIFICANT_SCORE,
+            "the fewest are enough"
+        );
     }
 
     #[test]

@@ -2,48 +2,48 @@
 
 use std::fmt;
 
-use super::Row;
-use super::trend::{Bound, Trend};
+use super::MinuteRow;
+use super::trend::{GrowthBound, Trend};
 
 /// Memtables fill and are flushed, and caches follow what is read: neither takes more than this from one minute to another.
-const MEMORY: Bound = Bound {
+const MEMORY_BOUND: GrowthBound = GrowthBound {
     part: 0.10,
     noise: 24.0,
 };
 /// A segment of the log is allocated as a whole, and tables that a compaction replaces stay until it ends.
-const DISK: Bound = Bound {
+const DISK_BOUND: GrowthBound = GrowthBound {
     part: 0.15,
     noise: 96.0,
 };
 /// A p99 depends on syncs of the disk, which others use, too. A latency that grows with the stored data doubles it sooner or later.
-const P99: Bound = Bound {
+const P99_BOUND: GrowthBound = GrowthBound {
     part: 0.50,
     noise: 10.0,
 };
 
 /// The least part of the requests of a minute that is served, and the minutes in ten in which it may be less.
-const SERVED: f64 = 0.95;
+const MIN_SERVED_FRACTION: f64 = 0.95;
 
 /// The trend of each figure.
 #[derive(Debug)]
-pub(super) struct Verdict {
+pub(super) struct SoakVerdict {
     minutes: usize,
     /// Minutes in which the load got less than it asks for.
     short: usize,
     figures: Vec<(&'static str, &'static str, Trend)>,
 }
 
-impl Verdict {
+impl SoakVerdict {
     /// Judges the minutes after the warm-up, for a load of `rate` requests a second.
-    pub(super) fn of(rows: &[Row], rate: u32) -> Self {
-        type Figure = (&'static str, &'static str, Bound, fn(&Row) -> f64);
-        let figures: [Figure; 4] = [
-            ("memory", "MiB", MEMORY, |row| row.memory),
-            ("disk", "MiB", DISK, |row| row.disk),
-            ("write p99", "ms", P99, |row| row.write_p99),
-            ("list p99", "ms", P99, |row| row.list_p99),
+    pub(super) fn of(rows: &[MinuteRow], rate: u32) -> Self {
+        type SoakFigure = (&'static str, &'static str, GrowthBound, fn(&MinuteRow) -> f64);
+        let figures: [SoakFigure; 4] = [
+            ("memory", "MiB", MEMORY_BOUND, |row| row.memory),
+            ("disk", "MiB", DISK_BOUND, |row| row.disk),
+            ("write p99", "ms", P99_BOUND, |row| row.write_p99),
+            ("list p99", "ms", P99_BOUND, |row| row.list_p99),
         ];
-        let trend = |(name, unit, bound, figure): Figure| {
+        let trend = |(name, unit, bound, figure): SoakFigure| {
             let values: Vec<f64> = rows.iter().map(figure).collect();
             (name, unit, Trend::of(&values, bound))
         };
@@ -51,7 +51,7 @@ impl Verdict {
             minutes: rows.len(),
             short: rows
                 .iter()
-                .filter(|row| (row.requests as f64) < SERVED * 60.0 * f64::from(rate))
+                .filter(|row| (row.requests as f64) < MIN_SERVED_FRACTION * 60.0 * f64::from(rate))
                 .count(),
             figures: figures.map(trend).into(),
         }
@@ -67,7 +67,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for SoakVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             minutes,
@@ -104,10 +104,10 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    fn rows(memory: impl Fn(f64) -> f64, disk: impl Fn(f64) -> f64, p99: impl Fn(f64) -> f64) -> Vec<Row> {
+    fn rows(memory: impl Fn(f64) -> f64, disk: impl Fn(f64) -> f64, p99: impl Fn(f64) -> f64) -> Vec<MinuteRow> {
         let row = |minute: u32| {
             let minute = f64::from(minute);
-            Row {
+            MinuteRow {
                 requests: 24_000,
                 events: 30_000,
                 write_p50: 1.0,
@@ -124,7 +124,7 @@ mod tests {
     fn steady_and_noisy_rows_are_flat() {
         let saw = |minute: f64| 150.0 + 20.0 * (minute % 4.0);
         let jumpy = |minute: f64| if minute % 7.0 == 3.0 { 90.0 } else { 15.0 + minute % 3.0 };
-        let verdict = Verdict::of(&rows(saw, |minute| 500.0 + 90.0 * (minute % 3.0), jumpy), 400);
+        let verdict = SoakVerdict::of(&rows(saw, |minute| 500.0 + 90.0 * (minute % 3.0), jumpy), 400);
         assert!(verdict.is_flat(), "{verdict}");
         let said = verdict.to_string();
         assert!(said.contains("memory    flat"), "{said}");
@@ -136,9 +136,9 @@ mod tests {
         let mut rows = rows(|_| 100.0, |_| 100.0, |_| 100.0);
         rows[3].requests = 100;
         rows[9].requests = 100;
-        assert!(Verdict::of(&rows, 400).is_flat(), "two minutes of twenty");
+        assert!(SoakVerdict::of(&rows, 400).is_flat(), "two minutes of twenty");
         rows[12].requests = 22_700;
-        let verdict = Verdict::of(&rows, 400);
+        let verdict = SoakVerdict::of(&rows, 400);
         assert!(!verdict.is_flat());
         assert!(
             verdict.to_string().ends_with("verdict: NOT flat, requests wait"),
@@ -154,7 +154,7 @@ mod tests {
             (rows(flat, |minute| 400.0 + 12.0 * minute, flat), "disk"),
             (rows(flat, flat, |minute| 10.0 + 2.0 * minute), "write p99"),
         ] {
-            let verdict = Verdict::of(&rows, 400);
+            let verdict = SoakVerdict::of(&rows, 400);
             assert!(!verdict.is_flat(), "{verdict}");
             let said = verdict.to_string();
             assert!(

@@ -13,14 +13,14 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use super::Cluster;
+use super::BrainsOnTikv;
 use crate::requests;
 
 const PUTS: usize = 2_000;
 /// Between two puts.
-const PACE: Duration = Duration::from_millis(5);
+const PUT_INTERVAL: Duration = Duration::from_millis(5);
 
-pub(super) async fn measure(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+pub(super) async fn measure(cluster: &BrainsOnTikv) -> anyhow::Result<Vec<String>> {
     let kv = cluster.kv().await?;
     let at_leader = watch(cluster.leader()?).await?;
     let at_follower = watch(cluster.follower()?).await?;
@@ -48,7 +48,7 @@ pub(super) async fn measure(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
 /// Puts at an even pace, and when each was sent.
 async fn put(mut kv: KvClient<Channel>) -> anyhow::Result<Vec<Instant>> {
     let mut puts = Vec::with_capacity(PUTS);
-    let mut pace = interval(PACE);
+    let mut pace = interval(PUT_INTERVAL);
     for _ in 0..PUTS {
         pace.tick().await;
         puts.push(Instant::now());
@@ -59,7 +59,7 @@ async fn put(mut kv: KvClient<Channel>) -> anyhow::Result<Vec<Instant>> {
 
 async fn watch(server: &Server) -> anyhow::Result<Streaming<pb::WatchResponse>> {
     let create = pb::WatchCreateRequest {
-        key: requests::HOT.into(),
+        key: requests::HOT_KEY.into(),
         ..pb::WatchCreateRequest::default()
     };
     let request = pb::WatchRequest {

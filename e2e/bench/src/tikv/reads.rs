@@ -3,14 +3,14 @@
 use programs::server::Server;
 use testkit::goal::Goal;
 
-use super::Cluster;
-use crate::disk::Place;
-use crate::load::Load;
+use super::BrainsOnTikv;
+use crate::disk::ServerDir;
+use crate::load::RequestLoad;
 use crate::{requests, updates};
 
 const READS: u64 = 60_000;
 
-pub(super) async fn measure(cluster: &Cluster, place: &Place) -> anyhow::Result<Vec<String>> {
+pub(super) async fn measure(cluster: &BrainsOnTikv, place: &ServerDir) -> anyhow::Result<Vec<String>> {
     cluster.kv().await?.put(requests::put()).await?;
     let body = place.file("get");
     requests::write(&requests::get(), &body)?;
@@ -37,8 +37,12 @@ pub(super) async fn measure(cluster: &Cluster, place: &Place) -> anyhow::Result<
 }
 
 /// Reads a second, and the time that each took of every process.
-fn read(cluster: &Cluster, server: &Server, body: &std::path::Path) -> anyhow::Result<(f64, Vec<(&'static str, f64)>)> {
-    let load = Load {
+fn read(
+    cluster: &BrainsOnTikv,
+    server: &Server,
+    body: &std::path::Path,
+) -> anyhow::Result<(f64, Vec<(&'static str, f64)>)> {
+    let load = RequestLoad {
         clients: 8,
         streams: 32,
         requests: READS,

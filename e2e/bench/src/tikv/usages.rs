@@ -7,13 +7,13 @@ use programs::members::Members;
 use programs::server::Usage;
 use testkit::goal::Goal;
 
-use super::Cluster;
+use super::BrainsOnTikv;
 
 /// Those of all processes, by what they are.
 #[derive(Debug)]
-pub(super) struct Usages(Vec<(&'static str, Usage)>);
+pub(super) struct ProcessUsages(Vec<(&'static str, Usage)>);
 
-impl Usages {
+impl ProcessUsages {
     pub(super) fn of(members: &Members, leader: usize, mock_tikv: Option<u32>) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for member in members.running() {
@@ -44,7 +44,7 @@ impl Usages {
 }
 
 /// Measures the cost of a cluster without requests.
-pub(super) async fn idle(cluster: &Cluster, seconds: u64) -> anyhow::Result<Vec<String>> {
+pub(super) async fn idle(cluster: &BrainsOnTikv, seconds: u64) -> anyhow::Result<Vec<String>> {
     if let Some(mock_tikv) = &cluster.mock_tikv {
         mock_tikv.command("DELETE", "/requests", None).await?;
     }

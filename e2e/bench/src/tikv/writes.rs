@@ -6,20 +6,20 @@ use testkit::goal::Goal;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use super::Cluster;
-use crate::disk::Place;
-use crate::load::{Load, Outcome};
+use super::BrainsOnTikv;
+use crate::disk::ServerDir;
+use crate::load::{LoadResult, RequestLoad};
 use crate::{requests, updates};
 
 /// Updates that measure the rate, to calculate the number of updates that takes a given time.
-const PROBE: u64 = 20_000;
+const PROBE_UPDATES: u64 = 20_000;
 /// A minute of updates is more than etcd's default quota.
-const NO_QUOTA: &str = "--quota-backend-bytes=-1";
+const NO_QUOTA_FLAG: &str = "--quota-backend-bytes=-1";
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// Updates a second of one brain with a store of its own.
-pub(super) async fn embedded(place: &Place, seconds: u64) -> anyhow::Result<f64> {
-    let server = Server::start_in(&Program::kubebrain()?, &place.data(), &[NO_QUOTA])?;
+pub(super) async fn embedded(place: &ServerDir, seconds: u64) -> anyhow::Result<f64> {
+    let server = Server::start_in(&Program::kubebrain()?, &place.data(), &[NO_QUOTA_FLAG])?;
     let mut kv = KvClient::new(server.connect().await?);
     let (outcome, _) = sustained(&server, &mut kv, place, seconds).await?;
     server.stop()?;
@@ -28,8 +28,8 @@ pub(super) async fn embedded(place: &Place, seconds: u64) -> anyhow::Result<f64>
 
 /// The same of three brains on TiKV.
 pub(super) async fn on_tikv(
-    cluster: &Cluster,
-    place: &Place,
+    cluster: &BrainsOnTikv,
+    place: &ServerDir,
     seconds: u64,
     embedded: f64,
 ) -> anyhow::Result<Vec<String>> {
@@ -56,18 +56,18 @@ pub(super) async fn on_tikv(
 async fn sustained(
     server: &Server,
     kv: &mut KvClient<Channel>,
-    place: &Place,
+    place: &ServerDir,
     seconds: u64,
-) -> anyhow::Result<(Outcome, u64)> {
+) -> anyhow::Result<(LoadResult, u64)> {
     kv.put(requests::put()).await?;
     let body = place.file("update");
     requests::write(&requests::update(), &body)?;
-    let load = |requests| Load {
+    let load = |requests| RequestLoad {
         clients: 8,
         streams: 32,
         requests,
     };
-    let probe = load(PROBE).run(server, "etcdserverpb.KV/Txn", &body)?;
+    let probe = load(PROBE_UPDATES).run(server, "etcdserverpb.KV/Txn", &body)?;
     let count = (probe.rate * seconds as f64) as u64;
     let before = updates::revision(kv).await?;
     let outcome = load(count).run(server, "etcdserverpb.KV/Txn", &body)?;
@@ -76,5 +76,5 @@ async fn sustained(
         u64::try_from(made) == Ok(count),
         "{count} updates made {made} revisions"
     );
-    Ok((outcome, count + PROBE))
+    Ok((outcome, count + PROBE_UPDATES))
 }
