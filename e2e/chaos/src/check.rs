@@ -18,7 +18,7 @@ use timeline::Timeline;
 
 /// Counts of a history.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct HistoryCounts {
     pub(crate) operations: usize,
     /// Without a known outcome.
     pub(crate) unknown: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Verdict {
 }
 
 /// Every way in which a history cannot be; none when it can.
-pub(crate) fn check(history: &History) -> Result<Verdict, Vec<String>> {
+pub(crate) fn check(history: &History) -> Result<HistoryCounts, Vec<String>> {
     let timeline = Timeline::of(history)?;
     let mut wrong = Vec::new();
     let owned = operations::check(history, &timeline, &mut wrong);
@@ -41,7 +41,7 @@ pub(crate) fn check(history: &History) -> Result<Verdict, Vec<String>> {
         return Err(wrong);
     }
     let unknown = |outcome: &crate::history::Outcome| matches!(outcome, crate::history::Outcome::Unknown(_));
-    Ok(Verdict {
+    Ok(HistoryCounts {
         operations: history.operations.len(),
         unknown: history.operations.iter().filter(|op| unknown(&op.outcome)).count(),
         unknown_done: owned.late(history),

@@ -12,21 +12,21 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 use wire::etcdserverpb as pb;
 
-use crate::history::Absence;
-use crate::load::{REQUEST_TIMEOUT, Round};
+use crate::history::MemberAbsence;
+use crate::load::{REQUEST_TIMEOUT, RoundState};
 use crate::test_cluster::members::Members;
-use crate::test_cluster::network::{Cut, Direction, Endpoint, Network};
-use crate::test_cluster::tikv::{Part, STORES, Tikv, TikvFault, too_large};
+use crate::test_cluster::network::{Direction, Endpoint, Network, NetworkCut};
+use crate::test_cluster::tikv::{DataPart, STORES, Tikv, TikvFault, too_large};
 
 /// A step of a clock, in seconds: an hour, a day, back or on.
-const STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
+const CLOCK_STEPS: [i64; 6] = [-86_400, -3_600, -30, 30, 3_600, 86_400];
 
 /// Time within which another member must lead if the leader cannot write.
-const TAKEN_OVER: Duration = Duration::from_secs(15);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The member that a fault hits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Target {
+pub(crate) enum FaultTarget {
     /// The leader at that time.
     Leader,
     Member(usize),
@@ -36,19 +36,19 @@ pub(crate) enum Target {
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// SIGKILL; started again later.
-    Kill(Target),
+    Kill(FaultTarget),
     /// SIGTERM; started again later.
-    Terminate(Target),
+    Terminate(FaultTarget),
     /// SIGSTOP, and SIGCONT later.
-    Stop(Target),
+    Stop(FaultTarget),
     /// A planned hand-over to a member.
     MoveLeader(usize),
     /// Packets are lost: between members, to PD or to TiKV; in both ways, or only from or to them.
-    Cut(Target, CutFrom, Vec<Direction>),
+    Cut(FaultTarget, CutFrom, Vec<Direction>),
     /// The leader cannot reach the store of its log, and another member must lead before the fault ends.
     LoseLog,
     /// The time of day jumps, and back later.
-    Clock(Target, i64),
+    Clock(FaultTarget, i64),
     /// Something with PD or TiKV, if that is a mock.
     Tikv(TikvFault),
 }
@@ -60,13 +60,13 @@ pub(crate) enum CutFrom {
     Pd,
     Stores,
     /// The one store that leads this.
-    Store(Part),
+    Store(DataPart),
     Everybody,
 }
 
 /// Faults that can be asked for by name; they come by chance, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Named {
+pub(crate) enum NamedFault {
     /// The leader is cut off from the store of its log alone, for so long that another member must take the lead.
     LogStore,
     /// One region answers nothing.
@@ -83,7 +83,7 @@ pub(crate) enum Named {
     Slow,
 }
 
-impl Named {
+impl NamedFault {
     const ALL: [Self; 7] = [
         Self::LogStore,
         Self::SilentRegion,
@@ -96,13 +96,13 @@ impl Named {
 
     /// Such a fault.
     pub(crate) fn draw(self, chance: &mut StdRng) -> Fault {
-        let part = *Part::ALL.choose(chance).expect("there are some");
+        let part = *DataPart::ALL.choose(chance).expect("there are some");
         match self {
             Self::LogStore => Fault::LoseLog,
             Self::SilentRegion => Fault::Tikv(TikvFault::Silence(part)),
             Self::StoreCrash => Fault::Tikv(TikvFault::Crash(chance.random_range(1..=STORES))),
             Self::OneStore => Fault::Cut(
-                Target::Leader,
+                FaultTarget::Leader,
                 CutFrom::Store(part),
                 vec![Direction::From, Direction::To],
             ),
@@ -127,9 +127,9 @@ impl Fault {
     fn draw(chance: &mut StdRng, members: usize, has_clock: bool) -> Self {
         let member = chance.random_range(0..members);
         let target = if chance.random_bool(0.6) {
-            Target::Leader
+            FaultTarget::Leader
         } else {
-            Target::Member(member)
+            FaultTarget::Member(member)
         };
         match chance.random_range(0..100) {
             0..18 => Self::Kill(target),
@@ -137,7 +137,7 @@ impl Fault {
             26..40 => Self::Stop(target),
             40..48 => Self::MoveLeader(member),
             48..70 => {
-                let part = *Part::ALL.choose(chance).expect("there are some");
+                let part = *DataPart::ALL.choose(chance).expect("there are some");
                 let one = CutFrom::Store(part);
                 let to = [
                     CutFrom::Members,
@@ -155,8 +155,8 @@ impl Fault {
                 let to = *to.choose(chance).expect("there are some");
                 Self::Cut(target, to, directions.choose(chance).expect("there are some").clone())
             }
-            70..74 => Named::ALL.choose(chance).expect("there are some").draw(chance),
-            74..79 if has_clock => Self::Clock(target, *STEPS.choose(chance).expect("there are some")),
+            70..74 => NamedFault::ALL.choose(chance).expect("there are some").draw(chance),
+            74..79 if has_clock => Self::Clock(target, *CLOCK_STEPS.choose(chance).expect("there are some")),
             _ => Self::Tikv(TikvFault::any(chance)),
         }
     }
@@ -164,7 +164,7 @@ impl Fault {
     /// Duration of the fault: sometimes shorter, sometimes longer than a lease.
     pub(crate) fn lasts(&self, chance: &mut StdRng) -> Duration {
         if matches!(self, Self::LoseLog) {
-            return TAKEN_OVER;
+            return TAKEOVER_TIMEOUT;
         }
         let most = match self {
             Self::Kill(_) | Self::Terminate(_) => 1_500,
@@ -198,9 +198,9 @@ impl fmt::Display for Fault {
 pub(crate) enum ActiveFault {
     Gone(usize, Duration),
     Stopped(usize, Duration),
-    Cut(Vec<Cut>),
+    Cut(Vec<NetworkCut>),
     /// Before the cut is mended, members other than this one must serve writes.
-    LostLog(usize, Vec<Cut>),
+    LostLog(usize, Vec<NetworkCut>),
     Clock(usize),
     Tikv(TikvFault, Option<FaultId>),
     Nothing,
@@ -211,15 +211,15 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) members: &'a mut Members,
     pub(crate) network: &'a mut Network,
     pub(crate) tikv: &'a Tikv,
-    pub(crate) round: &'a Round,
-    pub(crate) absences: &'a mut Vec<Absence>,
+    pub(crate) round: &'a RoundState,
+    pub(crate) absences: &'a mut Vec<MemberAbsence>,
 }
 
 impl Nemesis<'_> {
-    async fn find(&self, target: Target) -> usize {
+    async fn find(&self, target: FaultTarget) -> usize {
         match target {
-            Target::Member(member) => member,
-            Target::Leader => self.members.leader().await.unwrap_or_default(),
+            FaultTarget::Member(member) => member,
+            FaultTarget::Leader => self.members.leader().await.unwrap_or_default(),
         }
     }
 
@@ -266,8 +266,8 @@ impl Nemesis<'_> {
                 ActiveFault::Cut(cuts)
             }
             Fault::LoseLog => {
-                let member = self.find(Target::Leader).await;
-                let cuts = self.cuts(member, CutFrom::Store(Part::Log), &[Direction::From, Direction::To])?;
+                let member = self.find(FaultTarget::Leader).await;
+                let cuts = self.cuts(member, CutFrom::Store(DataPart::Log), &[Direction::From, Direction::To])?;
                 self.network.cut(&cuts)?;
                 ActiveFault::LostLog(member, cuts)
             }
@@ -340,15 +340,15 @@ impl Nemesis<'_> {
                 Err(_) => last = format!("no answer within {REQUEST_TIMEOUT:?}"),
             }
         }
-        bail!("no member took over within {TAKEN_OVER:?} from member {member}, which had lost its log: {last}")
+        bail!("no member took over within {TAKEOVER_TIMEOUT:?} from member {member}, which had lost its log: {last}")
     }
 
     fn was_away(&mut self, member: usize, from: Duration) {
         let until = self.round.at();
-        self.absences.push(Absence { member, from, until });
+        self.absences.push(MemberAbsence { member, from, until });
     }
 
-    fn cuts(&self, member: usize, to: CutFrom, directions: &[Direction]) -> anyhow::Result<Vec<Cut>> {
+    fn cuts(&self, member: usize, to: CutFrom, directions: &[Direction]) -> anyhow::Result<Vec<NetworkCut>> {
         let others = (0..self.members.len())
             .filter(|other| *other != member)
             .map(Endpoint::Member);
@@ -362,7 +362,13 @@ impl Nemesis<'_> {
             CutFrom::Store(part) => vec![Endpoint::Process(self.tikv.store_of(part)?)],
             CutFrom::Everybody => others.chain(pd).chain(stores).collect(),
         };
-        let both = |far: Endpoint| directions.iter().map(move |direction| (member, *direction, far));
+        let both = |endpoint: Endpoint| {
+            directions.iter().map(move |&direction| NetworkCut {
+                member,
+                direction,
+                endpoint,
+            })
+        };
         Ok(far.into_iter().flat_map(both).collect())
     }
 }

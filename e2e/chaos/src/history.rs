@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// Time since the round began, on the one clock that all clients share.
-pub(crate) type At = Duration;
+pub(crate) type RoundTime = Duration;
 
 /// Written value: no two writes write the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub(crate) struct Value(pub(crate) u64);
+pub(crate) struct WrittenValue(pub(crate) u64);
 
-impl fmt::Debug for Value {
+impl fmt::Debug for WrittenValue {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}.{}", self.0 >> 32, self.0 & u64::from(u32::MAX))
     }
@@ -22,7 +22,7 @@ impl fmt::Debug for Value {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Kv {
     pub(crate) key: String,
-    pub(crate) value: Value,
+    pub(crate) value: WrittenValue,
     pub(crate) create: i64,
     pub(crate) modified: i64,
     pub(crate) version: i64,
@@ -31,12 +31,12 @@ pub(crate) struct Kv {
 
 /// Which keys an operation is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Keys {
+pub(crate) enum KeySelector {
     One(String),
     Prefix(String),
 }
 
-impl Keys {
+impl KeySelector {
     pub(crate) fn contain(&self, key: &str) -> bool {
         match self {
             Self::One(one) => one == key,
@@ -50,16 +50,16 @@ impl Keys {
 pub(crate) enum Op {
     Put {
         key: String,
-        value: Value,
+        value: WrittenValue,
         lease: i64,
         prev: bool,
     },
     Delete {
-        keys: Keys,
+        keys: KeySelector,
         prev: bool,
     },
     Range {
-        keys: Keys,
+        keys: KeySelector,
         /// 0 is the newest.
         revision: i64,
     },
@@ -70,7 +70,7 @@ pub(crate) enum Op {
 pub(crate) enum Compare {
     Modified(String, i64),
     Version(String, i64),
-    Value(String, Value),
+    Value(String, WrittenValue),
 }
 
 impl Compare {
@@ -83,7 +83,7 @@ impl Compare {
 
 /// By which method a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Method {
+pub(crate) enum RequestMethod {
     /// `then` is one operation, sent as what it is.
     Plain,
     /// The same, and a range that any member may answer alone.
@@ -94,7 +94,7 @@ pub(crate) enum Method {
 /// A request. Unless it is a transaction, it has no conditions and one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Request {
-    pub(crate) method: Method,
+    pub(crate) method: RequestMethod,
     pub(crate) compares: Vec<Compare>,
     pub(crate) then: Vec<Op>,
     pub(crate) otherwise: Vec<Op>,
@@ -103,7 +103,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn plain(op: Op) -> Self {
         Self {
-            method: Method::Plain,
+            method: RequestMethod::Plain,
             compares: Vec::new(),
             then: vec![op],
             otherwise: Vec::new(),
@@ -111,7 +111,7 @@ impl Request {
     }
 
     /// All that it may put.
-    pub(crate) fn values(&self) -> impl Iterator<Item = Value> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = WrittenValue> {
         self.then.iter().chain(&self.otherwise).filter_map(|op| match op {
             Op::Put { value, .. } => Some(*value),
             _ => None,
@@ -127,7 +127,7 @@ impl Request {
 
 /// The answer to one operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Done {
+pub(crate) enum OpAnswer {
     Put { prev: Option<Kv> },
     Delete { deleted: i64, prev: Vec<Kv> },
     Range { kvs: Vec<Kv>, count: i64 },
@@ -138,16 +138,16 @@ pub(crate) enum Done {
 pub(crate) struct Answer {
     pub(crate) revision: i64,
     pub(crate) succeeded: bool,
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: Vec<OpAnswer>,
 }
 
 impl Answer {
     /// Returns true if the request made a revision of its own.
     pub(crate) fn wrote(&self) -> bool {
         self.done.iter().any(|done| match done {
-            Done::Put { .. } => true,
-            Done::Delete { deleted, .. } => *deleted > 0,
-            Done::Range { .. } => false,
+            OpAnswer::Put { .. } => true,
+            OpAnswer::Delete { deleted, .. } => *deleted > 0,
+            OpAnswer::Range { .. } => false,
         })
     }
 }
@@ -167,8 +167,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Operation {
     pub(crate) client: usize,
     pub(crate) member: usize,
-    pub(crate) called: At,
-    pub(crate) returned: At,
+    pub(crate) called: RoundTime,
+    pub(crate) returned: RoundTime,
     pub(crate) request: Request,
     pub(crate) outcome: Outcome,
 }
@@ -215,16 +215,16 @@ impl Event {
 /// One message of a watch stream.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Message {
-    pub(crate) at: At,
+    pub(crate) at: RoundTime,
     /// Which of the stream's watches; all of them when absent.
     pub(crate) watch: Option<usize>,
     pub(crate) revision: i64,
-    pub(crate) told: Told,
+    pub(crate) told: MessageContent,
 }
 
 /// Content of a message.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) enum Told {
+pub(crate) enum MessageContent {
     /// All of one or more revisions.
     Events(Vec<Event>),
     /// Everything up to its revision has been sent.
@@ -237,43 +237,43 @@ pub(crate) enum Told {
 
 /// One life of a watch stream.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Attempt {
-    pub(crate) opened: At,
+pub(crate) struct StreamAttempt {
+    pub(crate) opened: RoundTime,
     /// The first revision that each watch asked for.
     pub(crate) from: Vec<i64>,
     pub(crate) messages: Vec<Message>,
     /// When and how it broke; absent when the client ended it.
-    pub(crate) broke: Option<(At, String)>,
+    pub(crate) broke: Option<(RoundTime, String)>,
 }
 
 /// A stream that is opened again whenever it breaks, and continues where it was.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Watcher {
+pub(crate) struct WatcherHistory {
     pub(crate) member: usize,
-    pub(crate) watches: Vec<Keys>,
+    pub(crate) watches: Vec<KeySelector>,
     pub(crate) prev: bool,
-    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) attempts: Vec<StreamAttempt>,
 }
 
 /// A lease, whose one key holds its id.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseHistory {
     pub(crate) id: i64,
     pub(crate) ttl: Duration,
     pub(crate) key: String,
     /// When each grant or keep-alive that gave it its whole TTL was called, and when it was answered.
-    pub(crate) renewed: Vec<(At, At)>,
+    pub(crate) renewed: Vec<(RoundTime, RoundTime)>,
     /// When it was first asked to be revoked.
-    pub(crate) revoked: Option<At>,
+    pub(crate) revoked: Option<RoundTime>,
 }
 
 /// When a member was away for its clients.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Absence {
+pub(crate) struct MemberAbsence {
     pub(crate) member: usize,
-    pub(crate) from: At,
+    pub(crate) from: RoundTime,
     /// When it was back.
-    pub(crate) until: At,
+    pub(crate) until: RoundTime,
 }
 
 /// All of it.
@@ -284,9 +284,9 @@ pub(crate) struct History {
     /// The last revision of the round.
     pub(crate) end: i64,
     pub(crate) operations: Vec<Operation>,
-    pub(crate) watchers: Vec<Watcher>,
-    pub(crate) leases: Vec<Lease>,
-    pub(crate) absences: Vec<Absence>,
+    pub(crate) watchers: Vec<WatcherHistory>,
+    pub(crate) leases: Vec<LeaseHistory>,
+    pub(crate) absences: Vec<MemberAbsence>,
     /// When each compaction was first requested, and its revision.
-    pub(crate) compactions: Vec<(At, i64)>,
+    pub(crate) compactions: Vec<(RoundTime, i64)>,
 }

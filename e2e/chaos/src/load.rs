@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::history::{At, Value};
+use crate::history::{RoundTime, WrittenValue};
 
 /// Timeout of a client's request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,13 +27,13 @@ pub(super) enum Padding {
 }
 
 /// One value in this many is filled.
-const FILLED: u64 = 8;
+const FILLED_VALUES_DIVISOR: u64 = 8;
 
 impl Padding {
-    fn of(self, value: Value) -> usize {
+    fn of(self, value: WrittenValue) -> usize {
         match self {
             Self::All(bytes) => bytes,
-            Self::Some(bytes) if value.0.is_multiple_of(FILLED) => bytes,
+            Self::Some(bytes) if value.0.is_multiple_of(FILLED_VALUES_DIVISOR) => bytes,
             Self::Some(_) => 0,
         }
     }
@@ -41,7 +41,7 @@ impl Padding {
 
 /// State that all clients of a round share.
 #[derive(Clone, Debug)]
-pub(super) struct Round {
+pub(super) struct RoundState {
     /// Begins all of its keys.
     pub(super) prefix: String,
     /// Bytes that are written beside the value's number.
@@ -53,7 +53,7 @@ pub(super) struct Round {
     newest: Arc<AtomicI64>,
 }
 
-impl Round {
+impl RoundState {
     pub(super) fn new(number: u64, padding: Padding, base: i64) -> Self {
         Self {
             prefix: format!("round/{number}/"),
@@ -66,13 +66,13 @@ impl Round {
     }
 
     /// Now.
-    pub(super) fn at(&self) -> At {
+    pub(super) fn at(&self) -> RoundTime {
         self.began.elapsed()
     }
 
     /// One that was never written.
-    pub(super) fn value(&self) -> Value {
-        Value(self.values.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn value(&self) -> WrittenValue {
+        WrittenValue(self.values.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A revision was seen.

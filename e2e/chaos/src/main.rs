@@ -25,15 +25,15 @@ mod load;
 mod round;
 mod test_cluster;
 
-use faults::{Fault, Named};
+use faults::{Fault, NamedFault};
 use history::History;
-use round::{RoundResult, TestCluster, Wrong};
-use test_cluster::members::{Clock, Members};
+use round::{RoundFailure, RoundResult, TestCluster};
+use test_cluster::members::{MemberClock, Members};
 use test_cluster::network::{self, Network};
 use test_cluster::tikv::{self, Tikv};
 
 /// Rounds that one cluster lives through before the next one is made.
-const LIFE: u64 = 10;
+const ROUNDS_PER_CLUSTER: u64 = 10;
 const MEMBERS: usize = 3;
 
 /// Injects faults into three brains on TiKV, and checks the histories of their clients.
@@ -54,7 +54,7 @@ struct Flags {
     faults: usize,
     /// Only faults of this kind, one after the other, on a mock.
     #[arg(long, value_enum)]
-    fault: Option<Named>,
+    fault: Option<NamedFault>,
     /// Instead of these faults, lose this many replies to writes in each round, and kill leaders during it; on a mock, whatever `TIKV_PD`
     /// says.
     #[arg(long)]
@@ -109,7 +109,7 @@ async fn play_all(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool>
             None => Tikv::mock_tikv(seed + number).await?,
         };
         let mut cluster = start(&flags, net, tikv, files.path())?;
-        let mut end = LIFE.min(flags.rounds - number);
+        let mut end = ROUNDS_PER_CLUSTER.min(flags.rounds - number);
         while end > 0 {
             if !play(&flags, &mut cluster, seed + number).await? {
                 return Ok(false);
@@ -126,7 +126,7 @@ async fn play_all(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool>
 /// A fresh cluster.
 fn start(flags: &Flags, network: Network, tikv: Tikv, files: &Path) -> anyhow::Result<TestCluster> {
     let clock = match &flags.with_clock {
-        Some(_) => Some(Clock::new(files, MEMBERS)?),
+        Some(_) => Some(MemberClock::new(files, MEMBERS)?),
         None => None,
     };
     let program = match &flags.with_clock {
@@ -167,13 +167,13 @@ async fn play(flags: &Flags, cluster: &mut TestCluster, seed: u64) -> anyhow::Re
     let mut chance = tikv::chance(seed);
     let (has_clock, has_stand_in) = (cluster.members.clock().is_some(), cluster.tikv.as_mock().is_some());
     let wrong = match flags.lost_replies {
-        Some(count) => Wrong::LostReplies(count),
+        Some(count) => RoundFailure::LostReplies(count),
         None => {
             let faults = (0..flags.faults).map(|_| match flags.fault {
                 Some(named) => named.draw(&mut chance),
                 None => Fault::any(&mut chance, MEMBERS, has_clock, has_stand_in),
             });
-            Wrong::Faults(faults.collect())
+            RoundFailure::Faults(faults.collect())
         }
     };
     let failed = || format!("seed {seed}; logs are in {}", flags.logs.display());

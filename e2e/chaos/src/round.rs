@@ -13,25 +13,25 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wire::etcdserverpb as pb;
 
-use crate::check::{self, Verdict};
-use crate::faults::{ActiveFault, Fault, Nemesis, Target};
-use crate::history::{History, Keys, Op, Outcome, Request};
+use crate::check::{self, HistoryCounts};
+use crate::faults::{ActiveFault, Fault, FaultTarget, Nemesis};
+use crate::history::{History, KeySelector, Op, Outcome, Request};
 use crate::load::client::Client;
-use crate::load::{Padding, Round, leases, watcher, worker};
+use crate::load::{Padding, RoundState, leases, watcher, worker};
 use crate::test_cluster::members::Members;
 use crate::test_cluster::network::Network;
 use crate::test_cluster::tikv::Tikv;
 
 /// Clients that read and write, for each member.
-const WORKERS: usize = 2;
+const WORKERS_PER_MEMBER: usize = 2;
 /// Before the first fault, and after the last.
-const CALM: Duration = Duration::from_millis(400);
+const CALM_TIME: Duration = Duration::from_millis(400);
 /// Leaders that are killed while replies are lost.
-const DEATHS: u64 = 5;
+const LEADER_DEATHS: u64 = 5;
 /// Time for all members to answer once all faults are over.
-const RECOVERY: Duration = Duration::from_secs(40);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(40);
 /// Padding beside a value's number: sometimes so much that rows are flushed within the round.
-const PADDING: [Padding; 5] = [
+const PADDINGS: [Padding; 5] = [
     Padding::All(0),
     Padding::All(64),
     Padding::All(1_000),
@@ -48,7 +48,7 @@ pub(crate) struct TestCluster {
 }
 
 /// Faults of a round.
-pub(crate) enum Wrong {
+pub(crate) enum RoundFailure {
     /// These, one after the other, or at the same time.
     Faults(Vec<Fault>),
     /// This many replies to writes are lost at random.
@@ -59,7 +59,7 @@ pub(crate) enum Wrong {
 pub(crate) struct RoundResult {
     pub(crate) faults: Vec<String>,
     pub(crate) history: History,
-    pub(crate) verdict: Result<Verdict, Vec<String>>,
+    pub(crate) verdict: Result<HistoryCounts, Vec<String>>,
 }
 
 /// Plays one round.
@@ -71,25 +71,25 @@ pub(crate) async fn play(
     cluster: &mut TestCluster,
     number: u64,
     chance: &mut StdRng,
-    wrong: Wrong,
+    wrong: RoundFailure,
 ) -> anyhow::Result<RoundResult> {
     let base = begin(cluster).await.context("before the round")?;
-    let padding = PADDING[chance.random_range(0..PADDING.len())];
-    let round = Round::new(number, padding, base);
+    let padding = PADDINGS[chance.random_range(0..PADDINGS.len())];
+    let round = RoundState::new(number, padding, base);
     let stop = CancellationToken::new();
     let (tell_end, end) = tokio::sync::watch::channel(None);
-    let mut clients = Clients::start(cluster, &round, chance, &stop, &end)?;
+    let mut clients = ClientTasks::start(cluster, &round, chance, &stop, &end)?;
     let mut history = History {
         base,
         ..History::default()
     };
     let mut told = Vec::new();
-    tokio::time::sleep(CALM).await;
+    tokio::time::sleep(CALM_TIME).await;
     let disturb = async {
         match wrong {
-            Wrong::Faults(faults) => disturb(cluster, &round, chance, faults, (&mut history, &mut told)).await,
-            Wrong::LostReplies(count) => {
-                told.push(format!("{count} lost replies, {DEATHS} leaders killed"));
+            RoundFailure::Faults(faults) => disturb(cluster, &round, chance, faults, (&mut history, &mut told)).await,
+            RoundFailure::LostReplies(count) => {
+                told.push(format!("{count} lost replies, {LEADER_DEATHS} leaders killed"));
                 lose_replies(cluster, &round, &mut history, count).await
             }
         }
@@ -102,7 +102,7 @@ pub(crate) async fn play(
     recover(cluster)
         .await
         .with_context(|| format!("after {}", told.join("; ")))?;
-    tokio::time::sleep(CALM).await;
+    tokio::time::sleep(CALM_TIME).await;
     stop.cancel();
     clients.finish(&mut history).await?;
     history.end = finish(cluster, &round, &mut history).await?;
@@ -122,23 +122,23 @@ pub(crate) async fn play(
 }
 
 /// Tasks of the clients.
-struct Clients {
-    workers: JoinSet<anyhow::Result<leases::Done>>,
-    watchers: JoinSet<anyhow::Result<crate::history::Watcher>>,
-    done: Vec<leases::Done>,
+struct ClientTasks {
+    workers: JoinSet<anyhow::Result<leases::LeaseRecord>>,
+    watchers: JoinSet<anyhow::Result<crate::history::WatcherHistory>>,
+    done: Vec<leases::LeaseRecord>,
 }
 
-impl Clients {
+impl ClientTasks {
     fn start(
         cluster: &TestCluster,
-        round: &Round,
+        round: &RoundState,
         chance: &mut StdRng,
         stop: &CancellationToken,
         end: &tokio::sync::watch::Receiver<Option<i64>>,
     ) -> anyhow::Result<Self> {
         let members = cluster.members.len();
         let (mut workers, mut watchers) = (JoinSet::new(), JoinSet::new());
-        for number in 0..=members * WORKERS {
+        for number in 0..=members * WORKERS_PER_MEMBER {
             // its first member is another one for each
             let clients = (0..members).map(|at| {
                 let member = (at + number) % members;
@@ -151,24 +151,28 @@ impl Clients {
             });
             let clients = clients.collect::<anyhow::Result<Vec<_>>>()?;
             let (round, stop, seed) = (round.clone(), stop.clone(), chance.random());
-            if number == members * WORKERS {
+            if number == members * WORKERS_PER_MEMBER {
                 workers.spawn(leases::run(clients, round, seed, stop));
             } else {
                 workers.spawn(async move {
                     let operations = worker::run(clients, round, seed, stop).await?;
-                    Ok(leases::Done {
+                    Ok(leases::LeaseRecord {
                         operations,
                         leases: Vec::new(),
                     })
                 });
             }
         }
-        let one = |key: &str| Keys::One(format!("{}{key}", round.prefix));
+        let one = |key: &str| KeySelector::One(format!("{}{key}", round.prefix));
         for member in 0..members {
-            let everything = vec![Keys::Prefix(String::new())];
-            let some = vec![one("a"), Keys::Prefix(format!("{}lease/", round.prefix)), one("b")];
+            let everything = vec![KeySelector::Prefix(String::new())];
+            let some = vec![
+                one("a"),
+                KeySelector::Prefix(format!("{}lease/", round.prefix)),
+                one("b"),
+            ];
             for (watches, prev) in [(everything, member == 0), (some, true)] {
-                let plan = watcher::Plan {
+                let plan = watcher::StreamPlan {
                     member,
                     channel: cluster.members.connect(member)?,
                     watches,
@@ -224,7 +228,7 @@ async fn begin(cluster: &mut TestCluster) -> anyhow::Result<i64> {
 /// Lets the faults happen, some of them at the same time.
 async fn disturb(
     cluster: &mut TestCluster,
-    round: &Round,
+    round: &RoundState,
     chance: &mut StdRng,
     faults: Vec<Fault>,
     (history, told): (&mut History, &mut Vec<String>),
@@ -277,7 +281,7 @@ async fn disturb(
 /// clients do not learn the outcome of its requests in flight, and its successor settles it.
 async fn lose_replies(
     cluster: &mut TestCluster,
-    round: &Round,
+    round: &RoundState,
     history: &mut History,
     count: u64,
 ) -> anyhow::Result<()> {
@@ -301,11 +305,11 @@ async fn lose_replies(
         round,
         absences: &mut history.absences,
     };
-    for death in 1..=DEATHS {
-        while lost(nemesis.tikv) < count * death / DEATHS {
+    for death in 1..=LEADER_DEATHS {
+        while lost(nemesis.tikv) < count * death / LEADER_DEATHS {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let fault = nemesis.inject(&Fault::Kill(Target::Leader)).await?;
+        let fault = nemesis.inject(&Fault::Kill(FaultTarget::Leader)).await?;
         nemesis.recover(fault).await?;
     }
     mock_tikv(nemesis.tikv)?.faults().clear();
@@ -345,7 +349,7 @@ async fn compact(nemesis: &Nemesis<'_>, chance: &mut StdRng) -> Option<(Duration
 
 /// Waits until every member reads what is newest; answers with its revision.
 async fn recover(cluster: &mut TestCluster) -> anyhow::Result<i64> {
-    let deadline = Instant::now() + RECOVERY;
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
     let mut newest = 0;
     for member in 0..cluster.members.len() {
         loop {
@@ -365,7 +369,7 @@ async fn recover(cluster: &mut TestCluster) -> anyhow::Result<i64> {
                 Err(_) => "no answer".to_owned(),
             };
             if Instant::now() > deadline {
-                bail!("member {member} does not answer {RECOVERY:?} after all faults ended: {last}");
+                bail!("member {member} does not answer {RECOVERY_TIMEOUT:?} after all faults ended: {last}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -374,22 +378,22 @@ async fn recover(cluster: &mut TestCluster) -> anyhow::Result<i64> {
 }
 
 /// Waits until all leases have ended, writes the last key, and reads everything at every member.
-async fn finish(cluster: &mut TestCluster, round: &Round, history: &mut History) -> anyhow::Result<i64> {
-    let deadline = Instant::now() + RECOVERY;
+async fn finish(cluster: &mut TestCluster, round: &RoundState, history: &mut History) -> anyhow::Result<i64> {
+    let deadline = Instant::now() + RECOVERY_TIMEOUT;
     let mut leases = LeaseClient::new(cluster.members.connect(0)?);
     loop {
         let listed = timeout(Duration::from_secs(3), leases.lease_leases(pb::LeaseLeasesRequest {})).await;
         match listed {
             Ok(Ok(listed)) if listed.get_ref().leases.is_empty() => break,
             _ if Instant::now() > deadline => {
-                bail!("leases still exist {RECOVERY:?} after all clients left: {listed:?}")
+                bail!("leases still exist {RECOVERY_TIMEOUT:?} after all clients left: {listed:?}")
             }
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
     let everything = |revision| {
         Request::plain(Op::Range {
-            keys: Keys::Prefix(round.prefix.clone()),
+            keys: KeySelector::Prefix(round.prefix.clone()),
             revision,
         })
     };

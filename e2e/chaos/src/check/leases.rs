@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::operations::Owned;
+use super::operations::RevisionOwners;
 use super::timeline::Timeline;
-use crate::history::{Event, History, Lease};
+use crate::history::{Event, History, LeaseHistory};
 
-pub(super) fn check(history: &History, timeline: &Timeline, owned: &Owned, wrong: &mut Vec<String>) {
+pub(super) fn check(history: &History, timeline: &Timeline, owned: &RevisionOwners, wrong: &mut Vec<String>) {
     for (revision, change) in timeline.changes() {
         if owned.by(revision).is_some() {
             continue;
@@ -38,7 +38,7 @@ fn lease_of(timeline: &Timeline, revision: i64, event: &Event) -> Option<i64> {
 }
 
 /// Neither before its time, nor renewed after its end.
-fn in_time(lease: &Lease, revision: i64, seen: Duration, wrong: &mut Vec<String>) {
+fn in_time(lease: &LeaseHistory, revision: i64, seen: Duration, wrong: &mut Vec<String>) {
     if lease.revoked.is_some_and(|revoked| revoked < seen) {
         return;
     }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Answer, Compare, Done, Event, Keys, Kv, Op, Request};
+use crate::history::{Answer, Compare, Event, KeySelector, Kv, Op, OpAnswer, Request};
 
 /// State of all keys at one revision.
-pub(super) type State = BTreeMap<String, Kv>;
+pub(super) type KeyStates = BTreeMap<String, Kv>;
 
 /// Effect of a request on a state.
-pub(super) struct Effect {
+pub(super) struct RequestEffect {
     pub(super) answer: Answer,
     pub(super) events: Vec<Event>,
 }
@@ -16,10 +16,10 @@ pub(super) struct Effect {
 /// Runs a request on the state of `revision`. `past` knows the states before.
 pub(super) fn run<'a>(
     request: &Request,
-    state: &State,
+    state: &KeyStates,
     revision: i64,
-    past: impl Fn(i64) -> Option<&'a State>,
-) -> Option<Effect> {
+    past: impl Fn(i64) -> Option<&'a KeyStates>,
+) -> Option<RequestEffect> {
     let succeeded = request.compares.iter().all(|compare| holds(compare, state));
     let ops = if succeeded { &request.then } else { &request.otherwise };
     let mut run = Run {
@@ -37,13 +37,13 @@ pub(super) fn run<'a>(
                 prev,
             } => {
                 let before = run.put(key, *value, *lease);
-                Done::Put {
+                OpAnswer::Put {
                     prev: before.filter(|_| *prev),
                 }
             }
             Op::Delete { keys, prev } => {
                 let before = run.delete(keys);
-                Done::Delete {
+                OpAnswer::Delete {
                     deleted: i64::try_from(before.len()).ok()?,
                     prev: if *prev { before } else { Vec::new() },
                 }
@@ -53,7 +53,7 @@ pub(super) fn run<'a>(
         });
     }
     let revision = if run.events.is_empty() { revision } else { run.revision };
-    Some(Effect {
+    Some(RequestEffect {
         answer: Answer {
             revision,
             succeeded,
@@ -64,13 +64,13 @@ pub(super) fn run<'a>(
 }
 
 struct Run {
-    state: State,
+    state: KeyStates,
     revision: i64,
     events: Vec<Event>,
 }
 
 impl Run {
-    fn put(&mut self, key: &str, value: crate::history::Value, lease: i64) -> Option<Kv> {
+    fn put(&mut self, key: &str, value: crate::history::WrittenValue, lease: i64) -> Option<Kv> {
         let prev = self.state.get(key).cloned();
         let kv = Kv {
             key: key.to_owned(),
@@ -86,7 +86,7 @@ impl Run {
         prev
     }
 
-    fn delete(&mut self, keys: &Keys) -> Vec<Kv> {
+    fn delete(&mut self, keys: &KeySelector) -> Vec<Kv> {
         let before: Vec<Kv> = self
             .state
             .values()
@@ -105,13 +105,13 @@ impl Run {
     }
 }
 
-fn range(state: &State, keys: &Keys) -> Done {
+fn range(state: &KeyStates, keys: &KeySelector) -> OpAnswer {
     let kvs: Vec<Kv> = state.values().filter(|kv| keys.contain(&kv.key)).cloned().collect();
     let count = i64::try_from(kvs.len()).unwrap_or(i64::MAX);
-    Done::Range { kvs, count }
+    OpAnswer::Range { kvs, count }
 }
 
-fn holds(compare: &Compare, state: &State) -> bool {
+fn holds(compare: &Compare, state: &KeyStates) -> bool {
     match compare {
         Compare::Modified(key, wanted) => state.get(key).map_or(0, |kv| kv.modified) == *wanted,
         Compare::Version(key, wanted) => state.get(key).map_or(0, |kv| kv.version) == *wanted,

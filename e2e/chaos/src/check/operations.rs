@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{self, Effect};
-use super::timeline::{Change, Timeline};
-use crate::history::{Answer, Event, History, Op, Operation, Outcome, Request, Value};
+use super::model::{self, RequestEffect};
+use super::timeline::{RevisionChanges, Timeline};
+use crate::history::{Answer, Event, History, Op, Operation, Outcome, Request, WrittenValue};
 
 /// Which operation made which revision.
 #[derive(Debug, Default)]
-pub(super) struct Owned(BTreeMap<i64, usize>);
+pub(super) struct RevisionOwners(BTreeMap<i64, usize>);
 
-impl Owned {
+impl RevisionOwners {
     /// The operation that made a revision.
     pub(super) fn by(&self, revision: i64) -> Option<usize> {
         self.0.get(&revision).copied()
@@ -37,8 +37,8 @@ impl Owned {
 }
 
 /// Holds every operation against the timeline; tells who made which revision.
-pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<String>) -> Owned {
-    let mut owned = Owned::default();
+pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<String>) -> RevisionOwners {
+    let mut owned = RevisionOwners::default();
     for (at, operation) in history.operations.iter().enumerate() {
         match &operation.outcome {
             Outcome::Answered(answer) => {
@@ -71,14 +71,14 @@ fn answered(operation: &Operation, answer: &Answer, timeline: &Timeline, wrong: 
     }
 }
 
-fn run(request: &Request, timeline: &Timeline, revision: i64) -> Option<Effect> {
+fn run(request: &Request, timeline: &Timeline, revision: i64) -> Option<RequestEffect> {
     model::run(request, timeline.state(revision)?, revision, |past| {
         timeline.state(past)
     })
 }
 
 /// Returns true if these are the events of that revision.
-fn makes(effect: &Effect, change: Option<&Change>) -> bool {
+fn makes(effect: &RequestEffect, change: Option<&RevisionChanges>) -> bool {
     let mut events: Vec<Event> = effect.events.iter().map(Event::bare).collect();
     events.sort_by(|a, b| a.key().cmp(b.key()));
     change.is_some_and(|change| change.events == events)
@@ -97,8 +97,8 @@ fn compacted(operation: &Operation, history: &History, wrong: &mut Vec<String>) 
 }
 
 /// Finds operations without an answer by the values that they put. Such an operation must be applied completely, and only once.
-fn find_unknown(history: &History, timeline: &Timeline, owned: &mut Owned, wrong: &mut Vec<String>) {
-    let put: BTreeMap<Value, i64> = timeline
+fn find_unknown(history: &History, timeline: &Timeline, owned: &mut RevisionOwners, wrong: &mut Vec<String>) {
+    let put: BTreeMap<WrittenValue, i64> = timeline
         .changes()
         .flat_map(|(revision, change)| change.events.iter().map(move |event| (revision, event)))
         .filter_map(|(revision, event)| match event {
@@ -137,7 +137,7 @@ fn find_unknown(history: &History, timeline: &Timeline, owned: &mut Owned, wrong
 
 /// Deletes without an answer are recognized by their keys. The delete that was called first gets the first revision that fits: none of
 /// them has returned, so if any assignment is right, this one is.
-fn find_deletes(history: &History, timeline: &Timeline, owned: &mut Owned) {
+fn find_deletes(history: &History, timeline: &Timeline, owned: &mut RevisionOwners) {
     let mut waiting: Vec<usize> = (0..history.operations.len())
         .filter(|at| {
             let operation = &history.operations[*at];

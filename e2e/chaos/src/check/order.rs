@@ -1,16 +1,16 @@
 //! A later request never sees less.
 
-use super::operations::Owned;
-use crate::history::{At, History, Method, Op, Outcome, Told};
+use super::operations::RevisionOwners;
+use crate::history::{History, MessageContent, Op, Outcome, RequestMethod, RoundTime};
 
 /// Place in the order of all requests: reads that show a revision come after its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum OrderPlace {
     Write(i64),
     Read(i64),
 }
 
-impl Place {
+impl OrderPlace {
     fn key(self) -> (i64, bool) {
         match self {
             Self::Write(revision) => (revision, false),
@@ -21,19 +21,19 @@ impl Place {
 
 /// Times at which something was shown, and at which something was asked for.
 #[derive(Debug, Default)]
-struct Points {
-    shown: Vec<(At, Place, String)>,
-    asked: Vec<(At, Place, String)>,
+struct ShownTimes {
+    shown: Vec<(RoundTime, OrderPlace, String)>,
+    asked: Vec<(RoundTime, OrderPlace, String)>,
 }
 
-pub(super) fn check(history: &History, owned: &Owned, wrong: &mut Vec<String>) {
-    let mut points = Points::default();
+pub(super) fn check(history: &History, owned: &RevisionOwners, wrong: &mut Vec<String>) {
+    let mut points = ShownTimes::default();
     points.answers(history);
     points.late_writes(history, owned);
     points.watches(history);
     points.shown.sort_by_key(|(at, ..)| *at);
     points.asked.sort_by_key(|(at, ..)| *at);
-    let mut newest: Option<&(At, Place, String)> = None;
+    let mut newest: Option<&(RoundTime, OrderPlace, String)> = None;
     let mut shown = points.shown.iter().peekable();
     for (at, place, what) in &points.asked {
         while let Some(next) = shown.next_if(|(shown_at, ..)| shown_at < at) {
@@ -51,15 +51,15 @@ pub(super) fn check(history: &History, owned: &Owned, wrong: &mut Vec<String>) {
     }
 }
 
-impl Points {
+impl ShownTimes {
     fn answers(&mut self, history: &History) {
         for (number, operation) in history.operations.iter().enumerate() {
             let Outcome::Answered(answer) = &operation.outcome else {
                 continue;
             };
             let place = match answer.wrote() {
-                true => Place::Write(answer.revision),
-                false => Place::Read(answer.revision),
+                true => OrderPlace::Write(answer.revision),
+                false => OrderPlace::Read(answer.revision),
             };
             let what = format!("operation {number} at member {}", operation.member);
             // who asks one member alone, or for the past, may be shown less, but not shown what others are not
@@ -68,7 +68,7 @@ impl Points {
                 .then
                 .iter()
                 .any(|op| matches!(op, Op::Range { revision, .. } if *revision > 0));
-            if operation.request.method != Method::Serializable && !past {
+            if operation.request.method != RequestMethod::Serializable && !past {
                 self.asked.push((operation.called, place, what.clone()));
             }
             self.shown.push((operation.returned, place, what));
@@ -76,12 +76,12 @@ impl Points {
     }
 
     /// A write that was done without an answer was done after it was called.
-    fn late_writes(&mut self, history: &History, owned: &Owned) {
+    fn late_writes(&mut self, history: &History, owned: &RevisionOwners) {
         for (revision, number) in owned.all() {
             let operation = &history.operations[number];
             if matches!(operation.outcome, Outcome::Unknown(_)) {
                 let what = format!("operation {number} (unanswered) at member {}", operation.member);
-                self.asked.push((operation.called, Place::Write(revision), what));
+                self.asked.push((operation.called, OrderPlace::Write(revision), what));
             }
         }
     }
@@ -89,9 +89,9 @@ impl Points {
     fn watches(&mut self, history: &History) {
         for watcher in &history.watchers {
             for message in watcher.attempts.iter().flat_map(|attempt| &attempt.messages) {
-                if matches!(message.told, Told::Events(_) | Told::Progress) {
+                if matches!(message.told, MessageContent::Events(_) | MessageContent::Progress) {
                     let what = format!("a watch at member {}", watcher.member);
-                    self.shown.push((message.at, Place::Read(message.revision), what));
+                    self.shown.push((message.at, OrderPlace::Read(message.revision), what));
                 }
             }
         }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::check;
 use crate::history::{
-    Absence, Answer, At, Attempt, Compare, Done, Event, History, Keys, Kv, Lease, Message, Method, Op, Operation,
-    Outcome, Request, Told, Value, Watcher,
+    Answer, Compare, Event, History, KeySelector, Kv, LeaseHistory, MemberAbsence, Message, MessageContent, Op,
+    OpAnswer, Operation, Outcome, Request, RequestMethod, RoundTime, StreamAttempt, WatcherHistory, WrittenValue,
 };
 
-fn at(millis: u64) -> At {
+fn at(millis: u64) -> RoundTime {
     Duration::from_millis(millis)
 }
 
 fn kv(key: &str, value: u64, revisions: (i64, i64), version: i64) -> Kv {
     Kv {
         key: key.to_owned(),
-        value: Value(value),
+        value: WrittenValue(value),
         create: revisions.0,
         modified: revisions.1,
         version,
@@ -26,7 +26,7 @@ fn kv(key: &str, value: u64, revisions: (i64, i64), version: i64) -> Kv {
 fn put(key: &str, value: u64) -> Request {
     Request::plain(Op::Put {
         key: key.to_owned(),
-        value: Value(value),
+        value: WrittenValue(value),
         lease: 0,
         prev: false,
     })
@@ -34,12 +34,12 @@ fn put(key: &str, value: u64) -> Request {
 
 fn get(key: &str) -> Request {
     Request::plain(Op::Range {
-        keys: Keys::One(key.to_owned()),
+        keys: KeySelector::One(key.to_owned()),
         revision: 0,
     })
 }
 
-fn answered(times: (u64, u64), request: Request, revision: i64, done: Vec<Done>) -> Operation {
+fn answered(times: (u64, u64), request: Request, revision: i64, done: Vec<OpAnswer>) -> Operation {
     let answer = Answer {
         revision,
         succeeded: true,
@@ -59,12 +59,12 @@ fn operation(times: (u64, u64), request: Request, outcome: Outcome) -> Operation
     }
 }
 
-fn range(kvs: Vec<Kv>) -> Vec<Done> {
+fn range(kvs: Vec<Kv>) -> Vec<OpAnswer> {
     let count = i64::try_from(kvs.len()).unwrap();
-    vec![Done::Range { kvs, count }]
+    vec![OpAnswer::Range { kvs, count }]
 }
 
-fn message(millis: u64, revision: i64, told: Told) -> Message {
+fn message(millis: u64, revision: i64, told: MessageContent) -> Message {
     Message {
         at: at(millis),
         watch: Some(0),
@@ -81,26 +81,26 @@ fn event(kv: Kv) -> Event {
 fn good() -> History {
     let kvs = [kv("a", 1, (2, 2), 1), kv("a", 2, (2, 3), 2), kv("b", 3, (4, 4), 1)];
     let messages = vec![
-        message(12, 2, Told::Events(vec![event(kvs[0].clone())])),
-        message(22, 3, Told::Events(vec![event(kvs[1].clone())])),
-        message(45, 4, Told::Events(vec![event(kvs[2].clone())])),
-        message(50, 4, Told::Progress),
+        message(12, 2, MessageContent::Events(vec![event(kvs[0].clone())])),
+        message(22, 3, MessageContent::Events(vec![event(kvs[1].clone())])),
+        message(45, 4, MessageContent::Events(vec![event(kvs[2].clone())])),
+        message(50, 4, MessageContent::Progress),
     ];
     History {
         base: 1,
         end: 4,
         operations: vec![
-            answered((10, 13), put("a", 1), 2, vec![Done::Put { prev: None }]),
-            answered((20, 25), put("a", 2), 3, vec![Done::Put { prev: None }]),
+            answered((10, 13), put("a", 1), 2, vec![OpAnswer::Put { prev: None }]),
+            answered((20, 25), put("a", 2), 3, vec![OpAnswer::Put { prev: None }]),
             answered((11, 12), get("a"), 2, range(vec![kvs[0].clone()])),
             answered((30, 31), get("a"), 3, range(vec![kvs[1].clone()])),
             operation((32, 40), put("b", 3), Outcome::Unknown("timed out".to_owned())),
         ],
-        watchers: vec![Watcher {
+        watchers: vec![WatcherHistory {
             member: 0,
-            watches: vec![Keys::Prefix(String::new())],
+            watches: vec![KeySelector::Prefix(String::new())],
             prev: false,
-            attempts: vec![Attempt {
+            attempts: vec![StreamAttempt {
                 opened: at(1),
                 from: vec![2],
                 messages,
@@ -140,7 +140,7 @@ fn a_stale_read_is_seen() {
     // the same of one member alone is allowed
     let mut history = good();
     let serializable = Request {
-        method: Method::Serializable,
+        method: RequestMethod::Serializable,
         ..get("a")
     };
     history.operations.push(Operation {
@@ -169,7 +169,7 @@ fn a_lost_write_is_seen() {
         |history| drop(messages(history).remove(1)),
         "revisions 3 to 3 are missing",
     );
-    let lost = answered((60, 61), put("c", 9), 4, vec![Done::Put { prev: None }]);
+    let lost = answered((60, 61), put("c", 9), 4, vec![OpAnswer::Put { prev: None }]);
     refused(
         |history| history.operations.push(lost),
         "its revision changed something else",
@@ -179,7 +179,7 @@ fn a_lost_write_is_seen() {
 #[test]
 fn a_write_that_was_done_twice_or_by_nobody_is_seen() {
     refused(|history| drop(history.operations.pop()), "no client put 0.3");
-    let again = answered((14, 15), put("a", 1), 3, vec![Done::Put { prev: None }]);
+    let again = answered((14, 15), put("a", 1), 3, vec![OpAnswer::Put { prev: None }]);
     refused(|history| history.operations.push(again), "both made revision 3");
 }
 
@@ -208,7 +208,7 @@ fn a_wrong_answer_is_seen() {
         "the answer should be",
     );
     let txn = Request {
-        method: Method::Txn,
+        method: RequestMethod::Txn,
         compares: vec![Compare::Modified("a".to_owned(), 2)],
         then: Vec::new(),
         otherwise: Vec::new(),
@@ -220,7 +220,7 @@ fn a_wrong_answer_is_seen() {
 #[test]
 fn a_refusal_of_a_revision_that_nobody_compacted_is_seen() {
     let past = Request::plain(Op::Range {
-        keys: Keys::One("a".to_owned()),
+        keys: KeySelector::One("a".to_owned()),
         revision: 2,
     });
     let refusal = operation((40, 41), past, Outcome::Compacted);
@@ -243,7 +243,7 @@ fn watches_that_repeat_or_skip_or_run_ahead_are_seen() {
         },
         "revision 3 after 3",
     );
-    let mut ahead = message(21, 3, Told::Progress);
+    let mut ahead = message(21, 3, MessageContent::Progress);
     refused(
         |history| messages(history).insert(1, ahead.clone()),
         "progress 3 ahead of the event at 3",
@@ -255,7 +255,7 @@ fn watches_that_repeat_or_skip_or_run_ahead_are_seen() {
     );
     let other = |history: &mut History| {
         let mut other = history.watchers[0].clone();
-        other.watches = vec![Keys::One("a".to_owned())];
+        other.watches = vec![KeySelector::One("a".to_owned())];
         other.attempts[0].messages.truncate(2);
         other.attempts[0].messages.remove(0);
         history.watchers.push(other);
@@ -274,7 +274,7 @@ fn what_came_before_an_event_has_to_be_right() {
     let with_prev = |prev: Option<Kv>| {
         let mut history = good();
         history.watchers[0].prev = true;
-        let Told::Events(events) = &mut messages(&mut history)[1].told else {
+        let MessageContent::Events(events) = &mut messages(&mut history)[1].told else {
             panic!("these are events")
         };
         events[0] = Event::Put {
@@ -296,7 +296,7 @@ fn a_stream_may_break_only_with_its_member() {
     refused(broken, "though the member stayed");
     let mut history = good();
     broken(&mut history);
-    history.absences.push(Absence {
+    history.absences.push(MemberAbsence {
         member: 0,
         from: at(59),
         until: at(100),
@@ -309,11 +309,11 @@ fn leased(renewed: u64) -> History {
     let mut history = good();
     let put = Op::Put {
         key: "l".to_owned(),
-        value: Value(8),
+        value: WrittenValue(8),
         lease: 77,
         prev: false,
     };
-    let done = vec![Done::Put { prev: None }];
+    let done = vec![OpAnswer::Put { prev: None }];
     history
         .operations
         .push(answered((51, 52), Request::plain(put), 5, done));
@@ -326,10 +326,10 @@ fn leased(renewed: u64) -> History {
         revision: 6,
         prev: None,
     };
-    messages(&mut history).push(message(53, 5, Told::Events(vec![event(kv)])));
-    messages(&mut history).push(message(70, 6, Told::Events(vec![end])));
+    messages(&mut history).push(message(53, 5, MessageContent::Events(vec![event(kv)])));
+    messages(&mut history).push(message(70, 6, MessageContent::Events(vec![end])));
     history.end = 6;
-    history.leases.push(Lease {
+    history.leases.push(LeaseHistory {
         id: 77,
         ttl: at(10),
         key: "l".to_owned(),

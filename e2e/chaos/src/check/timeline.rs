@@ -2,36 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use super::model::State;
-use crate::history::{At, Event, History, Kv, Told};
+use super::model::KeyStates;
+use crate::history::{Event, History, Kv, MessageContent, RoundTime};
 
 /// Changes of one revision.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct RevisionChanges {
     /// In key order, without what came before.
     pub(super) events: Vec<Event>,
     /// Time at which a watch first sent it.
-    pub(super) seen: At,
+    pub(super) seen: RoundTime,
 }
 
 /// All changes of a round, without a gap, and the states between them.
 #[derive(Debug)]
 pub(super) struct Timeline {
     base: i64,
-    changes: Vec<Change>,
-    states: Vec<State>,
+    changes: Vec<RevisionChanges>,
+    states: Vec<KeyStates>,
 }
 
 impl Timeline {
     /// Merges the events of the watches of all keys.
     pub(super) fn of(history: &History) -> Result<Self, Vec<String>> {
         let mut wrong = Vec::new();
-        let mut changes: BTreeMap<i64, Change> = BTreeMap::new();
+        let mut changes: BTreeMap<i64, RevisionChanges> = BTreeMap::new();
         for watcher in &history.watchers {
             for message in watcher.attempts.iter().flat_map(|attempt| &attempt.messages) {
                 // a watch of a part does not have the whole of a revision
                 let whole = message.watch.is_some_and(|watch| watcher.watches[watch].contain(""));
-                if let (Told::Events(events), true) = (&message.told, whole) {
+                if let (MessageContent::Events(events), true) = (&message.told, whole) {
                     merge(&mut changes, events, message.at, watcher.member, &mut wrong);
                 }
             }
@@ -39,7 +39,7 @@ impl Timeline {
         let mut timeline = Self {
             base: history.base,
             changes: Vec::new(),
-            states: vec![State::new()],
+            states: vec![KeyStates::new()],
         };
         for (revision, change) in changes.split_off(&(history.base + 1)) {
             if revision > history.end {
@@ -64,7 +64,7 @@ impl Timeline {
     }
 
     /// The next change; its events must follow from the state before them.
-    fn push(&mut self, change: Change, wrong: &mut Vec<String>) {
+    fn push(&mut self, change: RevisionChanges, wrong: &mut Vec<String>) {
         let revision = self.last() + 1;
         let mut state = self.newest().clone();
         for event in &change.events {
@@ -95,7 +95,7 @@ impl Timeline {
         self.base + i64::try_from(self.changes.len()).unwrap_or(i64::MAX)
     }
 
-    fn newest(&self) -> &State {
+    fn newest(&self) -> &KeyStates {
         self.states.last().expect("there is one from the beginning")
     }
 
@@ -104,30 +104,36 @@ impl Timeline {
     }
 
     /// Changes of a revision; none outside of the round.
-    pub(super) fn change(&self, revision: i64) -> Option<&Change> {
+    pub(super) fn change(&self, revision: i64) -> Option<&RevisionChanges> {
         let at = usize::try_from(revision - self.base - 1).ok()?;
         self.changes.get(at)
     }
 
     /// State of all keys at a revision; none outside of the round.
-    pub(super) fn state(&self, revision: i64) -> Option<&State> {
+    pub(super) fn state(&self, revision: i64) -> Option<&KeyStates> {
         let at = usize::try_from(revision - self.base).ok()?;
         self.states.get(at)
     }
 
     /// All changes with their revisions.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (i64, &Change)> {
+    pub(super) fn changes(&self) -> impl Iterator<Item = (i64, &RevisionChanges)> {
         (self.base + 1..).zip(&self.changes)
     }
 }
 
 /// Adds one message's events: all watches send the same for a revision.
-fn merge(changes: &mut BTreeMap<i64, Change>, events: &[Event], at: At, member: usize, wrong: &mut Vec<String>) {
+fn merge(
+    changes: &mut BTreeMap<i64, RevisionChanges>,
+    events: &[Event],
+    at: RoundTime,
+    member: usize,
+    wrong: &mut Vec<String>,
+) {
     for group in events.chunk_by(|a, b| a.revision() == b.revision()) {
         let revision = group[0].revision();
         let mut events: Vec<Event> = group.iter().map(Event::bare).collect();
         events.sort_by(|a, b| a.key().cmp(b.key()));
-        let known = changes.entry(revision).or_insert_with(|| Change {
+        let known = changes.entry(revision).or_insert_with(|| RevisionChanges {
             events: events.clone(),
             seen: at,
         });

@@ -2,18 +2,18 @@
 //!
 //! Source: <https://etcd.io/docs/v3.6/learning/api_guarantees/#watch-apis>.
 
-use super::model::State;
+use super::model::KeyStates;
 use super::timeline::Timeline;
-use crate::history::{At, Attempt, Event, History, Keys, Message, Told, Watcher};
+use crate::history::{Event, History, KeySelector, Message, MessageContent, RoundTime, StreamAttempt, WatcherHistory};
 
 /// A client notices a member's end a little later than the member ends.
-const LATE: At = At::from_secs(2);
+const END_NOTICE_DELAY: RoundTime = RoundTime::from_secs(2);
 
 pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<String>) {
     for watcher in &history.watchers {
         let mut reached = vec![history.base; watcher.watches.len()];
         for attempt in &watcher.attempts {
-            let mut reader = Reader {
+            let mut reader = StreamReader {
                 watcher,
                 history,
                 timeline,
@@ -42,10 +42,10 @@ pub(super) fn check(history: &History, timeline: &Timeline, wrong: &mut Vec<Stri
 }
 
 /// A stream breaks only when its member goes.
-fn breaks(watcher: &Watcher, attempt: &Attempt, history: &History, wrong: &mut Vec<String>) {
+fn breaks(watcher: &WatcherHistory, attempt: &StreamAttempt, history: &History, wrong: &mut Vec<String>) {
     let Some((at, how)) = &attempt.broke else { return };
-    let away = |absence: &&crate::history::Absence| {
-        absence.member == watcher.member && absence.from <= *at && *at <= absence.until + LATE
+    let away = |absence: &&crate::history::MemberAbsence| {
+        absence.member == watcher.member && absence.from <= *at && *at <= absence.until + END_NOTICE_DELAY
     };
     if !history.absences.iter().any(|absence| away(&absence)) {
         wrong.push(format!(
@@ -55,8 +55,8 @@ fn breaks(watcher: &Watcher, attempt: &Attempt, history: &History, wrong: &mut V
     }
 }
 
-struct Reader<'a> {
-    watcher: &'a Watcher,
+struct StreamReader<'a> {
+    watcher: &'a WatcherHistory,
     history: &'a History,
     timeline: &'a Timeline,
     /// The lowest revision that each watch may send next.
@@ -64,14 +64,14 @@ struct Reader<'a> {
     ended: Vec<bool>,
 }
 
-impl Reader<'_> {
+impl StreamReader<'_> {
     fn read(&mut self, message: &Message) -> Result<(), String> {
         match &message.told {
-            Told::Events(events) => {
+            MessageContent::Events(events) => {
                 let watch = message.watch.ok_or("events of no watch")?;
                 self.events(watch, events, message.revision)
             }
-            Told::Progress => {
+            MessageContent::Progress => {
                 let watches = match message.watch {
                     Some(watch) => watch..watch + 1,
                     None => 0..self.watcher.watches.len(),
@@ -81,10 +81,10 @@ impl Reader<'_> {
                 }
                 Ok(())
             }
-            Told::Compacted(revision) => {
+            MessageContent::Compacted(revision) => {
                 let watch = message.watch.ok_or("a compaction of no watch")?;
                 self.ended[watch] = true;
-                let asked = |(at, of): &(At, i64)| *at < message.at && of >= revision;
+                let asked = |(at, of): &(RoundTime, i64)| *at < message.at && of >= revision;
                 if *revision > self.next[watch] && self.history.compactions.iter().any(asked) {
                     self.next[watch] = *revision;
                     return Ok(());
@@ -94,7 +94,7 @@ impl Reader<'_> {
                     self.next[watch]
                 ))
             }
-            Told::Canceled(why) => Err(format!("canceled: {why}")),
+            MessageContent::Canceled(why) => Err(format!("canceled: {why}")),
         }
     }
 
@@ -159,7 +159,7 @@ impl Reader<'_> {
     }
 
     /// Events of a revision that belong to these keys.
-    fn part(&self, keys: &Keys, revision: i64) -> Option<Vec<Event>> {
+    fn part(&self, keys: &KeySelector, revision: i64) -> Option<Vec<Event>> {
         let change = self.timeline.change(revision)?;
         let before = self.timeline.state(revision - 1)?;
         let of_keys = change.events.iter().filter(|event| keys.contain(event.key()));
@@ -167,7 +167,7 @@ impl Reader<'_> {
         (!events.is_empty()).then_some(events)
     }
 
-    fn with_prev(&self, event: &Event, before: &State) -> Event {
+    fn with_prev(&self, event: &Event, before: &KeyStates) -> Event {
         let mut event = event.clone();
         let known = before.get(event.key()).cloned();
         match &mut event {

@@ -9,14 +9,14 @@ use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 use wire::etcdserverpb as pb;
 
-use super::{REQUEST_TIMEOUT, Round, messages};
-use crate::history::{Answer, Method, Op, Operation, Outcome, Request};
+use super::{REQUEST_TIMEOUT, RoundState, messages};
+use crate::history::{Answer, Op, Operation, Outcome, Request, RequestMethod};
 
 /// etcd's message for a revision that is gone.
-const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+const COMPACTED_MESSAGE: &str = "etcdserver: mvcc: required revision has been compacted";
 
 /// Codes of such errors. Any other is a wrong answer.
-const TROUBLES: [Code; 5] = [
+const EXPECTED_CODES: [Code; 5] = [
     Code::Unavailable,
     Code::DeadlineExceeded,
     Code::Cancelled,
@@ -38,7 +38,7 @@ impl Client {
     /// # Errors
     ///
     /// The answer is none that etcd would give.
-    pub(crate) async fn call(&self, round: &Round, request: Request) -> anyhow::Result<Operation> {
+    pub(crate) async fn call(&self, round: &RoundState, request: Request) -> anyhow::Result<Operation> {
         let called = round.at();
         let answered = timeout(REQUEST_TIMEOUT, self.send(round, &request)).await;
         let returned = round.at();
@@ -48,7 +48,7 @@ impl Client {
                 round.saw(answer.revision);
                 Outcome::Answered(answer)
             }
-            Ok(Err(status)) if status.message() == COMPACTED => Outcome::Compacted,
+            Ok(Err(status)) if status.message() == COMPACTED_MESSAGE => Outcome::Compacted,
             Ok(Err(status)) if is_trouble(&status) => Outcome::Unknown(status.message().to_owned()),
             Ok(Err(status)) => return Err(status).with_context(|| format!("{request:?} at member {}", self.member)),
             Err(_) => Outcome::Unknown(format!("no answer within {REQUEST_TIMEOUT:?}")),
@@ -63,10 +63,10 @@ impl Client {
         })
     }
 
-    async fn send(&self, round: &Round, request: &Request) -> Result<pb::TxnResponse, Status> {
+    async fn send(&self, round: &RoundState, request: &Request) -> Result<pb::TxnResponse, Status> {
         let mut kv = KvClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        let op = |op: &Op| messages::any(op, round.padding, request.method == Method::Serializable);
-        if request.method == Method::Txn {
+        let op = |op: &Op| messages::any(op, round.padding, request.method == RequestMethod::Serializable);
+        if request.method == RequestMethod::Txn {
             let ops = |ops: &[Op]| {
                 let request = |it: &Op| pb::RequestOp { request: Some(op(it)) };
                 ops.iter().map(request).collect()
@@ -113,7 +113,7 @@ impl Client {
 /// Returns true if the server, or the connection to it, fails. Our own side calls a connection that broke an internal error.
 pub(super) fn is_trouble(status: &Status) -> bool {
     let broke = status.code() == Code::Internal && status.message().starts_with("h2 protocol error");
-    broke || TROUBLES.contains(&status.code())
+    broke || EXPECTED_CODES.contains(&status.code())
 }
 
 fn answer(response: &pb::TxnResponse) -> anyhow::Result<Answer> {

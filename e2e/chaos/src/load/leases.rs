@@ -11,18 +11,18 @@ use tonic::{Code, Status};
 use wire::etcdserverpb as pb;
 
 use super::client::{Client, is_trouble};
-use super::{REQUEST_TIMEOUT, Round};
-use crate::history::{Lease, Op, Operation, Request};
+use super::{REQUEST_TIMEOUT, RoundState};
+use crate::history::{LeaseHistory, Op, Operation, Request};
 
-const TTL: Duration = Duration::from_secs(2);
+const LEASE_TTL: Duration = Duration::from_secs(2);
 /// Between keep-alives.
-const PAUSE: Duration = Duration::from_millis(300);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Record of such a client.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct LeaseRecord {
     pub(crate) operations: Vec<Operation>,
-    pub(crate) leases: Vec<Lease>,
+    pub(crate) leases: Vec<LeaseHistory>,
 }
 
 /// One lease after another, until it is stopped.
@@ -32,12 +32,12 @@ pub(crate) struct Done {
 /// A wrong answer.
 pub(crate) async fn run(
     clients: Vec<Client>,
-    round: Round,
+    round: RoundState,
     seed: u64,
     stop: CancellationToken,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<LeaseRecord> {
     let mut chance = StdRng::seed_from_u64(seed);
-    let mut done = Done::default();
+    let mut done = LeaseRecord::default();
     while !stop.is_cancelled() {
         let client = &clients[chance.random_range(0..clients.len())];
         if let Some(mut lease) = grant(client, &round).await? {
@@ -59,14 +59,14 @@ pub(crate) async fn run(
                 if !keep_alive(client, &round, &mut lease).await? {
                     break;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(KEEP_ALIVE_INTERVAL).await;
             }
             if chance.random_bool(0.3) {
                 revoke(client, &round, &mut lease).await?;
             }
             done.leases.push(lease);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(KEEP_ALIVE_INTERVAL).await;
     }
     Ok(done)
 }
@@ -76,9 +76,9 @@ fn is_gone(error: &anyhow::Error) -> bool {
     status.is_some_and(|status| status.code() == Code::NotFound)
 }
 
-async fn grant(client: &Client, round: &Round) -> anyhow::Result<Option<Lease>> {
+async fn grant(client: &Client, round: &RoundState) -> anyhow::Result<Option<LeaseHistory>> {
     let request = pb::LeaseGrantRequest {
-        ttl: i64::try_from(TTL.as_secs())?,
+        ttl: i64::try_from(LEASE_TTL.as_secs())?,
         id: 0,
     };
     let called = round.at();
@@ -87,7 +87,7 @@ async fn grant(client: &Client, round: &Round) -> anyhow::Result<Option<Lease>> 
         return Ok(None);
     };
     let granted = granted.into_inner();
-    Ok(Some(Lease {
+    Ok(Some(LeaseHistory {
         id: granted.id,
         ttl: Duration::from_secs(granted.ttl.unsigned_abs()),
         key: format!("{}lease/{:x}", round.prefix, granted.id),
@@ -97,7 +97,7 @@ async fn grant(client: &Client, round: &Round) -> anyhow::Result<Option<Lease>> 
 }
 
 /// Returns true if it is still there, as far as can be known.
-async fn keep_alive(client: &Client, round: &Round, lease: &mut Lease) -> anyhow::Result<bool> {
+async fn keep_alive(client: &Client, round: &RoundState, lease: &mut LeaseHistory) -> anyhow::Result<bool> {
     let called = round.at();
     let mut leases = LeaseClient::new(client.channel.clone());
     let requests = tokio_stream::once(pb::LeaseKeepAliveRequest { id: lease.id });
@@ -113,7 +113,7 @@ async fn keep_alive(client: &Client, round: &Round, lease: &mut Lease) -> anyhow
     Ok(answer.ttl > 0)
 }
 
-async fn revoke(client: &Client, round: &Round, lease: &mut Lease) -> anyhow::Result<()> {
+async fn revoke(client: &Client, round: &RoundState, lease: &mut LeaseHistory) -> anyhow::Result<()> {
     lease.revoked = Some(round.at());
     let mut leases = LeaseClient::new(client.channel.clone());
     match timeout(

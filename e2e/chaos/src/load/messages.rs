@@ -7,23 +7,23 @@ use pb::response_op::Response as AnyResponse;
 use wire::{etcdserverpb as pb, mvccpb};
 
 use super::Padding;
-use crate::history::{Compare, Done, Event, Keys, Kv, Op, Value};
+use crate::history::{Compare, Event, KeySelector, Kv, Op, OpAnswer, WrittenValue};
 
 /// A value's number, and bytes that follow from it.
-pub(super) fn bytes(value: Value, padding: Padding) -> Vec<u8> {
+pub(super) fn bytes(value: WrittenValue, padding: Padding) -> Vec<u8> {
     let mut bytes = value.0.to_be_bytes().to_vec();
     bytes.resize(8 + padding.of(value), filler(value));
     bytes
 }
 
-fn filler(value: Value) -> u8 {
+fn filler(value: WrittenValue) -> u8 {
     value.0.to_le_bytes()[0]
 }
 
 /// The number; a value that was never written is an error.
-fn value(bytes: &[u8]) -> anyhow::Result<Value> {
+fn value(bytes: &[u8]) -> anyhow::Result<WrittenValue> {
     let (number, padding) = bytes.split_first_chunk().context("a value is cut")?;
-    let value = Value(u64::from_be_bytes(*number));
+    let value = WrittenValue(u64::from_be_bytes(*number));
     ensure!(
         padding.iter().all(|byte| *byte == filler(value)),
         "the value {value:?} is torn"
@@ -57,11 +57,11 @@ pub(super) fn event(event: &mvccpb::Event) -> anyhow::Result<Event> {
 }
 
 /// The first key, and the end of the range; empty for one key.
-pub(super) fn range(keys: &Keys) -> (bytes::Bytes, bytes::Bytes) {
+pub(super) fn range(keys: &KeySelector) -> (bytes::Bytes, bytes::Bytes) {
     match keys {
-        Keys::One(key) => (key.clone().into(), bytes::Bytes::new()),
-        Keys::Prefix(prefix) if prefix.is_empty() => (vec![0].into(), vec![0].into()),
-        Keys::Prefix(prefix) => {
+        KeySelector::One(key) => (key.clone().into(), bytes::Bytes::new()),
+        KeySelector::Prefix(prefix) if prefix.is_empty() => (vec![0].into(), vec![0].into()),
+        KeySelector::Prefix(prefix) => {
             let mut end = prefix.clone().into_bytes();
             if let Some(last) = end.last_mut() {
                 *last += 1; // prefixes are ASCII
@@ -133,17 +133,17 @@ pub(super) fn compare(compare: &Compare, padding: Padding) -> pb::Compare {
     }
 }
 
-pub(super) fn done(response: &AnyResponse) -> anyhow::Result<Done> {
+pub(super) fn done(response: &AnyResponse) -> anyhow::Result<OpAnswer> {
     let kvs = |kvs: &[mvccpb::KeyValue]| kvs.iter().map(kv).collect::<anyhow::Result<Vec<_>>>();
     Ok(match response {
-        AnyResponse::ResponsePut(put) => Done::Put {
+        AnyResponse::ResponsePut(put) => OpAnswer::Put {
             prev: put.prev_kv.as_ref().map(kv).transpose()?,
         },
-        AnyResponse::ResponseDeleteRange(delete) => Done::Delete {
+        AnyResponse::ResponseDeleteRange(delete) => OpAnswer::Delete {
             deleted: delete.deleted,
             prev: kvs(&delete.prev_kvs)?,
         },
-        AnyResponse::ResponseRange(range) => Done::Range {
+        AnyResponse::ResponseRange(range) => OpAnswer::Range {
             kvs: kvs(&range.kvs)?,
             count: range.count,
         },

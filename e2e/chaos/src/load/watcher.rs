@@ -12,22 +12,22 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 use wire::etcdserverpb as pb;
 
-use super::{REQUEST_TIMEOUT, Round, messages};
-use crate::history::{Attempt, Keys, Message, Told, Watcher};
+use super::{REQUEST_TIMEOUT, RoundState, messages};
+use crate::history::{KeySelector, Message, MessageContent, StreamAttempt, WatcherHistory};
 
 /// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(50);
+const REOPEN_DELAY: Duration = Duration::from_millis(50);
 /// Between two questions for progress.
-const ASK: Duration = Duration::from_millis(150);
+const PROGRESS_REQUEST_INTERVAL: Duration = Duration::from_millis(150);
 /// After the round's end, for all that is still to come.
-const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Parts of a stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct StreamPlan {
     pub(crate) member: usize,
     pub(crate) channel: Channel,
-    pub(crate) watches: Vec<Keys>,
+    pub(crate) watches: Vec<KeySelector>,
     pub(crate) prev: bool,
     /// The revision to begin with.
     pub(crate) from: i64,
@@ -38,10 +38,14 @@ pub(crate) struct Plan {
 /// # Errors
 ///
 /// A message that etcd would not send.
-pub(crate) async fn run(plan: Plan, round: Round, mut end: Receiver<Option<i64>>) -> anyhow::Result<Watcher> {
-    let mut stream = Stream {
+pub(crate) async fn run(
+    plan: StreamPlan,
+    round: RoundState,
+    mut end: Receiver<Option<i64>>,
+) -> anyhow::Result<WatcherHistory> {
+    let mut stream = OpenStream {
         next: vec![plan.from; plan.watches.len()],
-        watcher: Watcher {
+        watcher: WatcherHistory {
             member: plan.member,
             watches: plan.watches.clone(),
             prev: plan.prev,
@@ -56,26 +60,26 @@ pub(crate) async fn run(plan: Plan, round: Round, mut end: Receiver<Option<i64>>
         if stream.is_done(*end.borrow()) || give_up.is_some_and(|at| Instant::now() > at) {
             return Ok(stream.watcher);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(REOPEN_DELAY).await;
     }
 }
 
-struct Stream {
-    plan: Plan,
-    round: Round,
-    watcher: Watcher,
+struct OpenStream {
+    plan: StreamPlan,
+    round: RoundState,
+    watcher: WatcherHistory,
     /// The first revision that each watch has not sent.
     next: Vec<i64>,
 }
 
-impl Stream {
+impl OpenStream {
     fn is_done(&self, end: Option<i64>) -> bool {
         end.is_some_and(|end| self.next.iter().all(|next| *next > end))
     }
 
     /// One life of the stream.
     async fn attempt(&mut self, end: &mut Receiver<Option<i64>>, give_up: &mut Option<Instant>) -> anyhow::Result<()> {
-        let mut attempt = Attempt {
+        let mut attempt = StreamAttempt {
             opened: self.round.at(),
             from: self.next.clone(),
             messages: Vec::new(),
@@ -89,7 +93,7 @@ impl Stream {
             attempt.broke = broke.map(|status| (self.round.at(), format!("{:?} {}", status.code(), status.message())));
             self.watcher.attempts.push(attempt);
         } else if end.borrow().is_some() {
-            give_up.get_or_insert_with(|| Instant::now() + DRAIN);
+            give_up.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT);
         }
         Ok(())
     }
@@ -124,12 +128,12 @@ impl Stream {
     /// Until it breaks (then how), a watch ends, or all is sent.
     async fn listen(
         &mut self,
-        attempt: &mut Attempt,
+        attempt: &mut StreamAttempt,
         requests: Sender<pb::WatchRequest>,
         messages: &mut Streaming<pb::WatchResponse>,
         (end, give_up): (&mut Receiver<Option<i64>>, &mut Option<Instant>),
     ) -> anyhow::Result<Option<Status>> {
-        let mut asking = interval(ASK);
+        let mut asking = interval(PROGRESS_REQUEST_INTERVAL);
         loop {
             tokio::select! {
                 message = messages.message() => {
@@ -142,7 +146,7 @@ impl Stream {
                         continue;
                     }
                     let message = self.read(&message)?;
-                    let over = matches!(message.told, Told::Compacted(_) | Told::Canceled(_));
+                    let over = matches!(message.told, MessageContent::Compacted(_) | MessageContent::Canceled(_));
                     attempt.messages.push(message);
                     if over || self.is_done(*end.borrow()) {
                         return Ok(None);
@@ -152,7 +156,7 @@ impl Stream {
                     // when its queue is full, it has enough to answer
                     drop(requests.try_send(ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}))));
                     if end.borrow().is_some() {
-                        let at = *give_up.get_or_insert_with(|| Instant::now() + DRAIN);
+                        let at = *give_up.get_or_insert_with(|| Instant::now() + DRAIN_TIMEOUT);
                         if Instant::now() > at {
                             return Ok(None);
                         }
@@ -180,13 +184,13 @@ impl Stream {
             ),
         };
         let told = if message.compact_revision > 0 {
-            Told::Compacted(message.compact_revision)
+            MessageContent::Compacted(message.compact_revision)
         } else if message.canceled {
-            Told::Canceled(message.cancel_reason.clone())
+            MessageContent::Canceled(message.cancel_reason.clone())
         } else if message.events.is_empty() {
-            Told::Progress
+            MessageContent::Progress
         } else {
-            Told::Events(
+            MessageContent::Events(
                 message
                     .events
                     .iter()
@@ -195,10 +199,10 @@ impl Stream {
             )
         };
         let upto = match &told {
-            Told::Events(events) => events.last().map_or(0, |event| event.revision() + 1),
-            Told::Progress => revision + 1,
-            Told::Compacted(revision) => *revision,
-            Told::Canceled(_) => 0,
+            MessageContent::Events(events) => events.last().map_or(0, |event| event.revision() + 1),
+            MessageContent::Progress => revision + 1,
+            MessageContent::Compacted(revision) => *revision,
+            MessageContent::Canceled(_) => 0,
         };
         for (at, next) in self.next.iter_mut().enumerate() {
             if watch.is_none_or(|watch| watch == at) {

@@ -6,16 +6,18 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
-use super::Round;
+use super::RoundState;
 use super::client::Client;
-use crate::history::{Answer, Compare, Done, Keys, Kv, Method, Op, Operation, Outcome, Request};
+use crate::history::{Answer, Compare, KeySelector, Kv, Op, OpAnswer, Operation, Outcome, Request, RequestMethod};
 
 /// The keys of a round: few, so that all clients use the same ones.
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// Between two requests of one client; longer after an error.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(40));
+/// Between two requests of one client.
+const REQUEST_PAUSE: Duration = Duration::from_millis(4);
+/// The same after an error.
+const ERROR_PAUSE: Duration = Duration::from_millis(40);
 /// Distance of reads of the past, in revisions.
-const PAST: i64 = 300;
+const MAX_PAST_REVISIONS: i64 = 300;
 
 /// Works until it is stopped.
 ///
@@ -24,7 +26,7 @@ const PAST: i64 = 300;
 /// A wrong answer.
 pub(crate) async fn run(
     clients: Vec<Client>,
-    round: Round,
+    round: RoundState,
     seed: u64,
     stop: CancellationToken,
 ) -> anyhow::Result<Vec<Operation>> {
@@ -47,14 +49,14 @@ pub(crate) async fn run(
             at = worker.chance.random_range(0..clients.len());
         }
         operations.push(operation);
-        tokio::time::sleep(if answered { PAUSE.0 } else { PAUSE.1 }).await;
+        tokio::time::sleep(if answered { REQUEST_PAUSE } else { ERROR_PAUSE }).await;
     }
     Ok(operations)
 }
 
 struct Worker {
     chance: StdRng,
-    round: Round,
+    round: RoundState,
     /// The key-value that was seen last, to be updated.
     seen: Option<Kv>,
 }
@@ -64,24 +66,24 @@ impl Worker {
         match self.chance.random_range(0..100) {
             0..25 => Request::plain(self.put()),
             25..45 => Request::plain(Op::Range {
-                keys: Keys::One(self.key()),
+                keys: KeySelector::One(self.key()),
                 revision: 0,
             }),
-            45..53 => self.list(Method::Plain, 0),
-            53..61 => self.list(Method::Serializable, 0),
+            45..53 => self.list(RequestMethod::Plain, 0),
+            53..61 => self.list(RequestMethod::Serializable, 0),
             61..67 => {
-                let past = (self.round.newest() - self.chance.random_range(0..PAST))
+                let past = (self.round.newest() - self.chance.random_range(0..MAX_PAST_REVISIONS))
                     .max(self.round.base)
                     .max(1);
-                self.list(Method::Plain, past)
+                self.list(RequestMethod::Plain, past)
             }
             67..72 => Request::plain(Op::Delete {
-                keys: Keys::One(self.key()),
+                keys: KeySelector::One(self.key()),
                 prev: self.chance.random_bool(0.5),
             }),
             72..90 => self.update(),
             90..96 => self.swap(),
-            _ => self.list(Method::Txn, 0),
+            _ => self.list(RequestMethod::Txn, 0),
         }
     }
 
@@ -99,8 +101,8 @@ impl Worker {
         }
     }
 
-    fn list(&mut self, method: Method, revision: i64) -> Request {
-        let keys = Keys::Prefix(self.round.prefix.clone());
+    fn list(&mut self, method: RequestMethod, revision: i64) -> Request {
+        let keys = KeySelector::Prefix(self.round.prefix.clone());
         Request {
             method,
             ..Request::plain(Op::Range { keys, revision })
@@ -122,11 +124,11 @@ impl Worker {
             prev: false,
         };
         let get = Op::Range {
-            keys: Keys::One(key.clone()),
+            keys: KeySelector::One(key.clone()),
             revision: 0,
         };
         Request {
-            method: Method::Txn,
+            method: RequestMethod::Txn,
             compares: vec![compare],
             then: vec![put, get.clone()],
             otherwise: vec![get],
@@ -146,12 +148,12 @@ impl Worker {
         let mut then = vec![put];
         if from != to {
             then.push(Op::Delete {
-                keys: Keys::One(from.clone()),
+                keys: KeySelector::One(from.clone()),
                 prev: true,
             });
         }
         Request {
-            method: Method::Txn,
+            method: RequestMethod::Txn,
             compares: vec![Compare::Version(to, self.chance.random_range(0..3))],
             then,
             otherwise: vec![other],
@@ -161,9 +163,9 @@ impl Worker {
     /// Remembers a key, to update it.
     fn learn(&mut self, request: &Request, answer: &Answer) {
         for done in &answer.done {
-            if let Done::Range { kvs, .. } = done
+            if let OpAnswer::Range { kvs, .. } = done
                 && let Some(kv) = kvs.first()
-                && request.method != Method::Serializable
+                && request.method != RequestMethod::Serializable
             {
                 self.seen = Some(kv.clone());
             }

@@ -22,13 +22,13 @@ const PEER_PORT: u16 = 2380;
 /// For an answer of a member that may be stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// For SIGTERM.
-const STOP: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// All brains of one cluster.
 #[derive(Debug)]
 pub(crate) struct Members {
     program: Program,
-    clock: Option<Clock>,
+    clock: Option<MemberClock>,
     flags: Vec<String>,
     logs: PathBuf,
     all: Vec<Option<Child>>,
@@ -39,11 +39,11 @@ pub(crate) struct Members {
 
 /// Gives members another time of day than the machine's.
 #[derive(Clone, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct MemberClock {
     dir: PathBuf,
 }
 
-impl Clock {
+impl MemberClock {
     /// `dir` is for the files that tell the time.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Members {
     pub(crate) fn new(
         count: usize,
         program: Program,
-        clock: Option<Clock>,
+        clock: Option<MemberClock>,
         flags: Vec<String>,
         logs: &Path,
     ) -> anyhow::Result<Self> {
@@ -116,7 +116,7 @@ impl Members {
     }
 
     /// The time of day that members see, if it can be changed.
-    pub(crate) fn clock(&self) -> Option<&Clock> {
+    pub(crate) fn clock(&self) -> Option<&MemberClock> {
         self.clock.as_ref()
     }
 
@@ -206,7 +206,7 @@ impl Members {
         let Some(mut child) = self.all[member].take() else {
             return Ok(false);
         };
-        let deadline = Instant::now() + STOP;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             match child.try_wait()? {
                 Some(status) if status.success() => return Ok(true),
@@ -216,9 +216,9 @@ impl Members {
                 Some(status) => bail!("member {member} ended with {status} on SIGTERM"),
                 None if Instant::now() > deadline => {
                     self.all[member] = Some(child);
-                    bail!("member {member} runs {STOP:?} after SIGTERM");
+                    bail!("member {member} runs {STOP_TIMEOUT:?} after SIGTERM");
                 }
-                None => tokio::time::sleep(POLL).await,
+                None => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }

@@ -16,13 +16,13 @@ use programs::tikv::real::Addresses;
 use programs::tools::debian;
 
 /// Address of this process, its clients and the mock.
-pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+pub(crate) const HUB_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 /// Set within the namespaces: where the real cluster is, if there is one.
-const INSIDE: &str = "KUBEBRAIN_CHAOS_INSIDE";
+const INSIDE_VARIABLE: &str = "KUBEBRAIN_CHAOS_INSIDE";
 /// The network that this program was started in.
-const OUTSIDE: &str = "/run/netns/outside";
+const OUTSIDE_NETNS: &str = "/run/netns/outside";
 /// Script that starts the second program argument of `sh` with all that follow.
-const SCRIPT: &str = "mkdir -p /run/netns
+const NETNS_SCRIPT: &str = "mkdir -p /run/netns
     mount -t tmpfs chaos /run/netns
     touch /run/netns/outside
     mount --bind /proc/self/ns/net /run/netns/outside
@@ -34,18 +34,26 @@ const SCRIPT: &str = "mkdir -p /run/netns
 ///
 /// The kernel refuses, or `real` fails.
 pub(crate) fn enter(real: impl FnOnce() -> anyhow::Result<Option<Addresses>>) -> anyhow::Result<Option<Addresses>> {
-    if let Ok(found) = std::env::var(INSIDE) {
-        return serde_json::from_str(&found).with_context(|| format!("read {INSIDE}"));
+    if let Ok(found) = std::env::var(INSIDE_VARIABLE) {
+        return serde_json::from_str(&found).with_context(|| format!("read {INSIDE_VARIABLE}"));
     }
     let program = std::env::current_exe().context("find this program")?;
     let unshare = debian::find("unshare")?;
     let error = Command::new(&unshare)
-        .args(["--mount", "--propagation", "private", "sh", "-ec", SCRIPT, "chaos"])
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            NETNS_SCRIPT,
+            "chaos",
+        ])
         .arg(&unshare)
         .arg("--net")
         .arg(program)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, serde_json::to_string(&real()?)?)
+        .env(INSIDE_VARIABLE, serde_json::to_string(&real()?)?)
         .exec();
     Err(error).context("enter namespaces of its own")
 }
@@ -72,13 +80,18 @@ pub(crate) enum Direction {
 }
 
 /// Packets that are lost: those of a member, from or to an endpoint.
-pub(crate) type Cut = (usize, Direction, Endpoint);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NetworkCut {
+    pub(crate) member: usize,
+    pub(crate) direction: Direction,
+    pub(crate) endpoint: Endpoint,
+}
 
 /// Namespaces, links and cuts.
 #[derive(Debug)]
 pub(crate) struct Network {
     members: usize,
-    cuts: BTreeSet<Cut>,
+    cuts: BTreeSet<NetworkCut>,
 }
 
 impl Network {
@@ -91,7 +104,7 @@ impl Network {
         let mut script = format!(
             "ip link set lo up
             ip link add br0 type bridge
-            ip addr add {HUB}/24 dev br0
+            ip addr add {HUB_ADDRESS}/24 dev br0
             ip link set br0 up\n"
         );
         for member in 0..members {
@@ -131,7 +144,7 @@ impl Network {
     /// One of them is taken.
     pub(crate) fn relay(&self, addresses: &[SocketAddr]) -> anyhow::Result<TcpProxy> {
         let members: Vec<PathBuf> = (0..self.members).map(namespace).collect();
-        TcpProxy::start(Path::new(OUTSIDE), &members, addresses)
+        TcpProxy::start(Path::new(OUTSIDE_NETNS), &members, addresses)
     }
 
     /// Cuts more.
@@ -139,7 +152,7 @@ impl Network {
     /// # Errors
     ///
     /// Those of `nft`.
-    pub(crate) fn cut(&mut self, cuts: &[Cut]) -> anyhow::Result<()> {
+    pub(crate) fn cut(&mut self, cuts: &[NetworkCut]) -> anyhow::Result<()> {
         self.cuts.extend(cuts);
         self.apply()
     }
@@ -149,14 +162,14 @@ impl Network {
     /// # Errors
     ///
     /// Those of `nft`.
-    pub(crate) fn mend(&mut self, cuts: &[Cut]) -> anyhow::Result<()> {
+    pub(crate) fn mend(&mut self, cuts: &[NetworkCut]) -> anyhow::Result<()> {
         self.cuts.retain(|cut| !cuts.contains(cut));
         self.apply()
     }
 
     fn apply(&self) -> anyhow::Result<()> {
         for member in 0..self.members {
-            let rules = rules(self.cuts.iter().filter(|cut| cut.0 == member));
+            let rules = rules(self.cuts.iter().filter(|cut| cut.member == member));
             let mut nft = Self::enter(member, debian::find("nft")?);
             feed(nft.args(["-f", "-"]), rules.as_bytes()).with_context(|| format!("cut member {member} off"))?;
         }
@@ -173,15 +186,15 @@ fn namespace(member: usize) -> PathBuf {
 }
 
 /// All rules of one member.
-fn rules<'a>(cuts: impl Iterator<Item = &'a Cut>) -> String {
+fn rules<'a>(cuts: impl Iterator<Item = &'a NetworkCut>) -> String {
     let (mut input, mut output) = (String::new(), String::new());
-    for (_, way, far) in cuts {
-        let (side, chain) = match way {
+    for cut in cuts {
+        let (side, chain) = match cut.direction {
             Direction::From => ("s", &mut input),
             Direction::To => ("d", &mut output),
         };
-        let rule = match far {
-            Endpoint::Member(other) => format!("ip {side}addr {} drop; ", address(*other)),
+        let rule = match cut.endpoint {
+            Endpoint::Member(other) => format!("ip {side}addr {} drop; ", address(other)),
             Endpoint::Process(SocketAddr::V4(at)) => {
                 format!("ip {side}addr {} tcp {side}port {} drop; ", at.ip(), at.port())
             }
@@ -207,7 +220,12 @@ mod tests {
     #[test]
     fn a_cut_in_one_way_has_one_rule() {
         let pd = Endpoint::Process("10.98.0.1:7".parse().unwrap());
-        let rules = rules([(0, Direction::To, Endpoint::Member(2)), (0, Direction::From, pd)].iter());
+        let cut = |direction, endpoint| NetworkCut {
+            member: 0,
+            direction,
+            endpoint,
+        };
+        let rules = rules([cut(Direction::To, Endpoint::Member(2)), cut(Direction::From, pd)].iter());
         assert!(
             rules.contains("hook output priority 0; ip daddr 10.98.0.13 drop;"),
             "{rules}"

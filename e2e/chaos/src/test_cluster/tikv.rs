@@ -11,19 +11,19 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::network::{HUB, Network};
+use super::network::{HUB_ADDRESS, Network};
 
 /// TiKV's nodes.
 pub(crate) const STORES: u64 = 3;
 
 /// Until others lead what a dead store led.
-const ELECTION: Duration = Duration::from_millis(300);
+const REGION_ELECTION_TIME: Duration = Duration::from_millis(300);
 
 /// The prefix that members have if they are not given one, as it begins their keys.
-const PREFIX: &[u8] = b"\x09kubebrain";
+const DEFAULT_KEY_PREFIX: &[u8] = b"\x09kubebrain";
 
 /// The requests that brains send.
-const RPCS: [Rpc; 15] = [
+const BRAIN_RPCS: [Rpc; 15] = [
     Rpc::Get,
     Rpc::BatchGet,
     Rpc::Scan,
@@ -58,11 +58,11 @@ pub(crate) struct Tikv {
     addresses: Addresses,
     /// Of the members' keys; they choose their own on a mock, which has no other user.
     prefix: Option<String>,
-    kind: Kind,
+    kind: TikvKind,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum TikvKind {
     MockTikv(MockTikv),
     /// With the way to it.
     Real {
@@ -77,7 +77,7 @@ impl Tikv {
     ///
     /// It cannot listen.
     pub(crate) async fn mock_tikv(seed: u64) -> anyhow::Result<Self> {
-        let any = SocketAddr::new(HUB.into(), 0);
+        let any = SocketAddr::new(HUB_ADDRESS.into(), 0);
         let options = Options {
             pd: any,
             stores: (0..STORES).map(|_| any).collect(),
@@ -95,7 +95,7 @@ impl Tikv {
         Ok(Self {
             addresses,
             prefix: None,
-            kind: Kind::MockTikv(mock_tikv),
+            kind: TikvKind::MockTikv(mock_tikv),
         })
     }
 
@@ -109,7 +109,7 @@ impl Tikv {
         Ok(Self {
             addresses,
             prefix: Some(format!("chaos-{:032x}", rand::random::<u128>())),
-            kind: Kind::Real { _relay: relay },
+            kind: TikvKind::Real { _relay: relay },
         })
     }
 
@@ -131,8 +131,8 @@ impl Tikv {
     /// The mock, if it is one.
     pub(crate) fn as_mock(&self) -> Option<&MockTikv> {
         match &self.kind {
-            Kind::MockTikv(mock_tikv) => Some(mock_tikv),
-            Kind::Real { .. } => None,
+            TikvKind::MockTikv(mock_tikv) => Some(mock_tikv),
+            TikvKind::Real { .. } => None,
         }
     }
 
@@ -141,7 +141,7 @@ impl Tikv {
     /// # Errors
     ///
     /// It is no address. On a real cluster each part has one of the stores, for the leader of a part is unknown.
-    pub(crate) fn store_of(&self, part: Part) -> anyhow::Result<SocketAddr> {
+    pub(crate) fn store_of(&self, part: DataPart) -> anyhow::Result<SocketAddr> {
         let Some(mock_tikv) = self.as_mock() else {
             let stores = &self.addresses.stores;
             let store = stores.get(part as usize % stores.len().max(1));
@@ -163,15 +163,15 @@ impl Tikv {
     /// It does not end.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         match self.kind {
-            Kind::MockTikv(mock_tikv) => mock_tikv.stop().await.context("stop the mock"),
-            Kind::Real { .. } => Ok(()),
+            TikvKind::MockTikv(mock_tikv) => mock_tikv.stop().await.context("stop the mock"),
+            TikvKind::Real { .. } => Ok(()),
         }
     }
 }
 
 /// Part of the members' data, by its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum DataPart {
     /// The lock and the membership.
     Cells,
     /// The fence, and the lanes.
@@ -180,7 +180,7 @@ pub(crate) enum Part {
     Log,
 }
 
-impl Part {
+impl DataPart {
     pub(crate) const ALL: [Self; 4] = [Self::Cells, Self::Fence, Self::Rows, Self::Log];
 
     /// Under the prefix that members have of themselves.
@@ -191,13 +191,13 @@ impl Part {
             Self::Rows => b'r',
             Self::Log => b'w',
         };
-        [PREFIX, &[kind]].concat()
+        [DEFAULT_KEY_PREFIX, &[kind]].concat()
     }
 }
 
 /// Gives each part a region of its own; those of the log and of the lock are led by different stores.
 async fn spread(mock_tikv: &MockTikv, seed: u64) -> anyhow::Result<()> {
-    for (place, part) in [0, 1, 2, 1].into_iter().zip(Part::ALL) {
+    for (place, part) in [0, 1, 2, 1].into_iter().zip(DataPart::ALL) {
         let key = part.first_key();
         mock_tikv.split(&key).await?;
         mock_tikv.move_region(&key, (seed + place) % STORES + 1).await?;
@@ -219,7 +219,7 @@ pub(crate) enum TikvFault {
     /// A store is gone, and soon others lead what it led.
     Crash(u64),
     /// The region of a part answers nothing, wherever it is.
-    Silence(Part),
+    Silence(DataPart),
     /// All processes are killed and come back at once.
     Restart,
     /// A region is split at a random key of the members'.
@@ -238,7 +238,7 @@ impl TikvFault {
             52..60 => Self::Pause(chance.random_range(MockTikv::PD..=STORES)),
             60..67 => Self::Kill(chance.random_range(MockTikv::PD..=STORES)),
             67..75 => Self::Crash(chance.random_range(1..=STORES)),
-            75..81 => Self::Silence(*Part::ALL.choose(chance).expect("there are some")),
+            75..81 => Self::Silence(*DataPart::ALL.choose(chance).expect("there are some")),
             81..86 => Self::Restart,
             86..93 => Self::Split(key(chance)),
             _ => Self::Move(key(chance), chance.random_range(1..=STORES)),
@@ -269,7 +269,7 @@ impl TikvFault {
             Self::Kill(process) => tikv.kill(*process).await?,
             Self::Crash(store) => {
                 tikv.kill(*store).await?;
-                tokio::time::sleep(ELECTION).await;
+                tokio::time::sleep(REGION_ELECTION_TIME).await;
                 tikv.elect().await?;
             }
             Self::Silence(part) => tikv.silence(&part.first_key(), true),
@@ -308,7 +308,7 @@ impl TikvFault {
 /// A fault of some requests, as random as it is allowed.
 fn fault(chance: &mut StdRng) -> Fault {
     loop {
-        let rpc = *RPCS.choose(chance).expect("there are some");
+        let rpc = *BRAIN_RPCS.choose(chance).expect("there are some");
         let silent = chance.random_bool(0.3);
         let some = Duration::from_millis(chance.random_range(1..1500));
         let after = chance.random_bool(0.7).then_some(some);
@@ -356,7 +356,7 @@ pub(crate) fn too_large(min_bytes: usize) -> Fault {
 
 /// A key somewhere in what the members write: under their prefix, a kind of row, and a byte.
 fn key(chance: &mut StdRng) -> Vec<u8> {
-    let part = *Part::ALL.choose(chance).expect("there are some");
+    let part = *DataPart::ALL.choose(chance).expect("there are some");
     let mut key = part.first_key();
     key.push(chance.random());
     key
