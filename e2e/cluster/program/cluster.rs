@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use e2e_cluster::cluster::{self, Cluster};
-use e2e_cluster::cluster_dir::{ClusterDir, Name};
-use e2e_cluster::config::{Config, Store};
+use e2e_cluster::cluster_dir::{ClusterDir, ClusterName};
+use e2e_cluster::config::{ClusterConfig, StoreProgram};
 use e2e_cluster::log_check::ClusterLogs;
 use e2e_cluster::{cleanup, cluster_process, demo};
 use programs::conformance;
@@ -16,18 +16,18 @@ use tracing_subscriber::EnvFilter;
 
 /// Commands for clusters.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ClusterCommand {
     /// Install and build everything that clusters and tests need.
     Tools,
     /// Start a cluster and leave it running.
-    Up(Up),
+    Up(ClusterFlags),
     /// Run the demo: install the operator, create a brain and an API server on it, and leave them running.
-    Demo(Up),
+    Demo(ClusterFlags),
     /// Stop a cluster, and remove the remains of killed runs.
     Down {
         /// The cluster's name.
         #[arg(long, default_value = "demo")]
-        name: Name,
+        name: ClusterName,
         /// Use the cluster of this checkout's tests: wait until it has stopped.
         #[arg(long, conflicts_with = "name")]
         tests: bool,
@@ -42,13 +42,13 @@ pub(crate) enum Command {
 
 /// Settings of a cluster.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Up {
+pub(crate) struct ClusterFlags {
     /// The cluster's name.
     #[arg(long, default_value = "demo")]
-    name: Name,
+    name: ClusterName,
     /// The server that stores the cluster's objects.
-    #[arg(long, value_enum, default_value_t = Store::Brain)]
-    store: Store,
+    #[arg(long, value_enum, default_value_t = StoreProgram::Brain)]
+    store: StoreProgram,
     /// The one member of the store that the API server is connected to, counted from 1 [default: all].
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
     through: Option<u8>,
@@ -74,14 +74,14 @@ fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// It cannot be done, or a cluster's logs have complaints.
-pub(crate) fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
+pub(crate) fn run(command: ClusterCommand, progress: &Progress) -> anyhow::Result<()> {
     match command {
-        Command::Tools => prepare_for_tests(progress),
-        Command::Up(up) => self::up(&up, progress),
-        Command::Demo(up) => show(&up, progress),
-        Command::Down { name, tests } => {
+        ClusterCommand::Tools => prepare_for_tests(progress),
+        ClusterCommand::Up(up) => self::up(&up, progress),
+        ClusterCommand::Demo(up) => show(&up, progress),
+        ClusterCommand::Down { name, tests } => {
             let name = if tests {
-                Name::of_tests(Programs::find()?.dir())
+                ClusterName::of_tests(Programs::find()?.dir())
             } else {
                 name
             };
@@ -96,14 +96,14 @@ pub(crate) fn run(command: Command, progress: &Progress) -> anyhow::Result<()> {
                 Ok(())
             }
         }
-        Command::Host { config } => host(&config),
+        ClusterCommand::Host { config } => host(&config),
     }
 }
 
-impl Up {
+impl ClusterFlags {
     fn start(&self, progress: &Progress) -> anyhow::Result<Cluster> {
         let ports = [("api".to_owned(), self.port)].into();
-        let config = Config {
+        let config = ClusterConfig {
             name: self.name.clone(),
             store: self.store,
             through: self.through.map(|member| usize::from(member) - 1),
@@ -116,7 +116,7 @@ impl Up {
     }
 }
 
-fn up(up: &Up, progress: &Progress) -> anyhow::Result<()> {
+fn up(up: &ClusterFlags, progress: &Progress) -> anyhow::Result<()> {
     let cluster = up.start(progress)?;
     let kubeconfig = cluster.home().kubeconfig();
     cluster.release()?;
@@ -125,7 +125,7 @@ fn up(up: &Up, progress: &Progress) -> anyhow::Result<()> {
 }
 
 /// The demo. One that is up already is ended first, so that it works twice in a row.
-fn show(up: &Up, progress: &Progress) -> anyhow::Result<()> {
+fn show(up: &ClusterFlags, progress: &Progress) -> anyhow::Result<()> {
     let whole = progress.step("the whole demo");
     cluster::down(&up.name, progress)?;
     let cluster = up.start(progress)?;
@@ -152,7 +152,7 @@ fn walk(cluster: &Cluster, progress: &Progress) -> anyhow::Result<String> {
 }
 
 fn host(config: &str) -> anyhow::Result<()> {
-    let config: Config = serde_json::from_str(config).context("read the configuration")?;
+    let config: ClusterConfig = serde_json::from_str(config).context("read the configuration")?;
     let file = ClusterDir::of(&config.name).open_log("host")?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     tracing_subscriber::fmt()

@@ -12,7 +12,7 @@ mod cluster;
 enum Command {
     /// Run whole Kubernetes clusters on this machine, each in a network of its own.
     #[command(subcommand)]
-    Cluster(cluster::Command),
+    Cluster(cluster::ClusterCommand),
 }
 
 fn main() -> ExitCode {

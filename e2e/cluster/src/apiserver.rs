@@ -10,7 +10,7 @@ use crate::cluster_context::ClusterContext;
 use crate::cluster_dir::ClusterDir;
 use crate::namespace::{NODE, SERVICES};
 use crate::store;
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// The program's name in state and logs.
 pub const NAME: &str = "kube-apiserver";
@@ -30,7 +30,7 @@ pub fn audit_log(home: &ClusterDir) -> PathBuf {
 /// # Errors
 ///
 /// The policy cannot be written.
-pub fn program(site: &ClusterContext, members: &[store::Member]) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext, members: &[store::StoreMember]) -> anyhow::Result<SupervisedProgram> {
     let policy = json!({
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -38,7 +38,7 @@ pub fn program(site: &ClusterContext, members: &[store::Member]) -> anyhow::Resu
         "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
     });
     site.home.write("config/audit.yaml", serde_yaml::to_string(&policy)?)?;
-    let url = |member: &store::Member| format!("http://{}", member.address);
+    let url = |member: &store::StoreMember| format!("http://{}", member.address);
     let urls: Vec<String> = members.iter().map(url).collect();
     let args = [
         format!("--etcd-servers={}", urls.join(",")),

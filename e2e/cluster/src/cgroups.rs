@@ -8,11 +8,11 @@ use anyhow::Context as _;
 
 use crate::cluster_dir::ClusterDir;
 
-const ROOT: &str = "/sys/fs/cgroup";
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// The weight of all pods together, in the file of each cgroup version: that of four sessions. Each daemon of the node, of other clusters
 /// and of the tests has its own session; with the weight of one session, the pods would make no progress while those are busy.
-const CPU: [(&str, &str); 2] = [("cpu.shares", "4096"), ("cpu.weight", "400")];
+const POD_CPU_WEIGHTS: [(&str, &str); 2] = [("cpu.shares", "4096"), ("cpu.weight", "400")];
 
 /// Makes it: in each hierarchy of version 1, or with all controllers in the one of version 2.
 ///
@@ -23,15 +23,19 @@ pub fn create(home: &ClusterDir) -> anyhow::Result<()> {
     for root in hierarchies()? {
         let dir = root.join(home.cgroup());
         fs::create_dir_all(&dir).with_context(|| format!("create the cgroup {}", dir.display()))?;
-        if root == Path::new(ROOT) {
+        if root == Path::new(CGROUP_ROOT) {
             let controllers = fs::read_to_string(root.join("cgroup.controllers"))?;
             let all: Vec<_> = controllers.split_whitespace().map(|name| format!("+{name}")).collect();
-            for parent in dir.ancestors().skip(1).take_while(|parent| parent.starts_with(ROOT)) {
+            for parent in dir
+                .ancestors()
+                .skip(1)
+                .take_while(|parent| parent.starts_with(CGROUP_ROOT))
+            {
                 let control = parent.join("cgroup.subtree_control");
                 fs::write(&control, all.join(" ")).with_context(|| format!("write {}", control.display()))?;
             }
         }
-        for (file, weight) in CPU {
+        for (file, weight) in POD_CPU_WEIGHTS {
             let file = dir.join(file);
             if file.exists() {
                 fs::write(&file, weight).with_context(|| format!("write {}", file.display()))?;
@@ -93,7 +97,7 @@ fn remove(dir: &Path) -> anyhow::Result<bool> {
 
 /// Mount points of cgroup file systems: with version 1 many, and often one of version 2 without controllers beside them.
 fn hierarchies() -> anyhow::Result<Vec<PathBuf>> {
-    let root = PathBuf::from(ROOT);
+    let root = PathBuf::from(CGROUP_ROOT);
     if root.join("cgroup.controllers").exists() {
         return Ok(vec![root]);
     }

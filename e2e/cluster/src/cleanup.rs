@@ -14,14 +14,14 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::cluster_dir::ClusterDir;
-use crate::lock::Lock;
-use crate::state::{ProcessId, State};
+use crate::lock::FileLock;
+use crate::state::{ClusterState, ProcessId};
 use crate::{cgroups, mounts, namespace};
 
 /// Time that a killed process may take to leave.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of clusters whose logs are kept.
-const LOGS_KEPT: usize = 5;
+const KEPT_LOGS: usize = 5;
 
 /// Removes every cluster whose lock no process holds.
 ///
@@ -30,7 +30,9 @@ const LOGS_KEPT: usize = 5;
 /// Something cannot be removed.
 pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
     for home in ClusterDir::all()? {
-        let Some(_lock) = Lock::try_take(&home)? else { continue }; // it is up
+        let Some(_lock) = FileLock::try_take(&home)? else {
+            continue;
+        }; // it is up
         progress.during(
             format_args!("removed the remains of a killed run: cluster {}", home.name()),
             || everything(&home),
@@ -47,7 +49,7 @@ pub fn abandoned(progress: &Progress) -> anyhow::Result<()> {
 /// after it is still there.
 pub fn everything(home: &ClusterDir) -> anyhow::Result<()> {
     home.check()?;
-    let state = State::read(home).ok(); // a run that was killed very early has none yet
+    let state = ClusterState::read(home).ok(); // a run that was killed very early has none yet
     let sandboxes = containers(home);
     for program in state.iter().flat_map(|state| state.programs.values()) {
         program.signal_group(Signal::KILL);
@@ -139,13 +141,13 @@ fn shims(home: &ClusterDir) -> anyhow::Result<Vec<u32>> {
 }
 
 /// A container that containerd knew when it ended.
-struct Container {
+struct LeftContainer {
     id: String,
     /// Shims listen in a directory that all containerds of a machine share.
     socket: Option<PathBuf>,
 }
 
-fn containers(home: &ClusterDir) -> Vec<Container> {
+fn containers(home: &ClusterDir) -> Vec<LeftContainer> {
     let tasks = home.path("node/state/io.containerd.runtime.v2.task/k8s.io");
     let Ok(entries) = fs::read_dir(tasks) else {
         return Vec::new();
@@ -155,7 +157,7 @@ fn containers(home: &ClusterDir) -> Vec<Container> {
         address.trim().strip_prefix("unix://").map(PathBuf::from)
     };
     let of = |entry: fs::DirEntry| {
-        Some(Container {
+        Some(LeftContainer {
             id: entry.file_name().into_string().ok()?,
             socket: socket(entry.path()),
         })
@@ -174,7 +176,7 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
 
 /// CNI keeps its results by network and sandbox in a directory that all networks of a machine share. The network of
 /// pods carries the cluster's name; the loopback's results are known by the sandboxes.
-fn remove_results(dir: &str, network: &str, containers: &[Container]) -> anyhow::Result<()> {
+fn remove_results(dir: &str, network: &str, containers: &[LeftContainer]) -> anyhow::Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
     let files: Vec<_> = entries
         .flatten()
@@ -207,7 +209,7 @@ fn remove_links_into(dir: &str, logs: &Path) -> anyhow::Result<()> {
 
 fn old_logs(home: &ClusterDir) -> anyhow::Result<()> {
     let logged = ClusterDir::all_with_logs()?;
-    let surplus = logged.len().saturating_sub(LOGS_KEPT);
+    let surplus = logged.len().saturating_sub(KEPT_LOGS);
     let up: Vec<_> = ClusterDir::all()?.iter().map(|home| home.name().clone()).collect();
     let old = logged.iter().take(surplus);
     old.filter(|old| old.name() != home.name() && !up.contains(old.name()))

@@ -14,13 +14,13 @@ use rustix::process::Signal;
 
 use crate::apiserver;
 use crate::cleanup;
-use crate::cluster_dir::{ClusterDir, Name};
-use crate::cluster_process::{RELEASE, Report};
-use crate::config::Config;
+use crate::cluster_dir::{ClusterDir, ClusterName};
+use crate::cluster_process::{ProcessReport, RELEASE_WORD};
+use crate::config::ClusterConfig;
 use crate::kubectl::Kubectl;
-use crate::lock::Lock;
+use crate::lock::FileLock;
 use crate::log_check::ClusterLogs;
-use crate::state::State;
+use crate::state::ClusterState;
 use crate::store;
 
 /// A cluster that is up. It ends when this is dropped, or the process that holds it ends in whatever way.
@@ -40,7 +40,7 @@ impl Cluster {
     /// # Errors
     ///
     /// It does not come up. Then it has been ended again, and the error names the logs.
-    pub fn start(config: &Config, program: &Path, progress: &Progress) -> anyhow::Result<Self> {
+    pub fn start(config: &ClusterConfig, program: &Path, progress: &Progress) -> anyhow::Result<Self> {
         let home = ClusterDir::of(&config.name);
         let logs = home.logs();
         // a session of its own: the terminal's Ctrl-C is not for it, it learns from the parent pipe
@@ -60,8 +60,8 @@ impl Cluster {
         for line in reports.lines() {
             let line = line.context("read the host's reports")?;
             match serde_json::from_str(&line).with_context(|| format!("not a report of the host: {line}"))? {
-                Report::Line(line) => progress.say(line),
-                Report::Up => {
+                ProcessReport::Line(line) => progress.say(line),
+                ProcessReport::Up => {
                     let kubernetes = go::KUBERNETES.build(&Cache::open()?, progress)?;
                     let kubectl = Kubectl::new(&kubernetes, home.kubeconfig());
                     let described = format!("cluster {}; its logs: {}", home.name(), logs.display());
@@ -74,7 +74,7 @@ impl Cluster {
                         pipe,
                     });
                 }
-                Report::Failed(why) => {
+                ProcessReport::Failed(why) => {
                     host.wait().context("wait for the host")?;
                     bail!("{why}\n--- all logs: {}", logs.display());
                 }
@@ -116,8 +116,8 @@ impl Cluster {
     /// # Errors
     ///
     /// They cannot be read.
-    pub fn state(&self) -> anyhow::Result<State> {
-        State::read(&self.home)
+    pub fn state(&self) -> anyhow::Result<ClusterState> {
+        ClusterState::read(&self.home)
     }
 
     /// The URL of the store, of its first member if it has many, outside of the cluster's network.
@@ -134,7 +134,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The state cannot be read, or the store has no such member.
-    pub fn member_url(&self, member: &store::Member) -> anyhow::Result<String> {
+    pub fn member_url(&self, member: &store::StoreMember) -> anyhow::Result<String> {
         Ok(format!("http://127.0.0.1:{}", self.port(member.name)?))
     }
 
@@ -158,7 +158,7 @@ impl Cluster {
     /// It has ended already.
     pub fn release(mut self) -> anyhow::Result<()> {
         let mut pipe = self.pipe.take().context("the cluster was released before")?;
-        writeln!(pipe, "{RELEASE}").context("release the cluster: it has ended")
+        writeln!(pipe, "{RELEASE_WORD}").context("release the cluster: it has ended")
     }
 
     /// Lets lines with this text pass in the logs of our programs.
@@ -205,17 +205,17 @@ impl Cluster {
 /// # Errors
 ///
 /// Something cannot be removed, or the directory of that name is no cluster's.
-pub fn down(name: &Name, progress: &Progress) -> anyhow::Result<bool> {
+pub fn down(name: &ClusterName, progress: &Progress) -> anyhow::Result<bool> {
     let home = ClusterDir::of(name);
     home.check()?;
     if !home.dir().exists() && !home.lock().exists() {
         return Ok(false);
     }
     progress.during(format_args!("cluster {name} ended"), || {
-        if let Some(holder) = Lock::holder(&home) {
+        if let Some(holder) = FileLock::holder(&home) {
             holder.signal(Signal::TERM); // false if it was killed before
         }
-        let _lock = Lock::take(&home)?;
+        let _lock = FileLock::take(&home)?;
         cleanup::everything(&home) // nothing to do if it has swept after itself
     })?;
     Ok(true)

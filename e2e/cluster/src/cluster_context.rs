@@ -7,8 +7,8 @@ use programs::tools::Tools;
 
 use crate::cluster_dir::ClusterDir;
 use crate::kubectl::Kubectl;
-use crate::namespace::Namespace;
-use crate::supervisor::Program;
+use crate::namespace::NetworkNamespace;
+use crate::supervisor::SupervisedProgram;
 
 /// The place where one cluster's programs run.
 #[derive(Clone, Debug)]
@@ -16,17 +16,22 @@ pub struct ClusterContext {
     /// Its files.
     pub home: ClusterDir,
     /// Its network.
-    pub namespace: Namespace,
+    pub namespace: NetworkNamespace,
     /// The programs.
     pub tools: Tools,
 }
 
 impl ClusterContext {
     /// A program that runs in the cluster's network.
-    pub fn program<A: Into<OsString>>(&self, name: &str, path: &Path, args: impl IntoIterator<Item = A>) -> Program {
+    pub fn program<A: Into<OsString>>(
+        &self,
+        name: &str,
+        path: &Path,
+        args: impl IntoIterator<Item = A>,
+    ) -> SupervisedProgram {
         let (nsenter, mut words) = self.namespace.enter(path);
         words.extend(args.into_iter().map(Into::into));
-        Program {
+        SupervisedProgram {
             name: name.to_owned(),
             path: nsenter,
             args: words,
@@ -34,7 +39,7 @@ impl ClusterContext {
     }
 
     /// A Kubernetes program that runs in the cluster's network.
-    pub fn kubernetes<A: Into<OsString>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> Program {
+    pub fn kubernetes<A: Into<OsString>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> SupervisedProgram {
         self.program(name, &self.tools.kubernetes.join(name), args)
     }
 

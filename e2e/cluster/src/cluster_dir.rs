@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use crate::marker;
 
 /// Apart from where a brain keeps its own data, which no test may touch.
-const HOMES: &str = "/var/lib/kubebrain-clusters";
-const LOGS: &str = "/var/log/kubebrain-clusters";
+const CLUSTERS_DIR: &str = "/var/lib/kubebrain-clusters";
+const LOGS_DIR: &str = "/var/log/kubebrain-clusters";
 
 /// A cluster's name: 1 to 20 of `a`-`z`, `0`-`9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Name(String);
+pub struct ClusterName(String);
 
-impl Name {
+impl ClusterName {
     /// The cluster for the tests of the checkout whose programs are in `dir`: another run of these tests gets the same name.
     pub fn of_tests(dir: &Path) -> Self {
         let key = Key::of([dir.as_os_str().as_encoded_bytes()]).to_string();
@@ -29,7 +29,7 @@ impl Name {
     }
 }
 
-impl FromStr for Name {
+impl FromStr for ClusterName {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {
@@ -42,7 +42,7 @@ impl FromStr for Name {
     }
 }
 
-impl std::fmt::Display for Name {
+impl std::fmt::Display for ClusterName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
@@ -50,11 +50,11 @@ impl std::fmt::Display for Name {
 
 /// The directories and names of one cluster.
 #[derive(Clone, Debug)]
-pub struct ClusterDir(Name);
+pub struct ClusterDir(ClusterName);
 
 impl ClusterDir {
     /// That of the cluster called `name`.
-    pub fn of(name: &Name) -> Self {
+    pub fn of(name: &ClusterName) -> Self {
         Self(name.clone())
     }
 
@@ -66,8 +66,8 @@ impl ClusterDir {
     /// The directory of homes cannot be read.
     pub fn all() -> anyhow::Result<Vec<Self>> {
         let mut names = BTreeSet::new();
-        if Path::new(HOMES).exists() {
-            for entry in fs::read_dir(HOMES).with_context(|| format!("list {HOMES}"))? {
+        if Path::new(CLUSTERS_DIR).exists() {
+            for entry in fs::read_dir(CLUSTERS_DIR).with_context(|| format!("list {CLUSTERS_DIR}"))? {
                 let file = entry?.file_name();
                 let name = file.to_str().map(|file| file.strip_suffix(".lock").unwrap_or(file));
                 names.extend(name.and_then(|name| name.parse().ok()));
@@ -121,8 +121,8 @@ impl ClusterDir {
     /// The directory of logs cannot be read.
     pub fn all_with_logs() -> anyhow::Result<Vec<Self>> {
         let mut homes = Vec::new();
-        if Path::new(LOGS).exists() {
-            for entry in fs::read_dir(LOGS).with_context(|| format!("list {LOGS}"))? {
+        if Path::new(LOGS_DIR).exists() {
+            for entry in fs::read_dir(LOGS_DIR).with_context(|| format!("list {LOGS_DIR}"))? {
                 let entry = entry?;
                 let modified = entry.metadata().and_then(|metadata| metadata.modified());
                 let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
@@ -135,13 +135,13 @@ impl ClusterDir {
     }
 
     /// The cluster's name.
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &ClusterName {
         &self.0
     }
 
     /// The home directory. It contains everything but the logs.
     pub fn dir(&self) -> PathBuf {
-        Path::new(HOMES).join(&self.0.0)
+        Path::new(CLUSTERS_DIR).join(&self.0.0)
     }
 
     /// A file or directory in the home.
@@ -151,7 +151,7 @@ impl ClusterDir {
 
     /// One file per program, and those of the pods. They outlive the cluster.
     pub fn logs(&self) -> PathBuf {
-        Path::new(LOGS).join(&self.0.0)
+        Path::new(LOGS_DIR).join(&self.0.0)
     }
 
     /// The log of one program.
@@ -176,10 +176,10 @@ impl ClusterDir {
 
     /// Locked while the cluster is up.
     pub fn lock(&self) -> PathBuf {
-        Path::new(HOMES).join(format!("{}.lock", self.0))
+        Path::new(CLUSTERS_DIR).join(format!("{}.lock", self.0))
     }
 
-    /// The programs that run; see [`crate::state::State`].
+    /// The programs that run; see [`crate::state::ClusterState`].
     pub fn state(&self) -> PathBuf {
         self.path("state.json")
     }
@@ -266,7 +266,7 @@ pub fn prepare() -> anyhow::Result<()> {
         rustix::process::geteuid().is_root(),
         "a cluster needs namespaces, mounts and cgroups: run it as root"
     );
-    fs::create_dir_all(HOMES).with_context(|| format!("create {HOMES}"))
+    fs::create_dir_all(CLUSTERS_DIR).with_context(|| format!("create {CLUSTERS_DIR}"))
 }
 
 #[cfg(test)]
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn names_cannot_leave_their_directory() {
         for bad in ["", "../x", "a/b", "A", "-a", "a.b", "abcdefghijklmnopqrstu"] {
-            assert!(bad.parse::<Name>().is_err(), "{bad}");
+            assert!(bad.parse::<ClusterName>().is_err(), "{bad}");
         }
         assert_eq!(
             ClusterDir::of(&"e2e-1".parse().unwrap()).dir(),

@@ -14,9 +14,9 @@ use tracing::{error, info};
 
 use crate::cleanup;
 use crate::cluster_dir::{self, ClusterDir};
-use crate::config::Config;
+use crate::config::ClusterConfig;
 use crate::images::Image;
-use crate::lock::Lock;
+use crate::lock::FileLock;
 
 mod bring_up;
 mod parent_pipe;
@@ -24,11 +24,11 @@ mod reports;
 
 use bring_up::ClusterProcess;
 use parent_pipe::ParentPipe;
-use reports::Reports;
+use reports::ReportWriter;
 
 /// Report of the cluster process to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Report {
+pub enum ProcessReport {
     /// A line for people.
     Line(String),
     /// The cluster is up.
@@ -38,24 +38,24 @@ pub enum Report {
 }
 
 /// The word on the parent pipe that lets the cluster run on.
-pub const RELEASE: &str = "release";
+pub const RELEASE_WORD: &str = "release";
 
 /// Runs a cluster from start to end.
 ///
 /// # Errors
 ///
 /// The cluster does not start, cannot be kept running, or leaves something that cannot be removed.
-pub async fn run(config: Config) -> anyhow::Result<()> {
-    let reports = Reports::stdout();
+pub async fn run(config: ClusterConfig) -> anyhow::Result<()> {
+    let reports = ReportWriter::stdout();
     let result = run_reporting(config, &reports).await;
     if let Err(error) = &result {
         error!(error = format!("{error:#}"), "failed");
-        reports.send(&Report::Failed(format!("{error:#}")));
+        reports.send(&ProcessReport::Failed(format!("{error:#}")));
     }
     result
 }
 
-async fn run_reporting(config: Config, reports: &Reports) -> anyhow::Result<()> {
+async fn run_reporting(config: ClusterConfig, reports: &ReportWriter) -> anyhow::Result<()> {
     let mut ends = ParentPipe::listen()?;
     let home = ClusterDir::of(&config.name);
     let progress = reports.progress();
@@ -77,18 +77,18 @@ async fn run_reporting(config: Config, reports: &Reports) -> anyhow::Result<()> 
 
 async fn up_and_down(
     home: &ClusterDir,
-    config: &Config,
+    config: &ClusterConfig,
     tools: Tools,
     archives: &[PathBuf],
     ends: &mut ParentPipe,
-    reports: &Reports,
+    reports: &ReportWriter,
 ) -> anyhow::Result<()> {
     let mut host = ClusterProcess::begin(home, config, tools)?;
     let progress = reports.progress();
     let result = tokio::select! {
         up = host.bring_up(archives, &progress) => match up {
             Ok(()) => {
-                reports.send(&Report::Up);
+                reports.send(&ProcessReport::Up);
                 reports.close();
                 None
             }
@@ -108,10 +108,10 @@ async fn up_and_down(
 }
 
 /// Takes the cluster's lock, and sweeps what killed runs left.
-fn lock(home: &ClusterDir, progress: &Progress) -> anyhow::Result<Lock> {
+fn lock(home: &ClusterDir, progress: &Progress) -> anyhow::Result<FileLock> {
     cluster_dir::prepare()?;
     cleanup::abandoned(progress)?;
-    Lock::try_take(home)?.with_context(|| {
+    FileLock::try_take(home)?.with_context(|| {
         format!(
             "the cluster {0} is up already: `kubebrain-e2e cluster down --name {0}` ends it",
             home.name()
@@ -119,7 +119,7 @@ fn lock(home: &ClusterDir, progress: &Progress) -> anyhow::Result<Lock> {
     })
 }
 
-fn prepare(config: &Config, progress: &Progress) -> anyhow::Result<(Tools, Vec<PathBuf>)> {
+fn prepare(config: &ClusterConfig, progress: &Progress) -> anyhow::Result<(Tools, Vec<PathBuf>)> {
     let tools = Tools::prepare(progress)?;
     let cache = Cache::open()?;
     let mut images = Image::of_node(&tools)?;

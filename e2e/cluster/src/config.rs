@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster_dir::Name;
+use crate::cluster_dir::ClusterName;
 use crate::{namespace, store};
 
 /// Which program stores the cluster's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-pub enum Store {
+pub enum StoreProgram {
     /// One kubebrain with its embedded engine.
     Brain,
     /// One etcd, to compare with.
@@ -18,7 +18,7 @@ pub enum Store {
     Tikv,
 }
 
-impl std::fmt::Display for Store {
+impl std::fmt::Display for StoreProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Brain => "kubebrain",
@@ -29,10 +29,10 @@ impl std::fmt::Display for Store {
 }
 
 /// Names of what loopback ports outside of the cluster's network lead to, and its address inside.
-pub fn forwards(store: Store) -> Vec<(&'static str, &'static str)> {
+pub fn forwards(store: StoreProgram) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![("api", namespace::API), ("tenant", namespace::TENANT)];
     all.extend(store::members(store).iter().map(|member| (member.name, member.address)));
-    if store == Store::Tikv {
+    if store == StoreProgram::Tikv {
         all.push((store::TIKV, store::TIKV_CONTROL));
     }
     all
@@ -40,11 +40,11 @@ pub fn forwards(store: Store) -> Vec<(&'static str, &'static str)> {
 
 /// A cluster to be started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Config {
+pub struct ClusterConfig {
     /// Its name on this machine.
-    pub name: Name,
+    pub name: ClusterName,
     /// Store of its objects.
-    pub store: Store,
+    pub store: StoreProgram,
     /// The one member of the store that the API server is connected to; it is connected to all if there is none here.
     pub through: Option<usize>,
     /// True if the images of brain, operator and the tenant's API server are built and imported too.

@@ -11,7 +11,7 @@ use crate::cluster_context::ClusterContext;
 use crate::cluster_dir::ClusterDir;
 use crate::images;
 use crate::namespace::NODE_PODS;
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// The program's name in state and logs.
 pub const NAME: &str = "containerd";
@@ -21,7 +21,7 @@ pub const NAME: &str = "containerd";
 /// # Errors
 ///
 /// A file cannot be written, or there is no containerd.
-pub fn program(site: &ClusterContext) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext) -> anyhow::Result<SupervisedProgram> {
     let home = &site.home;
     let config = home.write("config/containerd.toml", config(home))?;
     home.write("cni/10-pods.conflist", serde_json::to_vec_pretty(&network(home))?)?;

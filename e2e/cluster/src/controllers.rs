@@ -2,7 +2,7 @@
 
 use crate::cluster_context::ClusterContext;
 use crate::namespace::PODS;
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// The name in state and logs.
 pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
@@ -10,7 +10,7 @@ pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub const SCHEDULER: &str = "kube-scheduler";
 
 /// Returns the program to run as controller manager.
-pub fn controller_manager(site: &ClusterContext) -> Program {
+pub fn controller_manager(site: &ClusterContext) -> SupervisedProgram {
     let args = [
         site.file_flag("kubeconfig", "config/controller-manager.kubeconfig"),
         site.file_flag("service-account-private-key-file", "pki/sa.key"),
@@ -24,7 +24,7 @@ pub fn controller_manager(site: &ClusterContext) -> Program {
 }
 
 /// Returns the program to run as scheduler.
-pub fn scheduler(site: &ClusterContext) -> Program {
+pub fn scheduler(site: &ClusterContext) -> SupervisedProgram {
     let args = [
         site.file_flag("kubeconfig", "config/scheduler.kubeconfig"),
         "--bind-address=127.0.0.1".to_owned(),

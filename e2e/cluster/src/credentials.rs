@@ -7,7 +7,7 @@ use crate::cluster_dir::ClusterDir;
 use crate::kubeconfig;
 use crate::kubelet::NODE_NAME;
 use crate::namespace::{API, API_SERVICE, NODE};
-use crate::pki::{self, Authority, Subject};
+use crate::pki::{self, Authority, CertificateSubject};
 
 /// Writes them all; the administrator's kubeconfig leads to loopback port `port`.
 ///
@@ -17,18 +17,18 @@ use crate::pki::{self, Authority, Subject};
 pub fn create(site: &ClusterContext, port: u16) -> anyhow::Result<()> {
     let home = &site.home;
     let authority = Authority::create(home, "ca")?;
-    let user = |file, user| Subject {
+    let user = |file, user| CertificateSubject {
         file,
         user,
         group: None,
         serves: &[],
     };
     let serves = ["kubernetes.default.svc", "localhost", "127.0.0.1", NODE, API_SERVICE];
-    authority.issue(&Subject {
+    authority.issue(&CertificateSubject {
         serves: &serves,
         ..user("apiserver", "kube-apiserver")
     })?;
-    authority.issue(&Subject {
+    authority.issue(&CertificateSubject {
         group: Some("system:masters"),
         ..user("admin", "admin")
     })?;
@@ -36,7 +36,7 @@ pub fn create(site: &ClusterContext, port: u16) -> anyhow::Result<()> {
     authority.issue(&user("scheduler", "system:kube-scheduler"))?;
     authority.issue(&user("proxy", "system:kube-proxy"))?;
     let (node, serves) = (format!("system:node:{NODE_NAME}"), [NODE_NAME, NODE]);
-    authority.issue(&Subject {
+    authority.issue(&CertificateSubject {
         group: Some("system:nodes"),
         serves: &serves,
         ..user("node", &node)
@@ -65,17 +65,17 @@ pub fn tenant(home: &ClusterDir, name: &str, serves: &str, url: &str) -> anyhow:
     let authority = Authority::create(home, &format!("{name}-ca"))?;
     let serves = [serves, "127.0.0.1"];
     let (server, admin) = (format!("{name}-apiserver"), format!("{name}-admin"));
-    let user = |file, user| Subject {
+    let user = |file, user| CertificateSubject {
         file,
         user,
         group: None,
         serves: &[],
     };
-    authority.issue(&Subject {
+    authority.issue(&CertificateSubject {
         serves: &serves,
         ..user(&server, "kube-apiserver")
     })?;
-    authority.issue(&Subject {
+    authority.issue(&CertificateSubject {
         group: Some("system:masters"),
         ..user(&admin, "admin")
     })?;

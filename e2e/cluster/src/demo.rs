@@ -22,9 +22,9 @@ pub const BRAIN: &str = "dev";
 /// For any single thing to get ready.
 const WAIT_TIMEOUT: &str = "--timeout=120s";
 /// For a new definition to get its first condition.
-const ACCEPTED: Duration = Duration::from_secs(60);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A file or directory of the workspace.
 fn workspace(path: &str) -> anyhow::Result<PathBuf> {
@@ -127,14 +127,14 @@ pub fn start_tenant(cluster: &Cluster, progress: &Progress) -> anyhow::Result<Ku
 
 /// Waits until objects of a definition can be made. kubectl fails as long as a new definition has no conditions at all.
 fn established(kubectl: &Kubectl, definition: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + ACCEPTED;
+    let deadline = Instant::now() + ACCEPT_TIMEOUT;
     loop {
         match kubectl.run(["wait", "--for=condition=Established", definition, WAIT_TIMEOUT]) {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() >= deadline || !error.to_string().contains("accessor error") => {
                 return Err(error);
             }
-            Err(_) => std::thread::sleep(LOOK),
+            Err(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

@@ -15,17 +15,17 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use crate::cluster_context::ClusterContext;
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// Connections of one port; more of them wait in the kernel's queue.
-const CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 
 /// The end inside: a program that connects every caller of a socket to `address`.
 ///
 /// # Errors
 ///
 /// There is no socat.
-pub fn inside(site: &ClusterContext, name: &str, address: &str) -> anyhow::Result<Program> {
+pub fn inside(site: &ClusterContext, name: &str, address: &str) -> anyhow::Result<SupervisedProgram> {
     let listen = format!(
         "UNIX-LISTEN:{},fork,unlink-early,backlog=1024",
         socket(site, name).display()
@@ -43,12 +43,12 @@ pub fn socket(site: &ClusterContext, name: &str) -> PathBuf {
 }
 
 /// The end outside.
-pub struct Outside {
+pub struct OutsideEnd {
     listener: TcpListener,
     socket: PathBuf,
 }
 
-impl Outside {
+impl OutsideEnd {
     /// Listens on a loopback port, or on any free one if it is 0.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Outside {
     ///
     /// No connection can be accepted any more.
     pub async fn run(self) -> anyhow::Result<()> {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
             let place = places.clone().acquire_owned().await.context("a semaphore was closed")?;

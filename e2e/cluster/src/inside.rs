@@ -16,7 +16,7 @@ use crate::kubeconfig;
 use crate::namespace::API;
 
 /// Threads of the runtime.
-const WORKERS: usize = 2;
+const RUNTIME_THREADS: usize = 2;
 
 /// Runs the future that `begin` makes to its end, on a runtime whose threads are all in the cluster's network. A panic propagates to the
 /// caller.
@@ -35,7 +35,7 @@ where
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .context("enter the cluster's network")?;
         let runtime = Builder::new_multi_thread()
-            .worker_threads(WORKERS)
+            .worker_threads(RUNTIME_THREADS)
             .enable_all()
             .build()
             .context("start a runtime in the cluster's network")?;

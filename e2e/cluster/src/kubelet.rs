@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::cluster_context::ClusterContext;
 use crate::namespace::{DNS_SERVICE, NODE, PODS};
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// The program's name in state and logs.
 pub const NAME: &str = "kubelet";
@@ -30,7 +30,7 @@ pub const SYSCTLS: [&str; 6] = [
 /// # Errors
 ///
 /// A file cannot be written.
-pub fn program(site: &ClusterContext) -> anyhow::Result<Program> {
+pub fn program(site: &ClusterContext) -> anyhow::Result<SupervisedProgram> {
     let home = &site.home;
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -85,7 +85,7 @@ pub fn program(site: &ClusterContext) -> anyhow::Result<Program> {
 /// # Errors
 ///
 /// A file cannot be written.
-pub fn proxy(site: &ClusterContext) -> anyhow::Result<Program> {
+pub fn proxy(site: &ClusterContext) -> anyhow::Result<SupervisedProgram> {
     let config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",

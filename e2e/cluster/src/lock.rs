@@ -10,9 +10,9 @@ use crate::state::ProcessId;
 
 /// Held until dropped; the kernel lets go of it when its holder ends in whatever way.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+pub struct FileLock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
-impl Lock {
+impl FileLock {
     /// Takes it; nothing if another process holds it.
     ///
     /// # Errors
@@ -50,10 +50,10 @@ fn open(home: &ClusterDir) -> anyhow::Result<File> {
     open.with_context(|| format!("open {}", path.display()))
 }
 
-fn sign(mut file: File, home: &ClusterDir) -> anyhow::Result<Lock> {
+fn sign(mut file: File, home: &ClusterDir) -> anyhow::Result<FileLock> {
     let holder = serde_json::to_vec(&ProcessId::of(std::process::id())?)?;
     file.set_len(0)
         .and_then(|()| file.write_all(&holder))
         .with_context(|| format!("write {}", home.lock().display()))?;
-    Ok(Lock(file))
+    Ok(FileLock(file))
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 
-use crate::cluster_dir::Name;
+use crate::cluster_dir::ClusterName;
 
 const MARKER: &str = ".kubebrain-cluster";
 
@@ -16,7 +16,7 @@ const MARKER: &str = ".kubebrain-cluster";
 /// # Errors
 ///
 /// It belongs to another owner, or the file system refuses.
-pub fn claim(dir: &Path, name: &Name) -> anyhow::Result<()> {
+pub fn claim(dir: &Path, name: &ClusterName) -> anyhow::Result<()> {
     /// Several programs start at the same time and have their logs there: none may see a half-written marker.
     static CLAIMS: Mutex<()> = Mutex::new(());
     let _claim = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ pub fn claim(dir: &Path, name: &Name) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// It belongs to another owner, or cannot be read.
-pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
+pub fn check(dir: &Path, name: &ClusterName) -> anyhow::Result<()> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("look at {}", dir.display())),
@@ -74,7 +74,7 @@ pub fn check(dir: &Path, name: &Name) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// It belongs to another owner, or something cannot be removed.
-pub fn empty(dir: &Path, name: &Name, keep: impl Fn(&Path) -> bool) -> anyhow::Result<()> {
+pub fn empty(dir: &Path, name: &ClusterName, keep: impl Fn(&Path) -> bool) -> anyhow::Result<()> {
     check(dir, name)?;
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let entry = entry?;
@@ -96,7 +96,7 @@ pub fn empty(dir: &Path, name: &Name, keep: impl Fn(&Path) -> bool) -> anyhow::R
 /// # Errors
 ///
 /// It belongs to another owner, or something cannot be removed.
-pub fn remove(dir: &Path, name: &Name) -> anyhow::Result<()> {
+pub fn remove(dir: &Path, name: &ClusterName) -> anyhow::Result<()> {
     check(dir, name)?;
     if !dir.exists() {
         return Ok(());
@@ -115,7 +115,7 @@ pub fn remove(dir: &Path, name: &Name) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn name(of: &str) -> Name {
+    fn name(of: &str) -> ClusterName {
         of.parse().unwrap()
     }
 

@@ -43,9 +43,9 @@ const LINKS: &str = "
 
 /// A network namespace, known to `ip netns` by the cluster's name.
 #[derive(Clone, Debug)]
-pub struct Namespace(String);
+pub struct NetworkNamespace(String);
 
-impl Namespace {
+impl NetworkNamespace {
     /// That of a cluster that is up.
     pub fn of(home: &ClusterDir) -> Self {
         Self(home.netns())

@@ -12,7 +12,7 @@ use time::{Duration, OffsetDateTime};
 use crate::cluster_dir::ClusterDir;
 
 /// Long enough for a demo that is left running, short enough to be no treasure.
-const VALID: Duration = Duration::days(30);
+const CERTIFICATE_VALIDITY: Duration = Duration::days(30);
 
 /// A certificate authority with its files in a cluster's `pki` directory.
 pub struct Authority {
@@ -21,7 +21,7 @@ pub struct Authority {
 }
 
 /// The subject of a certificate.
-pub struct Subject<'a> {
+pub struct CertificateSubject<'a> {
     /// The files' name.
     pub file: &'a str,
     /// The name that Kubernetes takes as the user.
@@ -56,7 +56,7 @@ impl Authority {
     /// # Errors
     ///
     /// No key can be made, or no file written.
-    pub fn issue(&self, subject: &Subject<'_>) -> anyhow::Result<()> {
+    pub fn issue(&self, subject: &CertificateSubject<'_>) -> anyhow::Result<()> {
         let mut params = params(subject.serves).with_context(|| format!("names of {}", subject.file))?;
         params.distinguished_name.push(DnType::CommonName, subject.user);
         if let Some(group) = subject.group {
@@ -87,7 +87,7 @@ fn params(serves: &[&str]) -> anyhow::Result<CertificateParams> {
     let names: Vec<String> = serves.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names)?;
     let now = OffsetDateTime::now_utc();
-    (params.not_before, params.not_after) = (now - Duration::hours(1), now + VALID);
+    (params.not_before, params.not_after) = (now - Duration::hours(1), now + CERTIFICATE_VALIDITY);
     params.distinguished_name = rcgen::DistinguishedName::new();
     Ok(params)
 }

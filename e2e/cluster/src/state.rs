@@ -61,7 +61,7 @@ fn started(pid: i32) -> Option<u64> {
 
 /// Everything another process needs to know about a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct ClusterState {
     /// By program name.
     pub programs: BTreeMap<String, ProcessId>,
     /// Number of restarts of each program, by name.
@@ -72,7 +72,7 @@ pub struct State {
     pub sysctls: BTreeMap<String, String>,
 }
 
-impl State {
+impl ClusterState {
     /// Reads it.
     ///
     /// # Errors

@@ -8,13 +8,13 @@ use programs::probe;
 use programs::tikv::real::Addresses;
 
 use crate::cluster_context::ClusterContext;
-use crate::config::Store;
+use crate::config::StoreProgram;
 use crate::forward;
-use crate::supervisor::Program;
+use crate::supervisor::SupervisedProgram;
 
 /// One process of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct StoreMember {
     /// The program's name in state and logs, and that of the port that leads to it.
     pub name: &'static str,
     /// Its client address, in the cluster's network.
@@ -26,18 +26,18 @@ pub struct Member {
 pub const NAME: &str = MEMBERS[0].name;
 
 /// As many as a store may have. Their addresses are none that a real PD listens at.
-pub const MEMBERS: [Member; 3] = [
-    Member {
+pub const MEMBERS: [StoreMember; 3] = [
+    StoreMember {
         name: "store",
         address: "127.0.0.11:2379",
         peers: "127.0.0.11:2380",
     },
-    Member {
+    StoreMember {
         name: "store-2",
         address: "127.0.0.12:2379",
         peers: "127.0.0.12:2380",
     },
-    Member {
+    StoreMember {
         name: "store-3",
         address: "127.0.0.13:2379",
         peers: "127.0.0.13:2380",
@@ -51,10 +51,10 @@ const PD: &str = "127.0.0.1:12379";
 pub const TIKV_CONTROL: &str = "127.0.0.1:12380";
 
 /// The members of a store.
-pub fn members(store: Store) -> &'static [Member] {
+pub fn members(store: StoreProgram) -> &'static [StoreMember] {
     match store {
-        Store::Brain | Store::Etcd => &MEMBERS[..1],
-        Store::Tikv => &MEMBERS,
+        StoreProgram::Brain | StoreProgram::Etcd => &MEMBERS[..1],
+        StoreProgram::Tikv => &MEMBERS,
     }
 }
 
@@ -63,13 +63,18 @@ pub fn members(store: Store) -> &'static [Member] {
 /// # Errors
 ///
 /// There is no such program yet.
-pub fn program(site: &ClusterContext, store: Store, member: &Member, more: &[String]) -> anyhow::Result<Program> {
+pub fn program(
+    site: &ClusterContext,
+    store: StoreProgram,
+    member: &StoreMember,
+    more: &[String],
+) -> anyhow::Result<SupervisedProgram> {
     let path: PathBuf = match store {
-        Store::Brain | Store::Tikv => site.tools.own.get("kubebrain")?,
-        Store::Etcd => site.tools.etcd.join("etcd"),
+        StoreProgram::Brain | StoreProgram::Tikv => site.tools.own.get("kubebrain")?,
+        StoreProgram::Etcd => site.tools.etcd.join("etcd"),
     };
     let (url, peer_url) = (format!("http://{}", member.address), format!("http://{}", member.peers));
-    let pair = |member: &Member| format!("{}=http://{}", member.name, member.peers);
+    let pair = |member: &StoreMember| format!("{}=http://{}", member.name, member.peers);
     let cluster: Vec<String> = members(store).iter().map(pair).collect();
     let mut args = vec![
         format!("--name={}", member.name),
@@ -108,7 +113,7 @@ pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
 /// # Errors
 ///
 /// It is not built.
-pub fn tikv(site: &ClusterContext) -> anyhow::Result<Program> {
+pub fn tikv(site: &ClusterContext) -> anyhow::Result<SupervisedProgram> {
     let args = [
         format!("--pd-listen={PD}"),
         "--store-listen=127.0.0.1:20160".to_owned(),
@@ -125,7 +130,7 @@ pub fn tikv(site: &ClusterContext) -> anyhow::Result<Program> {
 /// # Errors
 ///
 /// It does not, and why.
-pub async fn healthy(site: &ClusterContext, member: &Member) -> anyhow::Result<()> {
+pub async fn healthy(site: &ClusterContext, member: &StoreMember) -> anyhow::Result<()> {
     let answer = probe::get(&forward::socket(site, member.name), "/health").await?;
     ensure!(answer.contains("\"true\""), "the store's /health says: {answer}");
     Ok(())

@@ -22,23 +22,23 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::cluster_dir::ClusterDir;
-use crate::state::{ProcessId, State};
+use crate::state::{ClusterState, ProcessId};
 
 /// Time that a program may take to end after SIGTERM before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+const STOP_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Delay before a program that ended early is started again.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// Delay before a program that ran well is started again.
-const RESTART: Duration = Duration::from_millis(100);
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// A program that ran this long ran well.
-const RAN_WELL: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(50);
+const RAN_WELL_TIME: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of lines of a log that an error shows.
-const TAIL: usize = 12;
+const SHOWN_LOG_LINES: usize = 12;
 
 /// A program to run.
 #[derive(Clone, Debug)]
-pub struct Program {
+pub struct SupervisedProgram {
     /// Names its log.
     pub name: String,
     /// The executable.
@@ -50,12 +50,12 @@ pub struct Program {
 /// Runs programs. Dropped without [`Supervisor::stop`], it leaves them to the next sweep.
 pub struct Supervisor {
     home: ClusterDir,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ClusterState>>,
     tasks: JoinSet<anyhow::Result<()>>,
-    running: BTreeMap<String, Handle>,
+    running: BTreeMap<String, ProgramHandle>,
 }
 
-struct Handle {
+struct ProgramHandle {
     stop: CancellationToken,
     /// Number of times that it has ended.
     ended: watch::Receiver<u64>,
@@ -64,7 +64,7 @@ struct Handle {
 
 impl Supervisor {
     /// One that writes down what it does in `state`.
-    pub fn new(home: &ClusterDir, state: State) -> Self {
+    pub fn new(home: &ClusterDir, state: ClusterState) -> Self {
         let state = Arc::new(Mutex::new(state));
         Self {
             home: home.clone(),
@@ -75,18 +75,18 @@ impl Supervisor {
     }
 
     /// Starts a program, and again whenever it ends.
-    pub fn start(&mut self, program: Program) {
+    pub fn start(&mut self, program: SupervisedProgram) {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
         let (count, ended) = watch::channel(0);
         self.running.insert(
             program.name.clone(),
-            Handle {
+            ProgramHandle {
                 stop: stop.clone(),
                 ended,
                 gone: gone.clone(),
             },
         );
-        let keeper = Keeper {
+        let keeper = ProgramKeeper {
             home: self.home.clone(),
             state: self.state.clone(),
             program,
@@ -120,7 +120,7 @@ impl Supervisor {
             .get(program)
             .with_context(|| format!("{program} was not started"))?;
         let deadline = Instant::now() + within;
-        let mut poll = tokio::time::interval(POLL);
+        let mut poll = tokio::time::interval(POLL_INTERVAL);
         loop {
             poll.tick().await;
             if handle.gone.is_cancelled() {
@@ -152,7 +152,7 @@ impl Supervisor {
     /// # Errors
     ///
     /// It cannot be written.
-    pub fn note(&self, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
+    pub fn note(&self, change: impl FnOnce(&mut ClusterState)) -> anyhow::Result<()> {
         note(&self.home, &self.state, change)
     }
 
@@ -189,18 +189,18 @@ impl Supervisor {
 }
 
 /// One program's owner.
-struct Keeper {
+struct ProgramKeeper {
     home: ClusterDir,
-    state: Arc<Mutex<State>>,
-    program: Program,
+    state: Arc<Mutex<ClusterState>>,
+    program: SupervisedProgram,
     stop: CancellationToken,
     count: watch::Sender<u64>,
 }
 
-impl Keeper {
+impl ProgramKeeper {
     async fn run(self) -> anyhow::Result<()> {
         let name = self.program.name.as_str();
-        let mut backoff = BACKOFF;
+        let mut backoff = RESTART_BACKOFF;
         loop {
             let began = Instant::now();
             let (mut child, id) = self.spawn()?;
@@ -210,9 +210,9 @@ impl Keeper {
             };
             warn!(name, %status, "exited unexpectedly");
             self.count.send_modify(|count| *count += 1);
-            let delay = if began.elapsed() > RAN_WELL {
+            let delay = if began.elapsed() > RAN_WELL_TIME {
                 backoff.reset();
-                RESTART
+                RESTART_DELAY
             } else {
                 backoff.next_delay()
             };
@@ -224,7 +224,7 @@ impl Keeper {
     }
 
     fn spawn(&self) -> anyhow::Result<(Child, ProcessId)> {
-        let Program { name, path, args } = &self.program;
+        let SupervisedProgram { name, path, args } = &self.program;
         let log = self.home.open_log(name)?;
         let mut command = Command::new(path);
         command.args(args).process_group(0).current_dir(self.home.dir());
@@ -249,7 +249,7 @@ impl Keeper {
 
 async fn end(name: &str, mut child: Child, id: ProcessId) -> anyhow::Result<()> {
     id.signal_group(Signal::TERM);
-    let status: ExitStatus = match tokio::time::timeout(GRACE, child.wait()).await {
+    let status: ExitStatus = match tokio::time::timeout(STOP_GRACE_PERIOD, child.wait()).await {
         Ok(status) => status,
         Err(_) => {
             warn!(name, "does not end in time: killed");
@@ -262,7 +262,7 @@ async fn end(name: &str, mut child: Child, id: ProcessId) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn note(home: &ClusterDir, state: &Mutex<State>, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
+fn note(home: &ClusterDir, state: &Mutex<ClusterState>, change: impl FnOnce(&mut ClusterState)) -> anyhow::Result<()> {
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     change(&mut state);
     state.write(home)
@@ -274,7 +274,7 @@ pub fn tail(path: &Path) -> String {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
             let lines: Vec<_> = text.lines().collect();
-            lines[lines.len().saturating_sub(TAIL)..].join("\n")
+            lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..].join("\n")
         }
         Err(error) => format!("(it cannot be read: {error})"),
     }

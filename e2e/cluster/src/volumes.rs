@@ -9,13 +9,13 @@ use crate::cluster_dir::ClusterDir;
 use crate::kubelet::NODE_NAME;
 
 /// The default StorageClass.
-pub const CLASS: &str = "local";
+pub const STORAGE_CLASS: &str = "local";
 /// Number of claims of each access mode that a cluster can serve in its life: a released volume is not used again.
-pub const COUNT: usize = 40;
+pub const VOLUMES_PER_MODE: usize = 40;
 /// A volume for one pod alone has no other mode beside.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOncePod", "ReadWriteOnce"];
 /// Stated size of each volume. It is not enforced.
-const SIZE: &str = "100Gi";
+const VOLUME_SIZE: &str = "100Gi";
 
 /// Makes the directories, and gives the objects that go with them.
 ///
@@ -26,11 +26,11 @@ pub fn create(home: &ClusterDir) -> anyhow::Result<Vec<Value>> {
     let mut objects = vec![json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
         "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer",
     })];
-    for number in 0..ACCESS_MODES.len() * COUNT {
+    for number in 0..ACCESS_MODES.len() * VOLUMES_PER_MODE {
         let name = format!("local-{number:02}");
         let path = home.path(format!("volumes/{name}"));
         fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
@@ -39,10 +39,10 @@ pub fn create(home: &ClusterDir) -> anyhow::Result<Vec<Value>> {
             "kind": "PersistentVolume",
             "metadata": {"name": name},
             "spec": {
-                "capacity": {"storage": SIZE},
+                "capacity": {"storage": VOLUME_SIZE},
                 "accessModes": [ACCESS_MODES[number % ACCESS_MODES.len()]],
                 "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": CLASS,
+                "storageClassName": STORAGE_CLASS,
                 "local": {"path": path},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                     {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME]},

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use e2e_cluster::cluster::{self, Cluster};
-use e2e_cluster::cluster_dir::Name;
-use e2e_cluster::config::{Config, Store};
+use e2e_cluster::cluster_dir::ClusterName;
+use e2e_cluster::config::{ClusterConfig, StoreProgram};
 use e2e_cluster::store::MEMBERS;
 use e2e_cluster::{apiserver, kubelet};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -44,10 +44,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const PROVOKED: [&str; 1] = ["a watch was interrupted"];
 
 fn start(progress: &Progress) -> Cluster {
-    let tests = Name::of_tests(Programs::find().unwrap().dir());
-    let config = Config {
+    let tests = ClusterName::of_tests(Programs::find().unwrap().dir());
+    let config = ClusterConfig {
         name: format!("{tests}-brains").parse().unwrap(),
-        store: Store::Tikv,
+        store: StoreProgram::Tikv,
         through: Some(THROUGH),
         product: false,
         test_images: false,

@@ -5,20 +5,20 @@ use std::path::Path;
 use std::process::Command;
 
 use e2e_cluster::cluster::{self, Cluster};
-use e2e_cluster::cluster_dir::{ClusterDir, Name};
-use e2e_cluster::config::{Config, Store};
-use e2e_cluster::lock::Lock;
+use e2e_cluster::cluster_dir::{ClusterDir, ClusterName};
+use e2e_cluster::config::{ClusterConfig, StoreProgram};
+use e2e_cluster::lock::FileLock;
 use programs::progress::Progress;
 use programs::tools::own::Programs;
 use rustix::process::Signal;
 
 use crate::harness::{cluster_program, deadline};
 
-fn config(suffix: &str) -> Config {
-    let tests = Name::of_tests(Programs::find().unwrap().dir());
-    Config {
+fn config(suffix: &str) -> ClusterConfig {
+    let tests = ClusterName::of_tests(Programs::find().unwrap().dir());
+    ClusterConfig {
         name: format!("{tests}-{suffix}").parse().unwrap(),
-        store: Store::Etcd,
+        store: StoreProgram::Etcd,
         through: None,
         product: false,
         test_images: false,
@@ -26,7 +26,7 @@ fn config(suffix: &str) -> Config {
     }
 }
 
-fn start(config: &Config, progress: &Progress) -> Cluster {
+fn start(config: &ClusterConfig, progress: &Progress) -> Cluster {
     cluster::down(&config.name, progress).unwrap();
     Cluster::start(config, &cluster_program().unwrap(), progress).unwrap()
 }
@@ -86,7 +86,7 @@ fn a_cluster_whose_owner_is_gone_ends_and_leaves_nothing() {
         traces(&home)
     );
     drop(cluster);
-    let lock = Lock::take(&home).unwrap(); // its host holds it to the very end
+    let lock = FileLock::take(&home).unwrap(); // its host holds it to the very end
     let traces: Vec<_> = traces(&home)
         .into_iter()
         .filter(|trace| *trace != home.lock().display().to_string())
@@ -103,7 +103,7 @@ fn what_a_killed_run_left_is_swept() {
     let home = ClusterDir::of(&config.name);
     let cluster = start(&config, &progress);
     let state = cluster.state().unwrap();
-    assert!(Lock::holder(&home).unwrap().signal(Signal::KILL));
+    assert!(FileLock::holder(&home).unwrap().signal(Signal::KILL));
     assert!(cluster.stop().is_err(), "a killed host did not end well");
     let orphans = state
         .programs

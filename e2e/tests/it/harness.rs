@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use e2e_cluster::cluster::{self, Cluster};
-use e2e_cluster::cluster_dir::Name;
-use e2e_cluster::config::{Config, Store};
+use e2e_cluster::cluster_dir::ClusterName;
+use e2e_cluster::config::{ClusterConfig, StoreProgram};
 use e2e_cluster::demo;
 use programs::members;
 use programs::progress::Progress;
@@ -157,14 +157,14 @@ pub(crate) fn cluster_program() -> anyhow::Result<PathBuf> {
 fn start() -> anyhow::Result<Harness> {
     let progress = Progress::stderr();
     let store = match std::env::var(STORE).as_deref() {
-        Ok("etcd") => Store::Etcd,
-        Ok("tikv") => Store::Tikv,
-        Err(_) | Ok("brain") => Store::Brain,
+        Ok("etcd") => StoreProgram::Etcd,
+        Ok("tikv") => StoreProgram::Tikv,
+        Err(_) | Ok("brain") => StoreProgram::Brain,
         Ok(other) => anyhow::bail!("{STORE}={other}: it is brain, etcd or tikv"),
     };
-    let name = Name::of_tests(Programs::find()?.dir());
+    let name = ClusterName::of_tests(Programs::find()?.dir());
     cluster::down(&name, &progress)?;
-    let config = Config {
+    let config = ClusterConfig {
         name,
         store,
         through: None,
@@ -173,7 +173,7 @@ fn start() -> anyhow::Result<Harness> {
         ports: Default::default(),
     };
     let cluster = Cluster::start(&config, &cluster_program()?, &progress)?;
-    if config.store == Store::Tikv {
+    if config.store == StoreProgram::Tikv {
         for text in members::ELECTED {
             cluster.expect_log(text)?;
         }

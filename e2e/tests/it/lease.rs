@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use e2e_cluster::cluster_dir::ClusterDir;
-use e2e_cluster::lock::Lock;
+use e2e_cluster::lock::FileLock;
 use e2e_cluster::{apiserver, credentials};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -222,7 +222,7 @@ pub(crate) struct ApiServer {
     child: Child,
     home: ClusterDir,
     /// Else it would be swept as what a killed run left.
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl ApiServer {
@@ -230,7 +230,7 @@ impl ApiServer {
         let home = ClusterDir::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
         let (port, _) = free_ports().unwrap();
         std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
-        let lock = Lock::take(&home).unwrap();
+        let lock = FileLock::take(&home).unwrap();
         home.claim().unwrap();
         std::fs::create_dir_all(home.path("pki")).unwrap();
         credentials::tenant(&home, "tenant", "localhost", &format!("https://127.0.0.1:{port}")).unwrap();

@@ -16,10 +16,10 @@ use tracing::warn;
 
 use crate::cluster_context::ClusterContext;
 use crate::cluster_dir::ClusterDir;
-use crate::config::{Config, Store, forwards};
-use crate::forward::{self, Outside};
-use crate::namespace::Namespace;
-use crate::state::State;
+use crate::config::{ClusterConfig, StoreProgram, forwards};
+use crate::forward::{self, OutsideEnd};
+use crate::namespace::NetworkNamespace;
+use crate::state::ClusterState;
 use crate::supervisor::Supervisor;
 use crate::{addons, apiserver, cgroups, cleanup, containerd, controllers, credentials, kubelet, mounts, store};
 
@@ -29,7 +29,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// A cluster and the one process that owns it.
 pub(super) struct ClusterProcess {
     site: ClusterContext,
-    config: Config,
+    config: ClusterConfig,
     supervisor: Supervisor,
     forwards: JoinSet<anyhow::Result<()>>,
     /// The way to a real TiKV cluster.
@@ -38,9 +38,9 @@ pub(super) struct ClusterProcess {
 
 impl ClusterProcess {
     /// Makes network, mounts and cgroups; nothing runs yet.
-    pub(super) fn begin(home: &ClusterDir, config: &Config, tools: Tools) -> anyhow::Result<Self> {
+    pub(super) fn begin(home: &ClusterDir, config: &ClusterConfig, tools: Tools) -> anyhow::Result<Self> {
         let setting = |path: &str| Some((path.to_owned(), fs::read_to_string(path).ok()?.trim().to_owned()));
-        let state = State {
+        let state = ClusterState {
             programs: BTreeMap::new(),
             restarts: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -49,7 +49,7 @@ impl ClusterProcess {
         state.write(home)?;
         mounts::memory(&home.node())?;
         cgroups::create(home)?;
-        let namespace = Namespace::create(home)?;
+        let namespace = NetworkNamespace::create(home)?;
         let site = ClusterContext {
             home: home.clone(),
             namespace,
@@ -145,8 +145,8 @@ impl ClusterProcess {
     async fn store(&mut self) -> anyhow::Result<()> {
         let store = self.config.store;
         let flags = match store {
-            Store::Tikv => self.tikv().await?,
-            Store::Brain | Store::Etcd => Vec::new(),
+            StoreProgram::Tikv => self.tikv().await?,
+            StoreProgram::Brain | StoreProgram::Etcd => Vec::new(),
         };
         let site = &self.site;
         for member in store::members(store) {
@@ -180,7 +180,7 @@ impl ClusterProcess {
     async fn forward(&mut self) -> anyhow::Result<()> {
         for (name, address) in forwards(self.config.store) {
             let wanted = self.config.ports.get(name).copied().unwrap_or(0);
-            let outside = Outside::listen(&self.site, name, wanted).await?;
+            let outside = OutsideEnd::listen(&self.site, name, wanted).await?;
             self.config.ports.insert(name.to_owned(), outside.port()?);
             self.forwards.spawn(outside.run());
             self.supervisor.start(forward::inside(&self.site, name, address)?);

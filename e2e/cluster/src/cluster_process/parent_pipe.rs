@@ -5,7 +5,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Stdin, stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
-use super::RELEASE;
+use super::RELEASE_WORD;
 
 pub(super) struct ParentPipe {
     terminate: Signal,
@@ -50,5 +50,7 @@ async fn released(pipe: &mut Option<BufReader<Stdin>>) -> bool {
         return std::future::pending().await;
     };
     let mut word = String::new();
-    pipe.read_line(&mut word).await.is_ok_and(|_| word.trim() == RELEASE)
+    pipe.read_line(&mut word)
+        .await
+        .is_ok_and(|_| word.trim() == RELEASE_WORD)
 }

@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use programs::progress::Progress;
 use tracing::{info, warn};
 
-use super::Report;
+use super::ProcessReport;
 
 /// Cheap to clone; every clone writes to the same place.
 #[derive(Clone)]
-pub(super) struct Reports(Arc<Mutex<Option<std::io::Stdout>>>);
+pub(super) struct ReportWriter(Arc<Mutex<Option<std::io::Stdout>>>);
 
-impl Reports {
+impl ReportWriter {
     pub(super) fn stdout() -> Self {
         Self(Arc::new(Mutex::new(Some(std::io::stdout()))))
     }
 
-    pub(super) fn send(&self, report: &Report) {
+    pub(super) fn send(&self, report: &ProcessReport) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(out) = open.as_mut() else { return };
         let sent = serde_json::to_string(report)
@@ -42,7 +42,7 @@ impl Reports {
         let reports = self.clone();
         Progress::to(move |line| {
             info!("{}", line.trim());
-            reports.send(&Report::Line(line.to_owned()));
+            reports.send(&ProcessReport::Line(line.to_owned()));
         })
     }
 }

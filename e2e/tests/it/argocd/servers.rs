@@ -9,7 +9,7 @@ use std::time::Duration;
 use e2e_cluster::cluster::Cluster;
 use e2e_cluster::cluster_dir::ClusterDir;
 use e2e_cluster::kubectl::Kubectl;
-use e2e_cluster::namespace::Namespace;
+use e2e_cluster::namespace::NetworkNamespace;
 use e2e_cluster::supervisor::tail;
 use programs::probe;
 use programs::progress::Progress;
@@ -183,7 +183,7 @@ impl Servers {
 
     /// Starts a program in the cluster's network, with a log beside those of the cluster.
     fn run(&mut self, name: &'static str, path: &Path, arguments: &[&str]) {
-        let (nsenter, enter) = Namespace::of(&self.home).enter(path);
+        let (nsenter, enter) = NetworkNamespace::of(&self.home).enter(path);
         let mut command = server::command(&Program { name, path: nsenter });
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
         command.args(enter).args(arguments).env("PATH", path);
