@@ -19,7 +19,7 @@ use wire::v3lockpb::lock_client::LockClient;
 use super::answer::{Answer, order_ties, snapshot};
 use super::gateway::Gateway;
 use super::request::{By, NAMED_LEASES, OWN_MEMBER, OWN_PEER_URLS, Request, Step, with_unary_methods};
-use super::watching::Stream;
+use super::watching::OpenStream;
 use pb::auth_client::AuthClient;
 use pb::cluster_client::ClusterClient;
 use pb::kv_client::KvClient;
@@ -28,7 +28,7 @@ use pb::maintenance_client::MaintenanceClient;
 use pb::request_op::Request as Op;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A token in the form of etcd's that it never gave.
 const NO_TOKEN: &str = "abcdefghijklmnop.1";
@@ -51,7 +51,7 @@ pub struct Client<'a> {
     tokens: BTreeMap<String, String>,
     /// The leader keys that campaigns returned, by the name of the election and the lease.
     leaders: BTreeMap<(Bytes, i64), LeaderKey>,
-    streams: BTreeMap<usize, Stream>,
+    streams: BTreeMap<usize, OpenStream>,
     leases: BTreeMap<i64, i64>,
 }
 
@@ -182,7 +182,7 @@ impl<'a> Client<'a> {
             ..pb::RangeRequest::default()
         };
         while kv.range(with(range.clone(), credentials)).await?.into_inner().count < 2 {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl<'a> Client<'a> {
     ) -> anyhow::Result<Answer> {
         if fresh {
             self.streams.remove(&at);
-            let (stream, created) = Stream::open(self.server.connect().await?, create, credentials).await?;
+            let (stream, created) = OpenStream::open(self.server.connect().await?, create, credentials).await?;
             self.streams.insert(at, stream);
             return Ok(Answer::Watch(Some(created)));
         }
@@ -269,7 +269,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    fn stream(&mut self, at: usize) -> anyhow::Result<&mut Stream> {
+    fn stream(&mut self, at: usize) -> anyhow::Result<&mut OpenStream> {
         self.streams
             .get_mut(&at)
             .with_context(|| format!("watch stream {at} could not be opened"))

@@ -7,11 +7,11 @@ use wire::mvccpb::Event;
 use super::answer::{Answer, Received};
 use super::request::Request;
 
-const KEPT: usize = 40;
-const EXAMPLES: usize = 2;
-const SHOWN_LINE: usize = 160;
-const SHOWN_LINES: usize = 30;
-const CONTEXT: usize = 14;
+const MAX_KINDS: usize = 40;
+const EXAMPLES_PER_KIND: usize = 2;
+const MAX_SHOWN_LINE_CHARS: usize = 160;
+const MAX_SHOWN_LINES: usize = 30;
+const CONTEXT_LINES: usize = 14;
 
 /// Kinds of differences, each with its first examples.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Differences {
         match self.0.iter_mut().find(|kind| kind.signature == signature) {
             Some(kind) => {
                 kind.count += 1;
-                if kind.examples.len() < EXAMPLES {
+                if kind.examples.len() < EXAMPLES_PER_KIND {
                     kind.examples.push(shown);
                 }
             }
@@ -76,7 +76,7 @@ impl Differences {
                 examples: vec![shown],
             }),
         }
-        apart || self.0.len() >= KEPT
+        apart || self.0.len() >= MAX_KINDS
     }
 }
 
@@ -142,12 +142,15 @@ fn diff(request: &Request, expected: &Answer, got: &Answer) -> (String, String) 
         .count();
     let mut lines = String::new();
     for (mark, side) in [('-', &expected), ('+', &got)] {
-        let differing = &side[same.saturating_sub(CONTEXT)..side.len() - tail];
-        for line in differing.iter().take(SHOWN_LINES) {
-            lines.push_str(&format!("  {mark} {}\n", shorten(line, SHOWN_LINE)));
+        let differing = &side[same.saturating_sub(CONTEXT_LINES)..side.len() - tail];
+        for line in differing.iter().take(MAX_SHOWN_LINES) {
+            lines.push_str(&format!("  {mark} {}\n", shorten(line, MAX_SHOWN_LINE_CHARS)));
         }
-        if differing.len() > SHOWN_LINES {
-            lines.push_str(&format!("  {mark} … {} lines more\n", differing.len() - SHOWN_LINES));
+        if differing.len() > MAX_SHOWN_LINES {
+            lines.push_str(&format!(
+                "  {mark} … {} lines more\n",
+                differing.len() - MAX_SHOWN_LINES
+            ));
         }
     }
     let at = |side: &[&str]| side.get(same).map_or("end", |line| name(line)).to_owned();

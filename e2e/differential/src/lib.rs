@@ -41,11 +41,11 @@ use script::Script;
 /// Both servers run with these: timed progress messages are sent in the time of a test, and passwords take little of it.
 pub const FLAGS: &[&str] = &["--watch-progress-notify-interval=1s", "--bcrypt-cost=4"];
 
-const SAY_EVERY: usize = 5_000;
+const REQUESTS_PER_REPORT: usize = 5_000;
 
 /// etcd looks every five seconds.
-const RAISED: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(50);
+const ALARM_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of a run.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ pub async fn compare(
         if taken.apart {
             break;
         }
-        if pair.index.is_multiple_of(SAY_EVERY) {
+        if pair.index.is_multiple_of(REQUESTS_PER_REPORT) {
             progress.say(format_args!(
                 "  {} requests, {events} events, revision {}",
                 pair.index,
@@ -249,12 +249,15 @@ async fn settled(server: &Server) -> anyhow::Result<()> {
             if storage.is_some_and(|minor| status.version.starts_with(&format!("{minor}."))) {
                 return anyhow::Ok(());
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(RAISED, raised)
-        .await
-        .with_context(|| format!("{} did not raise its storage version in {RAISED:?}", server.name()))?
+    tokio::time::timeout(ALARM_TIMEOUT, raised).await.with_context(|| {
+        format!(
+            "{} did not raise its storage version in {ALARM_TIMEOUT:?}",
+            server.name()
+        )
+    })?
 }
 
 /// Returns true if there was an answer at all: these texts are the client's own.

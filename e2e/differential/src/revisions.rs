@@ -7,7 +7,7 @@ use pb::compare::TargetUnion;
 use pb::request_op::Request as Op;
 
 /// Numbers so far from the newest revision are meant as they are.
-const FAR: i64 = 1_000;
+const FAR_REVISIONS: i64 = 1_000;
 
 /// The store's revision before and after a step.
 pub type Around = (i64, i64);
@@ -44,7 +44,7 @@ impl Rebase {
     }
 
     fn map(&self, revision: i64, (earlier, now): Around) -> i64 {
-        if revision <= 1 || revision.saturating_sub(earlier) > FAR {
+        if revision <= 1 || revision.saturating_sub(earlier) > FAR_REVISIONS {
             return revision;
         }
         if revision >= earlier {

@@ -74,7 +74,7 @@ const WEIGHTS: &[Weight] = &[
 ];
 
 /// These are left out while an alarm is raised.
-const CALM: &[Weight] = &[
+const CALM_WEIGHTS: &[Weight] = &[
     (36, Script::watch),
     (14, Script::cancel),
     (14, Script::settle),
@@ -82,15 +82,15 @@ const CALM: &[Weight] = &[
     (3, Script::contest),
 ];
 
-const LIMIT: usize = 1_572_864;
-const RECEIVED: usize = LIMIT + 512 * 1024;
-static BIG: LazyLock<[Bytes; 4]> =
-    LazyLock::new(|| [b'a', b'g', b'q', b'z'].map(|letter| vec![letter; RECEIVED + 4_000].into()));
+const MAX_REQUEST_BYTES: usize = 1_572_864;
+const MAX_RECEIVED_BYTES: usize = MAX_REQUEST_BYTES + 512 * 1024;
+static BIG_VALUES: LazyLock<[Bytes; 4]> =
+    LazyLock::new(|| [b'a', b'g', b'q', b'z'].map(|letter| vec![letter; MAX_RECEIVED_BYTES + 4_000].into()));
 
 /// How many of a hundred requests that can be sent as JSON are.
-const OVER_GATEWAY: u32 = 12;
+const GATEWAY_PERCENT: u32 = 12;
 /// Bytes of a request that is sent as JSON.
-const GATEWAY_BYTES: usize = 100_000;
+const MAX_GATEWAY_BYTES: usize = 100_000;
 
 impl Script {
     /// The script of this seed.
@@ -139,7 +139,7 @@ impl Script {
             return self.finish();
         }
         let calm = self.alarmed.is_none();
-        let weights = WEIGHTS.iter().chain(CALM.iter().filter(|_| calm));
+        let weights = WEIGHTS.iter().chain(CALM_WEIGHTS.iter().filter(|_| calm));
         let sum: u32 = weights.clone().map(|(weight, _)| weight).sum();
         let mut at = self.random.rng.random_range(0..sum);
         for (weight, make) in weights {
@@ -170,10 +170,10 @@ impl Script {
         } else {
             self.anybody()
         };
-        let is_short = |bytes: &Vec<u8>| bytes.len() < GATEWAY_BYTES;
+        let is_short = |bytes: &Vec<u8>| bytes.len() < MAX_GATEWAY_BYTES;
         // Reading a whole store as JSON would take most of the time of a run.
         let is_long = matches!(request, Request::Snapshot);
-        let gateway = self.random.chance(OVER_GATEWAY)
+        let gateway = self.random.chance(GATEWAY_PERCENT)
             && !is_long
             && request
                 .as_json()
@@ -282,14 +282,14 @@ impl Script {
             600_000,
             600_000,
             900_000,
-            LIMIT - 4_000,
-            LIMIT,
-            LIMIT + 4_000,
-            RECEIVED - 4_000,
-            RECEIVED + 4_000,
+            MAX_REQUEST_BYTES - 4_000,
+            MAX_REQUEST_BYTES,
+            MAX_REQUEST_BYTES + 4_000,
+            MAX_RECEIVED_BYTES - 4_000,
+            MAX_RECEIVED_BYTES + 4_000,
         ]);
         // shared, because the steps of a whole run are kept
-        let value = BIG[self.random.rng.random_range(0..BIG.len())].slice(..size);
+        let value = BIG_VALUES[self.random.rng.random_range(0..BIG_VALUES.len())].slice(..size);
         Request::Put(pb::PutRequest {
             key: self.random.key(),
             value,

@@ -17,7 +17,7 @@ mod simplify;
 use reduce::Reducer;
 
 /// Stores of a short script need not survive anything, and are ready sooner.
-const IN_HASTE: &str = "--unsafe-no-fsync";
+const NO_FSYNC_FLAG: &str = "--unsafe-no-fsync";
 
 /// The two programs that are compared.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ impl<'a> FreshPairs<'a> {
 
     fn start(&mut self) {
         let programs = self.programs.clone();
-        self.next.spawn_blocking(move || programs.start_with(&[IN_HASTE]));
+        self.next.spawn_blocking(move || programs.start_with(&[NO_FSYNC_FLAG]));
     }
 
     async fn next(&mut self) -> anyhow::Result<(Server, Server)> {

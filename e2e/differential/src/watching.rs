@@ -21,15 +21,15 @@ use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 
 /// The id of messages that concern no watcher, or all.
-pub const NOBODY: i64 = -1;
+pub const NO_WATCHER: i64 = -1;
 
 /// Delay before a progress request is repeated: the server drops a request that comes before a watcher has caught up.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-const SETTLE: Duration = Duration::from_secs(20);
+const PROGRESS_RETRY_DELAY: Duration = Duration::from_millis(20);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An open stream.
 #[derive(Debug)]
-pub struct Stream {
+pub struct OpenStream {
     requests: Sender<pb::WatchRequest>,
     responses: Streaming<pb::WatchResponse>,
     watchers: BTreeMap<i64, Watcher>,
@@ -58,7 +58,7 @@ enum Message {
     Events,
 }
 
-impl Stream {
+impl OpenStream {
     /// Opens one; servers answer no sooner than there is something to answer.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Stream {
     ///
     /// The stream ended, broke a promise, or never says so.
     pub async fn settle(&mut self, revision: i64) -> anyhow::Result<BTreeMap<i64, Vec<Received>>> {
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             self.cancel_compacted().await?;
             if self.watchers.is_empty() {
@@ -148,12 +148,12 @@ impl Stream {
     /// Reads until progress is at `revision` (true), or nothing comes for a while (false).
     async fn wait_progress(&mut self, revision: i64, deadline: Instant) -> anyhow::Result<bool> {
         loop {
-            let quiet = Instant::now() + ASK_AGAIN;
+            let quiet = Instant::now() + PROGRESS_RETRY_DELAY;
             let watchers = &self.watchers;
             let Ok(message) = timeout_at(quiet.min(deadline), self.responses.message()).await else {
                 ensure!(
                     Instant::now() < deadline,
-                    "no progress at revision {revision} within {SETTLE:?}: {watchers:?}"
+                    "no progress at revision {revision} within {SETTLE_TIMEOUT:?}: {watchers:?}"
                 );
                 return Ok(false);
             };
@@ -220,7 +220,7 @@ impl Stream {
     }
 
     async fn next(&mut self) -> anyhow::Result<Message> {
-        let message = timeout(SETTLE, self.responses.message())
+        let message = timeout(SETTLE_TIMEOUT, self.responses.message())
             .await
             .context("silence on the watch stream")?;
         self.take(message.context("watch stream")?.context("the watch stream ended")?)
@@ -260,11 +260,11 @@ impl Stream {
         let revision = response.header.as_ref().map_or(0, |header| header.revision);
         ensure!(revision > 0, "an empty message without a revision: {response:?}");
         for (id, watcher) in &mut self.watchers {
-            if response.watch_id == NOBODY || response.watch_id == *id {
+            if response.watch_id == NO_WATCHER || response.watch_id == *id {
                 watcher.complete = watcher.complete.max(revision);
             }
         }
-        let asked = response.watch_id == NOBODY;
+        let asked = response.watch_id == NO_WATCHER;
         Ok(if asked {
             Message::Progress(revision)
         } else {

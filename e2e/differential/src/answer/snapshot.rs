@@ -4,9 +4,9 @@ use sha2::{Digest as _, Sha256};
 use wire::etcdserverpb as pb;
 
 /// Bytes of all blobs but the last two.
-const BLOB: usize = 32 << 10;
+const BLOB_BYTES: usize = 32 << 10;
 /// The file consists of whole ones.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// The parts of a snapshot that are compared. The file itself differs from server to server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Reader {
             ..
         } = self;
         let last = last.ok_or("a snapshot without a message")?;
-        if read == 0 || read != whole || !read.is_multiple_of(SECTOR) {
+        if read == 0 || read != whole || !read.is_multiple_of(SECTOR_BYTES) {
             return Err(format!("{read} of {whole} bytes of a snapshot"));
         }
         if last.remaining_bytes != 0 || last.blob != hash.finalize().as_slice() {
@@ -81,12 +81,12 @@ impl Reader {
 
     fn hash(&mut self, message: &pb::SnapshotResponse) -> Result<(), String> {
         let blob = &message.blob;
-        if self.ended || blob.len() > BLOB {
+        if self.ended || blob.len() > BLOB_BYTES {
             return Err(format!("a blob of {} bytes behind {}", blob.len(), self.read));
         }
         self.hash.update(blob);
         self.read += blob.len();
-        self.ended = blob.len() < BLOB;
+        self.ended = blob.len() < BLOB_BYTES;
         let whole = usize::try_from(message.remaining_bytes).map_or(usize::MAX, |remaining| self.read + remaining);
         if self.whole != 0 && whole != self.whole {
             return Err(format!("{} bytes of a snapshot, then {whole}", self.whole));
@@ -106,7 +106,7 @@ mod tests {
     fn messages(whole: usize) -> Vec<pb::SnapshotResponse> {
         let file = vec![7; whole];
         let mut messages: Vec<_> = file
-            .chunks(BLOB)
+            .chunks(BLOB_BYTES)
             .scan(whole, |remaining, blob| {
                 *remaining -= blob.len();
                 Some(message(*remaining, blob))
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn whole_snapshot_is_told_from_others() {
-        let seen = read(messages(3 * BLOB + SECTOR)).unwrap();
+        let seen = read(messages(3 * BLOB_BYTES + SECTOR_BYTES)).unwrap();
         assert_eq!(
             seen,
             Snapshot {
@@ -143,9 +143,9 @@ mod tests {
                 has_headers: false
             }
         );
-        assert_eq!(read(messages(2 * BLOB)), Ok(seen));
+        assert_eq!(read(messages(2 * BLOB_BYTES)), Ok(seen));
         let broken = |change: Change<'_>| {
-            let mut messages = messages(3 * BLOB + SECTOR);
+            let mut messages = messages(3 * BLOB_BYTES + SECTOR_BYTES);
             change(&mut messages);
             read(messages).unwrap_err()
         };
@@ -156,7 +156,7 @@ mod tests {
             (&|all| all[1].remaining_bytes = 1, "bytes of a snapshot, then"),
             (&|all| all[2].version.clear(), "of one snapshot and"),
             (
-                &|all| all.insert(0, message(3 * BLOB + SECTOR, b"")),
+                &|all| all.insert(0, message(3 * BLOB_BYTES + SECTOR_BYTES, b"")),
                 "a blob of 32768 bytes behind",
             ),
             (&|all| all[4].blob = vec![0; 32].into(), "is not its hash"),
@@ -166,6 +166,6 @@ mod tests {
             let error = broken(change);
             assert!(error.contains(wanted), "{error}");
         }
-        assert!(read(messages(SECTOR + 1)).is_err());
+        assert!(read(messages(SECTOR_BYTES + 1)).is_err());
     }
 }

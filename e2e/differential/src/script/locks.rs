@@ -13,14 +13,14 @@ use crate::request::Request;
 /// Leases of the candidates. The keys that contests make end with them, so the servers cannot choose.
 const CANDIDATES: [i64; 2] = [0x0a11, 0x0b0b];
 const UNKNOWN_LEASE: i64 = 0x0404;
-const TTL: i64 = 3_600;
+const LEASE_TTL: i64 = 3_600;
 
 impl Script {
     /// Queues a contest.
     pub(super) fn contest(&mut self) -> Request {
         self.contests += 1;
         for id in CANDIDATES {
-            self.push(Request::Grant(pb::LeaseGrantRequest { ttl: TTL, id }, 0));
+            self.push(Request::Grant(pb::LeaseGrantRequest { ttl: LEASE_TTL, id }, 0));
         }
         if self.random.chance(50) {
             self.lock_in_turn();

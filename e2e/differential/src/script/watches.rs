@@ -10,16 +10,16 @@ use wire::etcdserverpb as pb;
 use super::Script;
 use crate::request::Request;
 
-const STREAMS: usize = 4;
-const MOST: usize = 12;
-const FURTHEST: i64 = 20;
+const MAX_STREAMS: usize = 4;
+const MAX_WATCHERS: usize = 12;
+const MAX_REVISION_DISTANCE: i64 = 20;
 
 /// Known state of the streams.
 #[derive(Debug, Default)]
-pub(super) struct Streams(BTreeMap<usize, Stream>);
+pub(super) struct Streams(BTreeMap<usize, KnownStream>);
 
 #[derive(Debug, Default)]
-struct Stream {
+struct KnownStream {
     watchers: BTreeSet<i64>,
     /// No progress is reported before this revision.
     silent_until: i64,
@@ -34,7 +34,7 @@ impl Streams {
         created: &pb::WatchResponse,
     ) {
         if fresh {
-            self.0.insert(at, Stream::default());
+            self.0.insert(at, KnownStream::default());
         }
         let stream = self.0.entry(at).or_default();
         if !created.canceled {
@@ -52,12 +52,12 @@ impl Streams {
 
 impl Script {
     pub(super) fn watch(&mut self) -> Request {
-        let stream = self.random.rng.random_range(0..STREAMS);
+        let stream = self.random.rng.random_range(0..MAX_STREAMS);
         let full = self
             .streams
             .0
             .get(&stream)
-            .is_some_and(|stream| stream.watchers.len() >= MOST);
+            .is_some_and(|stream| stream.watchers.len() >= MAX_WATCHERS);
         let fresh = full || !self.streams.0.contains_key(&stream) || self.random.chance(5);
         if fresh {
             self.settle_one(stream);
@@ -69,7 +69,7 @@ impl Script {
                 .random
                 .rng
                 .random_range((self.random.known.compacted - 2).max(1)..=self.random.known.revision),
-            15..=16 => self.random.known.revision + self.random.rng.random_range(1..=FURTHEST),
+            15..=16 => self.random.known.revision + self.random.rng.random_range(1..=MAX_REVISION_DISTANCE),
             17..=18 => self.random.known.compacted + self.random.rng.random_range(-2..=1),
             _ => self.random.pick(&[-1, -5, i64::MIN]),
         };

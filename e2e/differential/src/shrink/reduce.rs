@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::revisions::Ran;
 
 /// Longer scripts are not made simpler, only shorter.
-const SIMPLIFIED: usize = 60;
+const MAX_SIMPLIFIED_STEPS: usize = 60;
 
 /// Makes scripts shorter as long as a test finds what it looks for. It returns the steps that were run, up to there.
 pub(super) struct Reducer<'a, T> {
@@ -45,7 +45,7 @@ impl<'a, T: AsyncFnMut(Vec<Ran>) -> anyhow::Result<Option<Vec<Ran>>>> Reducer<'a
         }
         self.groups().await?;
         self.chunks().await?;
-        while self.steps.len() <= SIMPLIFIED && self.simplify().await? {
+        while self.steps.len() <= MAX_SIMPLIFIED_STEPS && self.simplify().await? {
             self.chunks().await?;
         }
         Ok(Some(std::mem::take(&mut self.steps)))

@@ -6,7 +6,7 @@ use crate::request::Step;
 use crate::text;
 
 /// Fields of a step that say what it is.
-const KEPT: &[&str] = &["call", "name", "stream", "fresh", "known", "id", "revision"];
+const KEPT_FIELDS: &[&str] = &["call", "name", "stream", "fresh", "known", "id", "revision"];
 
 /// Steps that are simpler by one thing each: sent over gRPC, without a user, without a field, an element of a list, or a part of a value.
 pub(super) fn simpler(step: &Step) -> anyhow::Result<Vec<Step>> {
@@ -27,7 +27,7 @@ pub(super) fn simpler(step: &Step) -> anyhow::Result<Vec<Step>> {
     let Value::Object(parts) = &whole else {
         return Ok(simpler);
     };
-    for (name, part) in parts.iter().filter(|(name, _)| !KEPT.contains(&name.as_str())) {
+    for (name, part) in parts.iter().filter(|(name, _)| !KEPT_FIELDS.contains(&name.as_str())) {
         for less in less(part) {
             let mut line = parts.clone();
             line.insert(name.clone(), less);
