@@ -71,12 +71,12 @@ pub(crate) struct Span {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Change {
-    #[prost(oneof = "What", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
-    pub(crate) what: Option<What>,
+    #[prost(oneof = "ChangeContent", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    pub(crate) what: Option<ChangeContent>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(crate) enum What {
+pub(crate) enum ChangeContent {
     #[prost(message, tag = "1")]
     Lock(Lock),
     /// Takes the lock off this key.
@@ -103,8 +103,8 @@ pub(crate) enum What {
     Cluster(u64),
 }
 
-impl From<What> for Change {
-    fn from(what: What) -> Self {
+impl From<ChangeContent> for Change {
+    fn from(what: ChangeContent) -> Self {
         Self { what: Some(what) }
     }
 }
@@ -117,7 +117,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(changes: impl IntoIterator<Item = What>) -> Self {
+    pub(crate) fn new(changes: impl IntoIterator<Item = ChangeContent>) -> Self {
         Self {
             changes: changes.into_iter().map(Change::from).collect(),
         }

@@ -3,24 +3,24 @@
 //! Clients of the transaction API send plain keys to TiKV and encoded ones to PD; region bounds on the wire are encoded.
 
 /// Bytes of the key in one group.
-const GROUP: usize = 8;
+const GROUP_BYTES: usize = 8;
 /// The marker of a group without padding; one less for every byte of padding.
-const FULL: u8 = 0xFF;
+const FULL_GROUP_MARKER: u8 = 0xFF;
 
 /// The encoded form of `key`. Encoded keys sort as the plain ones do.
 pub(crate) fn encode(key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity((key.len() / GROUP + 1) * (GROUP + 1));
+    let mut out = Vec::with_capacity((key.len() / GROUP_BYTES + 1) * (GROUP_BYTES + 1));
     let mut padding = 0u8;
-    for group in key.chunks(GROUP) {
+    for group in key.chunks(GROUP_BYTES) {
         out.extend_from_slice(group);
-        padding = (GROUP - group.len()) as u8;
+        padding = (GROUP_BYTES - group.len()) as u8;
         out.resize(out.len() + usize::from(padding), 0);
-        out.push(FULL - padding);
+        out.push(FULL_GROUP_MARKER - padding);
     }
     if padding == 0 {
         // The last group is never a full one.
-        out.resize(out.len() + GROUP, 0);
-        out.push(FULL - GROUP as u8);
+        out.resize(out.len() + GROUP_BYTES, 0);
+        out.push(FULL_GROUP_MARKER - GROUP_BYTES as u8);
     }
     out
 }

@@ -38,8 +38,8 @@ use crate::mock_tikv::{CommandError, MockTikv};
 use crate::replication::Tail;
 use crate::rpc::Rpc;
 
-type Served = State<Arc<MockTikv>>;
-type Done = Result<Json<Value>, Refused>;
+type MockState = State<Arc<MockTikv>>;
+type CommandResult = Result<Json<Value>, CommandRefused>;
 
 /// The routes, for any HTTP server.
 pub fn router(mock_tikv: Arc<MockTikv>) -> Router {
@@ -66,9 +66,9 @@ pub fn router(mock_tikv: Arc<MockTikv>) -> Router {
 }
 
 /// A command that was not done, and why.
-struct Refused(StatusCode, String);
+struct CommandRefused(StatusCode, String);
 
-impl From<CommandError> for Refused {
+impl From<CommandError> for CommandRefused {
     fn from(error: CommandError) -> Self {
         let code = match error {
             CommandError::Regions(_) => StatusCode::CONFLICT,
@@ -83,31 +83,31 @@ impl From<CommandError> for Refused {
     }
 }
 
-impl From<FaultError> for Refused {
+impl From<FaultError> for CommandRefused {
     fn from(error: FaultError) -> Self {
         Self(StatusCode::BAD_REQUEST, error.to_string())
     }
 }
 
-impl From<JsonRejection> for Refused {
+impl From<JsonRejection> for CommandRefused {
     fn from(error: JsonRejection) -> Self {
         Self(error.status(), error.body_text())
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for CommandRefused {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
 }
 
 /// A body, refused in the form of all other errors.
-struct Body<T>(T);
+struct JsonBody<T>(T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<MockTikv>> for Body<T> {
-    type Rejection = Refused;
+impl<T: DeserializeOwned> FromRequest<Arc<MockTikv>> for JsonBody<T> {
+    type Rejection = CommandRefused;
 
-    async fn from_request(request: Request, state: &Arc<MockTikv>) -> Result<Self, Refused> {
+    async fn from_request(request: Request, state: &Arc<MockTikv>) -> Result<Self, CommandRefused> {
         let Json(body) = Json::from_request(request, state).await?;
         Ok(Self(body))
     }
@@ -115,14 +115,14 @@ impl<T: DeserializeOwned> FromRequest<Arc<MockTikv>> for Body<T> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Key {
+struct KeyParams {
     #[serde(with = "hex::serde")]
     key: Vec<u8>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Move {
+struct MoveParams {
     #[serde(with = "hex::serde")]
     key: Vec<u8>,
     store: u64,
@@ -130,7 +130,7 @@ struct Move {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Silence {
+struct SilenceParams {
     #[serde(with = "hex::serde")]
     key: Vec<u8>,
     silent: bool,
@@ -138,7 +138,7 @@ struct Silence {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Process {
+struct ProcessParams {
     process: u64,
 }
 
@@ -150,13 +150,13 @@ struct PdLeader {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Sync {
+struct SyncParams {
     hold: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Restart {
+struct RestartParams {
     tail: Tail,
 }
 
@@ -170,11 +170,11 @@ struct RegionStatus {
     leader: u64,
 }
 
-fn done() -> Done {
+fn done() -> CommandResult {
     Ok(Json(json!({})))
 }
 
-async fn status(State(mock_tikv): Served) -> Json<Value> {
+async fn status(State(mock_tikv): MockState) -> Json<Value> {
     let regions = mock_tikv.regions().into_iter().map(|region| RegionStatus {
         id: region.id,
         start: hex::encode(&region.start),
@@ -194,108 +194,132 @@ async fn status(State(mock_tikv): Served) -> Json<Value> {
     }))
 }
 
-async fn requests(State(mock_tikv): Served) -> Json<BTreeMap<Rpc, u64>> {
+async fn requests(State(mock_tikv): MockState) -> Json<BTreeMap<Rpc, u64>> {
     Json(mock_tikv.requests())
 }
 
-async fn reset_requests(State(mock_tikv): Served) -> Done {
+async fn reset_requests(State(mock_tikv): MockState) -> CommandResult {
     mock_tikv.reset_requests();
     done()
 }
 
-async fn faults(State(mock_tikv): Served) -> Json<Vec<FaultState>> {
+async fn faults(State(mock_tikv): MockState) -> Json<Vec<FaultState>> {
     Json(mock_tikv.faults().list())
 }
 
-async fn add_fault(State(mock_tikv): Served, Body(fault): Body<Fault>) -> Done {
+async fn add_fault(State(mock_tikv): MockState, JsonBody(fault): JsonBody<Fault>) -> CommandResult {
     let id = mock_tikv.faults().add(fault)?;
     Ok(Json(json!({ "id": id })))
 }
 
-async fn clear_faults(State(mock_tikv): Served) -> Done {
+async fn clear_faults(State(mock_tikv): MockState) -> CommandResult {
     mock_tikv.faults().clear();
     done()
 }
 
-async fn remove_fault(State(mock_tikv): Served, Path(id): Path<u64>) -> Result<Json<FaultState>, Refused> {
+async fn remove_fault(State(mock_tikv): MockState, Path(id): Path<u64>) -> Result<Json<FaultState>, CommandRefused> {
     let removed = mock_tikv.faults().remove(FaultId(id));
     removed
         .map(Json)
-        .ok_or_else(|| Refused(StatusCode::NOT_FOUND, format!("there is no fault {id}")))
+        .ok_or_else(|| CommandRefused(StatusCode::NOT_FOUND, format!("there is no fault {id}")))
 }
 
-async fn delays(State(mock_tikv): Served) -> Json<Vec<Delay>> {
+async fn delays(State(mock_tikv): MockState) -> Json<Vec<Delay>> {
     Json(mock_tikv.delays().list())
 }
 
-async fn set_delays(State(mock_tikv): Served, Body(delays): Body<Vec<Delay>>) -> Done {
+async fn set_delays(State(mock_tikv): MockState, JsonBody(delays): JsonBody<Vec<Delay>>) -> CommandResult {
     mock_tikv.delays().set(delays);
     done()
 }
 
-async fn lead_pd(State(mock_tikv): Served, Body(PdLeader { member }): Body<PdLeader>) -> Done {
+async fn lead_pd(State(mock_tikv): MockState, JsonBody(PdLeader { member }): JsonBody<PdLeader>) -> CommandResult {
     if member >= mock_tikv.pd_members().len() {
-        return Err(Refused(StatusCode::NOT_FOUND, format!("PD has no member {member}")));
+        return Err(CommandRefused(
+            StatusCode::NOT_FOUND,
+            format!("PD has no member {member}"),
+        ));
     }
     mock_tikv.lead_pd(member);
     done()
 }
 
-async fn deliver(State(mock_tikv): Served) -> Done {
+async fn deliver(State(mock_tikv): MockState) -> CommandResult {
     Ok(Json(json!({ "delivered": mock_tikv.faults().deliver().await })))
 }
 
-async fn split(State(mock_tikv): Served, Body(Key { key }): Body<Key>) -> Done {
+async fn split(State(mock_tikv): MockState, JsonBody(KeyParams { key }): JsonBody<KeyParams>) -> CommandResult {
     mock_tikv.split(&key).await?;
     done()
 }
 
-async fn merge(State(mock_tikv): Served, Body(Key { key }): Body<Key>) -> Done {
+async fn merge(State(mock_tikv): MockState, JsonBody(KeyParams { key }): JsonBody<KeyParams>) -> CommandResult {
     mock_tikv.merge(&key).await?;
     done()
 }
 
-async fn move_region(State(mock_tikv): Served, Body(Move { key, store }): Body<Move>) -> Done {
+async fn move_region(
+    State(mock_tikv): MockState,
+    JsonBody(MoveParams { key, store }): JsonBody<MoveParams>,
+) -> CommandResult {
     mock_tikv.move_region(&key, store).await?;
     done()
 }
 
-async fn silence(State(mock_tikv): Served, Body(Silence { key, silent }): Body<Silence>) -> Done {
+async fn silence(
+    State(mock_tikv): MockState,
+    JsonBody(SilenceParams { key, silent }): JsonBody<SilenceParams>,
+) -> CommandResult {
     mock_tikv.silence(&key, silent);
     done()
 }
 
-async fn elect(State(mock_tikv): Served) -> Done {
+async fn elect(State(mock_tikv): MockState) -> CommandResult {
     mock_tikv.elect().await?;
     done()
 }
 
-async fn pause(State(mock_tikv): Served, Body(Process { process }): Body<Process>) -> Done {
+async fn pause(
+    State(mock_tikv): MockState,
+    JsonBody(ProcessParams { process }): JsonBody<ProcessParams>,
+) -> CommandResult {
     mock_tikv.pause(process)?;
     done()
 }
 
-async fn resume(State(mock_tikv): Served, Body(Process { process }): Body<Process>) -> Done {
+async fn resume(
+    State(mock_tikv): MockState,
+    JsonBody(ProcessParams { process }): JsonBody<ProcessParams>,
+) -> CommandResult {
     mock_tikv.resume(process)?;
     done()
 }
 
-async fn kill(State(mock_tikv): Served, Body(Process { process }): Body<Process>) -> Done {
+async fn kill(
+    State(mock_tikv): MockState,
+    JsonBody(ProcessParams { process }): JsonBody<ProcessParams>,
+) -> CommandResult {
     mock_tikv.kill(process).await?;
     done()
 }
 
-async fn revive(State(mock_tikv): Served, Body(Process { process }): Body<Process>) -> Done {
+async fn revive(
+    State(mock_tikv): MockState,
+    JsonBody(ProcessParams { process }): JsonBody<ProcessParams>,
+) -> CommandResult {
     mock_tikv.revive(process).await?;
     done()
 }
 
-async fn sync(State(mock_tikv): Served, Body(Sync { hold }): Body<Sync>) -> Done {
+async fn sync(State(mock_tikv): MockState, JsonBody(SyncParams { hold }): JsonBody<SyncParams>) -> CommandResult {
     mock_tikv.hold_sync(hold).await?;
     done()
 }
 
-async fn restart(State(mock_tikv): Served, Body(Restart { tail }): Body<Restart>) -> Done {
+async fn restart(
+    State(mock_tikv): MockState,
+    JsonBody(RestartParams { tail }): JsonBody<RestartParams>,
+) -> CommandResult {
     mock_tikv.restart(tail).await?;
     done()
 }

@@ -80,10 +80,10 @@ impl Delay {
 
 /// The delays that are set.
 #[derive(Debug)]
-pub struct Delays(Mutex<State>);
+pub struct Delays(Mutex<DelaysState>);
 
 #[derive(Debug)]
-struct State {
+struct DelaysState {
     set: Vec<Delay>,
     since: Instant,
     chance: StdRng,
@@ -91,7 +91,7 @@ struct State {
 
 impl Delays {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(DelaysState {
             set: Vec::new(),
             since: Instant::now(),
             chance: StdRng::seed_from_u64(seed),
@@ -114,7 +114,7 @@ impl Delays {
     /// The delay of an answer that is ready now: the longest of all that apply to this process.
     pub(crate) fn draw(&self, process: u64) -> Duration {
         let mut state = self.state();
-        let State { set, since, chance } = &mut *state;
+        let DelaysState { set, since, chance } = &mut *state;
         let age = since.elapsed();
         let fits = |delay: &&Delay| delay.process.is_none_or(|meant| meant == process);
         let delays = set
@@ -124,7 +124,7 @@ impl Delays {
         delays.max().unwrap_or_default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DelaysState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::change::{Batch, Span, What};
+use crate::change::{Batch, ChangeContent, Span};
 use crate::journal::JournalError;
 use crate::latches::Latches;
 use crate::mvcc::{Decision, Tables};
@@ -137,7 +137,7 @@ impl Engine {
     }
 
     /// Has changes applied that no latch guards, and waits for that.
-    pub(crate) async fn change(&self, changes: Vec<What>) -> Result<(), Failure> {
+    pub(crate) async fn change(&self, changes: Vec<ChangeContent>) -> Result<(), Failure> {
         let (applied, done) = oneshot::channel();
         let batch = Batch::new(changes);
         let generation = self.read().generation;
@@ -159,7 +159,7 @@ impl Engine {
     ) -> Result<Result<(), RegionsError>, Failure> {
         let changed = next(&self.read().regions);
         match changed {
-            Ok(regions) => self.change(vec![What::Regions(regions)]).await.map(Ok),
+            Ok(regions) => self.change(vec![ChangeContent::Regions(regions)]).await.map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -167,11 +167,11 @@ impl Engine {
     /// Raises the safe point and collects the versions that are no longer needed at or below it, one batch of keys at a time, so that
     /// other commands can run in between.
     pub(crate) async fn collect(&self, safe_point: u64) -> Result<(), Failure> {
-        self.change(vec![What::SafePoint(safe_point)]).await?;
+        self.change(vec![ChangeContent::SafePoint(safe_point)]).await?;
         let mut start = Bytes::new();
         loop {
             let end = self.read().nth_key_after(&start, COLLECT_BATCH).unwrap_or_default();
-            self.change(vec![What::Collect(Span {
+            self.change(vec![ChangeContent::Collect(Span {
                 start,
                 end: end.clone(),
             })])

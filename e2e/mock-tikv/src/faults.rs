@@ -17,28 +17,28 @@ pub use rules::{Action, Fault, FaultError, FaultId, FaultState, RefusalCode, Reg
 use crate::rpc::Rpc;
 
 /// Messages that are held back, at most; beyond that the oldest is lost for good.
-const HELD: usize = 10_000;
+const MAX_HELD_MESSAGES: usize = 10_000;
 
 /// The faults that are set, and the messages that are held back.
 #[derive(Debug)]
 pub struct Faults {
-    rules: Mutex<Rules>,
-    held: Mutex<Held>,
+    rules: Mutex<FaultRules>,
+    held: Mutex<HeldMessage>,
 }
 
 #[derive(Debug)]
-struct Rules {
+struct FaultRules {
     set: Vec<FaultState>,
     next_id: u64,
     chance: StdRng,
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldMessage {
     messages: VecDeque<BoxFuture<'static, ()>>,
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for HeldMessage {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{} held messages", self.messages.len())
     }
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Held {
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Self {
-        let rules = Rules {
+        let rules = FaultRules {
             set: Vec::new(),
             next_id: 0,
             chance: StdRng::seed_from_u64(seed),
@@ -119,7 +119,7 @@ impl Faults {
 
     pub(crate) fn hold(&self, message: BoxFuture<'static, ()>) {
         let mut held = self.held.lock().expect("nothing panics while it holds the messages");
-        if held.messages.len() == HELD {
+        if held.messages.len() == MAX_HELD_MESSAGES {
             held.messages.pop_front();
         }
         held.messages.push_back(message);
@@ -134,7 +134,7 @@ impl Faults {
         len: impl Fn() -> usize,
     ) -> Option<Action> {
         let mut rules = self.lock();
-        let Rules { set, chance, .. } = &mut *rules;
+        let FaultRules { set, chance, .. } = &mut *rules;
         for state in set.iter_mut() {
             let fault = &state.fault;
             let fits = fault.rpc == rpc
@@ -155,7 +155,7 @@ impl Faults {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, Rules> {
+    fn lock(&self) -> MutexGuard<'_, FaultRules> {
         self.rules.lock().expect("nothing panics while it holds the faults")
     }
 }

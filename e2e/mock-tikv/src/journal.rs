@@ -12,9 +12,9 @@ use prost::Message;
 use crate::change::Batch;
 
 /// Start of the file: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"kbtikv\x00\x01";
+const JOURNAL_MAGIC: &[u8; 8] = b"kbtikv\x00\x01";
 /// Length and checksum, four bytes each, little endian.
-const HEADER: usize = 8;
+const RECORD_HEADER_BYTES: usize = 8;
 
 /// Reason that a data file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ impl Journal {
             synced: 0,
         };
         if journal.file.metadata().map_err(io)?.len() == 0 {
-            journal.file.write_all(MAGIC).map_err(io)?;
+            journal.file.write_all(JOURNAL_MAGIC).map_err(io)?;
             sync_directory(path).map_err(io)?;
         }
         journal.replay(replay)?;
@@ -94,11 +94,11 @@ impl Journal {
             .seek(SeekFrom::Start(0))
             .map_err(|source| self.error(source))?;
         let mut reader = BufReader::with_capacity(1 << 20, &self.file);
-        let mut magic = [0; MAGIC.len()];
-        if reader.read_exact(&mut magic).is_err() || magic != *MAGIC {
+        let mut magic = [0; JOURNAL_MAGIC.len()];
+        if reader.read_exact(&mut magic).is_err() || magic != *JOURNAL_MAGIC {
             return Err(JournalError::Foreign(self.path.clone()));
         }
-        let mut offset = MAGIC.len() as u64;
+        let mut offset = JOURNAL_MAGIC.len() as u64;
         while offset < length {
             match read_record(&mut reader, length - offset).map_err(|source| self.error(source))? {
                 Record::Whole(batch, size) => {
@@ -160,7 +160,7 @@ impl Journal {
 
 /// Reads one record of at most `left` bytes. One that is whole but wrong is torn if it is the last, else damaged.
 fn read_record(reader: &mut impl Read, left: u64) -> io::Result<Record> {
-    if left < HEADER as u64 {
+    if left < RECORD_HEADER_BYTES as u64 {
         return Ok(Record::Torn);
     }
     let mut word = [0; 4];
@@ -168,7 +168,7 @@ fn read_record(reader: &mut impl Read, left: u64) -> io::Result<Record> {
     let length = u64::from(u32::from_le_bytes(word));
     reader.read_exact(&mut word)?;
     let checksum = u32::from_le_bytes(word);
-    let size = HEADER as u64 + length;
+    let size = RECORD_HEADER_BYTES as u64 + length;
     if size > left {
         return Ok(Record::Torn);
     }

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tonic::transport::server::Router;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::delays::Delays;
 use crate::engine::Engine;
 use crate::faults::Faults;
@@ -33,9 +33,9 @@ use errors::describe;
 pub use errors::{CommandError, StartError};
 
 /// TiKV takes requests of any size and answers with any; this is more than any client asks for.
-const MAX_MESSAGE: usize = 256 << 20;
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Bytes that a connection may have in flight without being acknowledged.
-const WINDOW: u32 = 8 << 20;
+const WINDOW_BYTES: u32 = 8 << 20;
 
 /// A running mock. Dropped, it ends soon; [`MockTikv::stop`] waits for it.
 ///
@@ -334,8 +334,8 @@ impl MockTikv {
             id,
         };
         let mut server = Server::builder()
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .tcp_nodelay(true);
         if let Some(tls) = &self.tls {
             server = server
@@ -351,8 +351,8 @@ impl MockTikv {
         let store = TikvServer::new(StoreServer(process));
         server.add_service(
             store
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE),
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES),
         )
     }
 }
@@ -381,7 +381,7 @@ async fn claim(engine: &Engine, options: &Options) -> Result<(), StartError> {
         Some(_) => Ok(()),
         None => {
             let regions = engine.read().regions.clone();
-            let changes = vec![What::Cluster(wanted), What::Regions(regions)];
+            let changes = vec![ChangeContent::Cluster(wanted), ChangeContent::Regions(regions)];
             engine
                 .change(changes)
                 .await

@@ -12,7 +12,7 @@ mod resolve;
 mod status;
 mod tables;
 
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::proto::kvrpcpb::LockInfo;
 
 pub(crate) use commit::{batch_rollback, commit};
@@ -27,7 +27,7 @@ pub(crate) use tables::Tables;
 #[derive(Debug)]
 pub(crate) struct Decision<R> {
     pub(crate) reply: R,
-    pub(crate) changes: Vec<What>,
+    pub(crate) changes: Vec<ChangeContent>,
     /// Locks that readers must see from the decision on although the commit is not applied yet: those of one-phase and
     /// async commits, whose commit timestamp is chosen here.
     pub(crate) pending: Vec<LockInfo>,
@@ -39,7 +39,7 @@ impl<R> Decision<R> {
         Self::new(reply, Vec::new())
     }
 
-    pub(crate) fn new(reply: R, changes: Vec<What>) -> Self {
+    pub(crate) fn new(reply: R, changes: Vec<ChangeContent>) -> Self {
         Self {
             reply,
             changes,

@@ -46,14 +46,14 @@ pub struct Tls {
 }
 
 /// Any free port of this machine.
-const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            pd: ANY,
+            pd: ANY_PORT,
             pd_members: 1,
-            stores: vec![ANY],
+            stores: vec![ANY_PORT],
             advertised_host: None,
             data_file: None,
             commit_latency: Duration::ZERO,
@@ -77,7 +77,7 @@ impl Options {
     /// The same with `count` stores on free ports.
     #[must_use]
     pub fn with_stores(mut self, count: usize) -> Self {
-        self.stores = vec![ANY; count];
+        self.stores = vec![ANY_PORT; count];
         self
     }
 }

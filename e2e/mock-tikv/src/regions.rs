@@ -10,7 +10,7 @@ use crate::codec::{encode, encode_bound};
 use crate::proto::{errorpb, kvrpcpb::Context, metapb};
 
 /// Maximum number of stores that hold a region, as in TiKV.
-const REPLICAS: usize = 3;
+const MAX_REPLICAS: usize = 3;
 
 /// A range of keys that is served by one store at a time.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -107,7 +107,7 @@ impl Regions {
             next_id: 1_000,
             stores,
         };
-        let holders: Vec<_> = regions.stores.iter().copied().take(REPLICAS).collect();
+        let holders: Vec<_> = regions.stores.iter().copied().take(MAX_REPLICAS).collect();
         let id = regions.take_id();
         let peers = holders.iter().map(|&store_id| regions.new_peer(store_id)).collect();
         let leader = holders.first().copied().unwrap_or_default();

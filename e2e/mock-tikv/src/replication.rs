@@ -20,11 +20,11 @@ use crate::latches::Latched;
 use crate::mvcc::Tables;
 
 /// Proposals that may wait.
-const QUEUE: usize = 4096;
+const PROPOSAL_QUEUE_CAPACITY: usize = 4096;
 /// Proposals that are written and synced together, at most.
-const GROUP: usize = 1024;
+const MAX_GROUP_PROPOSALS: usize = 1024;
 /// Proposals that are due so soon are applied with those that are due now.
-const SLACK: Duration = Duration::from_micros(100);
+const APPLY_SLACK: Duration = Duration::from_micros(100);
 
 /// Fate of the writes that were answered after the last sync when the mock restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -50,7 +50,7 @@ pub(crate) struct Proposal {
 }
 
 #[derive(Debug)]
-enum Message {
+enum ReplicationMessage {
     Proposal(Proposal),
     HoldSync(bool, oneshot::Sender<()>),
     Restart(Tail, oneshot::Sender<()>),
@@ -69,7 +69,7 @@ pub(crate) enum ProposeError {
 /// The thread's address. Dropped, the thread ends once its queue is empty.
 #[derive(Debug)]
 pub(crate) struct Replication {
-    queue: Option<SyncSender<Message>>,
+    queue: Option<SyncSender<ReplicationMessage>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Replication {
             .map(|path| Journal::open(path, |batch| apply(&mut filled, batch)))
             .transpose()?;
         *write(tables) = filled;
-        let (queue, inbox) = sync_channel(QUEUE);
+        let (queue, inbox) = sync_channel(PROPOSAL_QUEUE_CAPACITY);
         let replica = Replica {
             inbox,
             tables: Arc::clone(tables),
@@ -110,30 +110,33 @@ impl Replication {
             return Err((ProposeError::Stopped, proposal));
         };
         queue
-            .try_send(Message::Proposal(proposal))
+            .try_send(ReplicationMessage::Proposal(proposal))
             .map_err(|error| match error {
-                TrySendError::Full(Message::Proposal(proposal)) => (ProposeError::Full, proposal),
-                TrySendError::Disconnected(Message::Proposal(proposal)) => (ProposeError::Stopped, proposal),
+                TrySendError::Full(ReplicationMessage::Proposal(proposal)) => (ProposeError::Full, proposal),
+                TrySendError::Disconnected(ReplicationMessage::Proposal(proposal)) => (ProposeError::Stopped, proposal),
                 TrySendError::Full(_) | TrySendError::Disconnected(_) => unreachable!("a sent message is a proposal"),
             })
     }
 
     /// From now on answers go out before they are synced, or no longer.
     pub(crate) async fn hold_sync(&self, hold: bool) -> Result<(), ProposeError> {
-        self.command(|done| Message::HoldSync(hold, done)).await
+        self.command(|done| ReplicationMessage::HoldSync(hold, done)).await
     }
 
     /// Reloads the tables after everything that was proposed before.
     pub(crate) async fn restart(&self, tail: Tail) -> Result<(), ProposeError> {
-        self.command(|done| Message::Restart(tail, done)).await
+        self.command(|done| ReplicationMessage::Restart(tail, done)).await
     }
 
     /// Ends the thread after all that was proposed before, and lets go of the data file.
     pub(crate) async fn stop(&self) -> Result<(), ProposeError> {
-        self.command(Message::Stop).await
+        self.command(ReplicationMessage::Stop).await
     }
 
-    async fn command(&self, message: impl FnOnce(oneshot::Sender<()>) -> Message) -> Result<(), ProposeError> {
+    async fn command(
+        &self,
+        message: impl FnOnce(oneshot::Sender<()>) -> ReplicationMessage,
+    ) -> Result<(), ProposeError> {
         let (done, finished) = oneshot::channel();
         let queue = self.queue.clone().ok_or(ProposeError::Stopped)?;
         let message = message(done);
@@ -171,7 +174,7 @@ fn apply(tables: &mut Tables, batch: Batch) {
 
 /// The thread's state.
 struct Replica {
-    inbox: Receiver<Message>,
+    inbox: Receiver<ReplicationMessage>,
     tables: Arc<RwLock<Tables>>,
     /// The tables before the first change.
     blank: Tables,
@@ -188,7 +191,7 @@ impl Replica {
     fn run(mut self) {
         while let Ok(first) = self.inbox.recv() {
             let mut messages = vec![first];
-            messages.extend(self.inbox.try_iter().take(GROUP - 1));
+            messages.extend(self.inbox.try_iter().take(MAX_GROUP_PROPOSALS - 1));
             // When this ends, waiting callers get the error that the mock has stopped.
             match self.handle(messages) {
                 Ok(None) => {}
@@ -205,23 +208,23 @@ impl Replica {
         }
     }
 
-    /// Returns the sender for the caller that waits for the thread to end, if one of the messages is [`Message::Stop`].
-    fn handle(&mut self, messages: Vec<Message>) -> Result<Option<oneshot::Sender<()>>, JournalError> {
+    /// Returns the sender for the caller that waits for the thread to end, if one of the messages is [`ReplicationMessage::Stop`].
+    fn handle(&mut self, messages: Vec<ReplicationMessage>) -> Result<Option<oneshot::Sender<()>>, JournalError> {
         let mut proposals = Vec::with_capacity(messages.len());
         for message in messages {
             match message {
-                Message::Proposal(proposal) => proposals.push(proposal),
-                Message::HoldSync(hold, done) => {
+                ReplicationMessage::Proposal(proposal) => proposals.push(proposal),
+                ReplicationMessage::HoldSync(hold, done) => {
                     self.commit(std::mem::take(&mut proposals))?;
                     self.set_holding(hold)?;
                     answer(done);
                 }
-                Message::Restart(tail, done) => {
+                ReplicationMessage::Restart(tail, done) => {
                     self.commit(std::mem::take(&mut proposals))?;
                     self.reload(tail)?;
                     answer(done);
                 }
-                Message::Stop(done) => {
+                ReplicationMessage::Stop(done) => {
                     self.commit(proposals)?;
                     return Ok(Some(done));
                 }
@@ -244,13 +247,13 @@ impl Replica {
         while let Some(first) = waiting.peek() {
             let now = Instant::now();
             let due = first.proposed + self.latency;
-            if due > now + SLACK {
+            if due > now + APPLY_SLACK {
                 std::thread::sleep(due - now);
                 continue;
             }
             let mut applied = Vec::new();
             let mut tables = write(&self.tables);
-            while let Some(proposal) = waiting.next_if(|next| next.proposed + self.latency <= now + SLACK) {
+            while let Some(proposal) = waiting.next_if(|next| next.proposed + self.latency <= now + APPLY_SLACK) {
                 apply(&mut tables, proposal.batch);
                 proposal.pending.iter().for_each(|key| drop(tables.pending.remove(key)));
                 applied.push((proposal.latches, proposal.applied));

@@ -8,18 +8,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Mutex;
 use tonic::Status;
 
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::engine::{Engine, Failure};
 
 /// Bits of a timestamp that count within a millisecond.
 const LOGICAL_BITS: u32 = 18;
 const LOGICAL_MASK: u64 = (1 << LOGICAL_BITS) - 1;
 /// Milliseconds that are made durable ahead.
-const WINDOW: u64 = 3_000;
+const DURABLE_WINDOW_MS: u64 = 3_000;
 
 /// Timestamps that were given out, and the limit of those that may be.
 #[derive(Debug)]
-struct State {
+struct TsoState {
     last: u64,
     /// The end of the window, in milliseconds.
     window: u64,
@@ -27,7 +27,7 @@ struct State {
 
 #[derive(Debug)]
 pub(crate) struct Tso {
-    state: Mutex<State>,
+    state: Mutex<TsoState>,
 }
 
 fn now() -> u64 {
@@ -49,7 +49,7 @@ impl Tso {
     /// Goes on after whatever an earlier run can have given out.
     pub(crate) fn new(window: u64) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(TsoState {
                 last: window << LOGICAL_BITS,
                 window,
             }),
@@ -68,9 +68,9 @@ impl Tso {
         let next = next(state.last, now(), count);
         let physical = next >> LOGICAL_BITS;
         if physical > state.window {
-            let window = physical + WINDOW;
+            let window = physical + DURABLE_WINDOW_MS;
             engine
-                .change(vec![What::TimestampWindow(window)])
+                .change(vec![ChangeContent::TimestampWindow(window)])
                 .await
                 .map_err(|failure| match failure {
                     Failure::Region(error) => Status::unavailable(error.message),

@@ -1,8 +1,8 @@
 use super::*;
-use crate::change::What;
+use crate::change::ChangeContent;
 
 fn batch(number: u64) -> Batch {
-    Batch::new([What::SafePoint(number)])
+    Batch::new([ChangeContent::SafePoint(number)])
 }
 
 fn read(path: &Path) -> Result<Vec<Batch>, JournalError> {
@@ -50,13 +50,13 @@ fn a_torn_last_record_is_dropped_and_damage_before_it_refused() {
     let path = directory.path().join("data");
     write(&path, 0..3);
     let whole = std::fs::read(&path).unwrap();
-    for cut in 1..HEADER + 2 {
+    for cut in 1..RECORD_HEADER_BYTES + 2 {
         std::fs::write(&path, &whole[..whole.len() - cut]).unwrap();
         assert_eq!(read(&path).unwrap(), [batch(0), batch(1)], "{cut} bytes cut off");
     }
     let mut damaged = whole.clone();
     // The last byte of the first of three equal lengths: still a batch, but another one.
-    damaged[MAGIC.len() + (whole.len() - MAGIC.len()) / 3 - 1] ^= 1;
+    damaged[JOURNAL_MAGIC.len() + (whole.len() - JOURNAL_MAGIC.len()) / 3 - 1] ^= 1;
     std::fs::write(&path, damaged).unwrap();
     let error = read(&path).unwrap_err();
     assert!(error.to_string().ends_with("is damaged at offset 8"), "{error}");

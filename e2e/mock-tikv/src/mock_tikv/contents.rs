@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{CommandError, MockTikv};
-use crate::change::{Kind, Version, What, Write};
+use crate::change::{ChangeContent, Kind, Version, Write};
 use crate::mvcc::Tables;
 
 impl MockTikv {
@@ -31,7 +31,7 @@ impl MockTikv {
             value: value.into(),
             ..newest
         };
-        let written = What::Write(Write { key, version });
+        let written = ChangeContent::Write(Write { key, version });
         self.shared.engine.change(vec![written]).await?;
         Ok(true)
     }

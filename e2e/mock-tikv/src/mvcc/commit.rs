@@ -3,7 +3,7 @@
 use super::errors::{abort, retryable};
 use super::tables::Fate;
 use super::{Decision, Tables};
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::proto::kvrpcpb::{
     BatchRollbackRequest, BatchRollbackResponse, CommitRequest, CommitResponse, CommitTsExpired, KeyError,
 };
@@ -32,7 +32,7 @@ pub(crate) fn commit(tables: &Tables, request: &CommitRequest) -> Decision<Commi
                 ..Default::default()
             }));
         }
-        changes.push(What::Unlock(lock.info.key.clone()));
+        changes.push(ChangeContent::Unlock(lock.info.key.clone()));
         changes.push(tables.committed(lock, commit_ts));
     }
     Decision::new(

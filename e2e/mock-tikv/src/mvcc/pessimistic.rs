@@ -8,7 +8,7 @@ use super::errors::{self, Conflict};
 use super::status::not_found;
 use super::tables::Fate;
 use super::{Decision, Tables};
-use crate::change::{Kind, Lock, What};
+use crate::change::{ChangeContent, Kind, Lock};
 use crate::proto::kvrpcpb::write_conflict::Reason;
 use crate::proto::kvrpcpb::{
     Assertion, KeyError, LockInfo, Mutation, Op, PessimisticLockRequest, PessimisticLockResponse,
@@ -21,7 +21,7 @@ pub(crate) fn pessimistic_lock(tables: &Tables, request: &PessimisticLockRequest
     let mut changes = Vec::new();
     for mutation in &request.mutations {
         match lock_key(tables, request, mutation) {
-            Ok(lock) => changes.extend(lock.map(What::Lock)),
+            Ok(lock) => changes.extend(lock.map(ChangeContent::Lock)),
             Err(error) => {
                 return Decision::unchanged(PessimisticLockResponse {
                     errors: vec![*error],
@@ -117,7 +117,7 @@ pub(crate) fn pessimistic_rollback(
         .iter()
         .filter_map(|key| tables.lock_of(key, request.start_version));
     let ours = held.filter(|lock| lock.is_pessimistic() && lock.info.lock_for_update_ts <= request.for_update_ts);
-    let changes = ours.map(|lock| What::Unlock(lock.info.key.clone())).collect();
+    let changes = ours.map(|lock| ChangeContent::Unlock(lock.info.key.clone())).collect();
     Decision::new(PessimisticRollbackResponse::default(), changes)
 }
 
@@ -134,5 +134,5 @@ pub(crate) fn heart_beat(tables: &Tables, request: &TxnHeartBeatRequest) -> Deci
     }
     let mut longer = lock.clone();
     longer.info.lock_ttl = reply.lock_ttl;
-    Decision::new(reply, vec![What::Lock(longer)])
+    Decision::new(reply, vec![ChangeContent::Lock(longer)])
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::errors::{self, Conflict};
 use super::{Decision, Tables};
-use crate::change::{Kind, Lock, Version, What};
+use crate::change::{ChangeContent, Kind, Lock, Version};
 use crate::mvcc::tables::Fate;
 use crate::proto::kvrpcpb::prewrite_request::PessimisticAction;
 use crate::proto::kvrpcpb::write_conflict::Reason;
@@ -69,7 +69,7 @@ pub(crate) fn prewrite(tables: &Tables, request: &PrewriteRequest, max_ts: u64) 
     };
     Decision {
         reply,
-        changes: locks.into_iter().map(What::Lock).collect(),
+        changes: locks.into_iter().map(ChangeContent::Lock).collect(),
         pending,
     }
 }
@@ -94,7 +94,7 @@ fn one_phase(tables: &Tables, mut locks: Vec<Lock>, commit_ts: u64) -> Decision<
     let mut changes = Vec::with_capacity(locks.len());
     for lock in &locks {
         if tables.locks.contains_key(&lock.info.key) {
-            changes.push(What::Unlock(lock.info.key.clone()));
+            changes.push(ChangeContent::Unlock(lock.info.key.clone()));
         }
         changes.push(tables.committed(lock, commit_ts));
     }

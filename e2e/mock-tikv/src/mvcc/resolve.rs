@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{Decision, Tables};
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::proto::kvrpcpb::{ResolveLockRequest, ResolveLockResponse};
 
 /// Commit timestamps by start timestamp, zero for a rollback, as the request tells them in either of its forms.
@@ -24,7 +24,7 @@ pub(crate) fn resolve(tables: &Tables, keys: &[Bytes], fates: &BTreeMap<u64, u64
             None => {}
             Some(0) => changes.extend(tables.rollback(&lock.info.key, lock.info.lock_version)),
             Some(&commit_ts) => {
-                changes.push(What::Unlock(lock.info.key.clone()));
+                changes.push(ChangeContent::Unlock(lock.info.key.clone()));
                 changes.push(tables.committed(lock, commit_ts));
             }
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::tables::Fate;
 use super::{Decision, Tables};
-use crate::change::{Lock, What};
+use crate::change::{ChangeContent, Lock};
 use crate::proto::kvrpcpb::{
     Action, CheckSecondaryLocksRequest, CheckSecondaryLocksResponse, CheckTxnStatusRequest, CheckTxnStatusResponse,
     KeyError, PrimaryMismatch, TxnNotFound,
@@ -69,7 +69,7 @@ fn check_lock(tables: &Tables, request: &CheckTxnStatusRequest, lock: &Lock) -> 
     if physical(lock.info.lock_version).saturating_add(lock.info.lock_ttl) < physical(request.current_ts) {
         if request.resolving_pessimistic_lock && lock.is_pessimistic() {
             reply.action = Action::TtlExpirePessimisticRollback.into();
-            return Decision::new(reply, vec![What::Unlock(key)]);
+            return Decision::new(reply, vec![ChangeContent::Unlock(key)]);
         }
         reply.action = Action::TtlExpireRollback.into();
         return Decision::new(reply, tables.rollback(&key, request.lock_ts));
@@ -80,7 +80,7 @@ fn check_lock(tables: &Tables, request: &CheckTxnStatusRequest, lock: &Lock) -> 
         pushed.info.min_commit_ts = (request.caller_start_ts + 1).max(request.current_ts);
         reply.action = Action::MinCommitTsPushed.into();
         held(&mut reply, &pushed);
-        return Decision::new(reply, vec![What::Lock(pushed)]);
+        return Decision::new(reply, vec![ChangeContent::Lock(pushed)]);
     }
     held(&mut reply, lock);
     Decision::unchanged(reply)

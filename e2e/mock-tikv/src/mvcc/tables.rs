@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::change::{Kind, Lock, Span, Version, What, Write};
+use crate::change::{ChangeContent, Kind, Lock, Span, Version, Write};
 use crate::proto::kvrpcpb::{LockInfo, Op};
 use crate::regions::{Region, Regions};
 
@@ -100,10 +100,10 @@ impl Tables {
     }
 
     /// The changes that end a transaction on `key` for ever without a commit.
-    pub(crate) fn rollback(&self, key: &Bytes, start_ts: u64) -> Vec<What> {
+    pub(crate) fn rollback(&self, key: &Bytes, start_ts: u64) -> Vec<ChangeContent> {
         let mut changes = Vec::with_capacity(2);
         if self.lock_of(key, start_ts).is_some() {
-            changes.push(What::Unlock(key.clone()));
+            changes.push(ChangeContent::Unlock(key.clone()));
         }
         let standing = self.versions(key).iter().find(|version| version.commit_ts == start_ts);
         let version = match standing {
@@ -119,7 +119,7 @@ impl Tables {
                 ..Default::default()
             },
         };
-        changes.push(What::Write(Write {
+        changes.push(ChangeContent::Write(Write {
             key: key.clone(),
             version,
         }));
@@ -127,7 +127,7 @@ impl Tables {
     }
 
     /// The version that the lock becomes at `commit_ts`.
-    pub(crate) fn committed(&self, lock: &Lock, commit_ts: u64) -> What {
+    pub(crate) fn committed(&self, lock: &Lock, commit_ts: u64) -> ChangeContent {
         let key = lock.info.key.clone();
         let kind = match lock.info.lock_type() {
             Op::Put | Op::Insert => Kind::Put,
@@ -142,7 +142,7 @@ impl Tables {
             value: lock.value.clone(),
             overlapped_rollback,
         };
-        What::Write(Write { key, version })
+        ChangeContent::Write(Write { key, version })
     }
 
     /// The keys in the region that one of the transactions, named by their start timestamps, has locked.
@@ -161,21 +161,21 @@ impl Tables {
         self.writes.range::<[u8], _>(range).map(|(key, _)| key.clone()).nth(n)
     }
 
-    pub(crate) fn apply(&mut self, change: What) {
+    pub(crate) fn apply(&mut self, change: ChangeContent) {
         match change {
-            What::Lock(lock) => {
+            ChangeContent::Lock(lock) => {
                 self.locks.insert(lock.info.key.clone(), lock);
             }
-            What::Unlock(key) => {
+            ChangeContent::Unlock(key) => {
                 self.locks.remove(&key);
             }
-            What::Write(Write { key, version }) => put_version(self.writes.entry(key).or_default(), version),
-            What::Erase(span) => self.erase(&span),
-            What::Collect(span) => self.collect(&span),
-            What::SafePoint(ts) => self.safe_point = self.safe_point.max(ts),
-            What::Regions(regions) => self.regions = regions,
-            What::TimestampWindow(upto) => self.timestamp_window = self.timestamp_window.max(upto),
-            What::Cluster(id) => self.cluster = Some(id),
+            ChangeContent::Write(Write { key, version }) => put_version(self.writes.entry(key).or_default(), version),
+            ChangeContent::Erase(span) => self.erase(&span),
+            ChangeContent::Collect(span) => self.collect(&span),
+            ChangeContent::SafePoint(ts) => self.safe_point = self.safe_point.max(ts),
+            ChangeContent::Regions(regions) => self.regions = regions,
+            ChangeContent::TimestampWindow(upto) => self.timestamp_window = self.timestamp_window.max(upto),
+            ChangeContent::Cluster(id) => self.cluster = Some(id),
         }
     }
 

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::answer::{Command, raft_entry_too_large};
 use super::shared::Process;
-use crate::change::{Span, What};
+use crate::change::{ChangeContent, Span};
 use crate::engine::{Engine, Failure};
 use crate::mvcc;
 use crate::proto::errorpb;
@@ -239,7 +239,7 @@ impl Command for kv::UnsafeDestroyRangeRequest {
     /// changes its leader between the calls to two stores may keep its data.
     async fn run(self, at: Process) -> Result<Self::Reply, Status> {
         let engine = &at.shared.engine;
-        let spans: Vec<What> = {
+        let spans: Vec<ChangeContent> = {
             let tables = engine.read();
             let led = tables.regions.all.iter().filter(|region| region.leader == at.id);
             let spans = led.map(|region| cut(region, &self.start_key, &self.end_key));
@@ -259,8 +259,8 @@ impl Command for kv::UnsafeDestroyRangeRequest {
     }
 }
 
-fn erase((start, end): (Bytes, Bytes)) -> What {
-    What::Erase(Span {
+fn erase((start, end): (Bytes, Bytes)) -> ChangeContent {
+    ChangeContent::Erase(Span {
         start: Bytes::copy_from_slice(&start),
         end: Bytes::copy_from_slice(&end),
     })

@@ -26,11 +26,11 @@ pub(crate) struct Endpoint {
     /// With the port that it got, if it asked for any.
     pub(crate) address: SocketAddr,
     listener: Option<TcpListener>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningServer {
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -77,13 +77,13 @@ impl Endpoint {
             }
         });
         tasks.close();
-        self.running = Some(Running { stop, tasks });
+        self.running = Some(RunningServer { stop, tasks });
         Ok(())
     }
 
     /// Ends all connections and gives the port up, at once, as kill -9 does.
     pub(crate) async fn stop(&mut self) {
-        if let Some(Running { stop, tasks }) = self.running.take() {
+        if let Some(RunningServer { stop, tasks }) = self.running.take() {
             stop.cancel();
             tasks.wait().await;
         }

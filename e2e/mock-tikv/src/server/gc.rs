@@ -11,26 +11,29 @@ use crate::options::GcApi;
 use crate::proto::pdpb;
 
 /// The service that stands for the owner of GC.
-const OWNER: &str = "gc_worker";
+const GC_OWNER_SERVICE: &str = "gc_worker";
 
 /// The services that hold versions, and the safe point below which transactions may not count on them.
 #[derive(Debug)]
 pub(crate) struct GcStates {
     api: GcApi,
-    state: Mutex<State>,
+    state: Mutex<GcState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GcState {
     /// The safe point of transactions.
     txn: u64,
     services: BTreeMap<String, u64>,
 }
 
-impl State {
+impl GcState {
     /// The lowest safe point, of all services or of all but the owner.
     fn lowest(&self, with_owner: bool) -> Option<(&str, u64)> {
-        let services = self.services.iter().filter(|&(id, _)| with_owner || id != OWNER);
+        let services = self
+            .services
+            .iter()
+            .filter(|&(id, _)| with_owner || id != GC_OWNER_SERVICE);
         let lowest = services.min_by_key(|&(_, &safe_point)| safe_point);
         lowest.map(|(id, &safe_point)| (id.as_str(), safe_point))
     }
@@ -58,7 +61,7 @@ impl GcStates {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GcState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,20 +80,20 @@ impl GcStates {
     pub(super) fn update_service(&self, id: &str, safe_point: u64) -> Result<(String, u64), Status> {
         let mut state = self.state();
         match self.api {
-            GcApi::States if id == OWNER => {
+            GcApi::States if id == GC_OWNER_SERVICE => {
                 let by = state.advance_txn(safe_point).map_err(Status::unknown)?;
-                return Ok((by.unwrap_or_else(|| OWNER.to_owned()), state.txn));
+                return Ok((by.unwrap_or_else(|| GC_OWNER_SERVICE.to_owned()), state.txn));
             }
             GcApi::States => drop(state.services.insert(id.to_owned(), safe_point)),
             GcApi::Services => {
-                state.services.entry(OWNER.to_owned()).or_default();
+                state.services.entry(GC_OWNER_SERVICE.to_owned()).or_default();
                 if state.lowest(true).is_none_or(|(_, lowest)| safe_point >= lowest) {
                     state.services.insert(id.to_owned(), safe_point);
                 }
             }
         }
         let lowest = state.lowest(true).map(|(id, lowest)| (id.to_owned(), lowest));
-        Ok(lowest.unwrap_or_else(|| (OWNER.to_owned(), state.txn)))
+        Ok(lowest.unwrap_or_else(|| (GC_OWNER_SERVICE.to_owned(), state.txn)))
     }
 
     /// The answer to a request that moves the safe point of transactions, without its header; or why it was not moved.

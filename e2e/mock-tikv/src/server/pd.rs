@@ -20,12 +20,12 @@ use crate::rpc::Rpc;
 use crate::tso;
 
 /// Answers on a stream of timestamps that are late at the same time.
-const TSO_UNDER_WAY: usize = 1024;
+const MAX_TSO_IN_FLIGHT: usize = 1024;
 
 /// The version that the stores claim.
 const TIKV_VERSION: &str = "8.5.0";
 
-type Answer<R> = Result<Response<R>, Status>;
+type PdAnswer<R> = Result<Response<R>, Status>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct PdServer(pub(crate) Process);
@@ -261,11 +261,11 @@ async fn timestamps(at: &Process, request: &pdpb::TsoRequest) -> Result<Option<p
     Ok(reply)
 }
 
-type Inbound = Streaming<pdpb::TsoRequest>;
+type TsoRequests = Streaming<pdpb::TsoRequest>;
 
 async fn next_timestamps(
-    (at, mut inbound): (Process, Inbound),
-) -> Result<Option<(pdpb::TsoResponse, (Process, Inbound))>, Status> {
+    (at, mut inbound): (Process, TsoRequests),
+) -> Result<Option<(pdpb::TsoResponse, (Process, TsoRequests))>, Status> {
     while let Some(request) = inbound.message().await? {
         if let Some(reply) = timestamps(&at, &request).await? {
             return Ok(Some((reply, (at, inbound))));
@@ -276,11 +276,14 @@ async fn next_timestamps(
 
 #[tonic::async_trait]
 impl Pd for PdServer {
-    async fn get_members(&self, request: Request<pdpb::GetMembersRequest>) -> Answer<pdpb::GetMembersResponse> {
+    async fn get_members(&self, request: Request<pdpb::GetMembersRequest>) -> PdAnswer<pdpb::GetMembersResponse> {
         answer(&self.0, request).await
     }
 
-    async fn tso(&self, request: Request<Inbound>) -> Answer<BoxStream<'static, Result<pdpb::TsoResponse, Status>>> {
+    async fn tso(
+        &self,
+        request: Request<TsoRequests>,
+    ) -> PdAnswer<BoxStream<'static, Result<pdpb::TsoResponse, Status>>> {
         let replies = try_unfold((self.0.clone(), request.into_inner()), next_timestamps);
         // Later messages do not wait for the delay of earlier ones, but no answer overtakes another.
         let at = self.0.clone();
@@ -291,61 +294,67 @@ impl Pd for PdServer {
                 Ok::<_, Status>(reply)
             }
         });
-        Ok(Response::new(late.try_buffered(TSO_UNDER_WAY).boxed()))
+        Ok(Response::new(late.try_buffered(MAX_TSO_IN_FLIGHT).boxed()))
     }
 
-    async fn get_region(&self, request: Request<pdpb::GetRegionRequest>) -> Answer<pdpb::GetRegionResponse> {
+    async fn get_region(&self, request: Request<pdpb::GetRegionRequest>) -> PdAnswer<pdpb::GetRegionResponse> {
         answer(&self.0, request).await
     }
 
-    async fn get_region_by_id(&self, request: Request<pdpb::GetRegionByIdRequest>) -> Answer<pdpb::GetRegionResponse> {
+    async fn get_region_by_id(
+        &self,
+        request: Request<pdpb::GetRegionByIdRequest>,
+    ) -> PdAnswer<pdpb::GetRegionResponse> {
         answer(&self.0, request).await
     }
 
-    async fn get_store(&self, request: Request<pdpb::GetStoreRequest>) -> Answer<pdpb::GetStoreResponse> {
+    async fn get_store(&self, request: Request<pdpb::GetStoreRequest>) -> PdAnswer<pdpb::GetStoreResponse> {
         answer(&self.0, request).await
     }
 
-    async fn get_all_stores(&self, request: Request<pdpb::GetAllStoresRequest>) -> Answer<pdpb::GetAllStoresResponse> {
+    async fn get_all_stores(
+        &self,
+        request: Request<pdpb::GetAllStoresRequest>,
+    ) -> PdAnswer<pdpb::GetAllStoresResponse> {
         answer(&self.0, request).await
     }
 
     async fn update_gc_safe_point(
         &self,
         request: Request<pdpb::UpdateGcSafePointRequest>,
-    ) -> Answer<pdpb::UpdateGcSafePointResponse> {
+    ) -> PdAnswer<pdpb::UpdateGcSafePointResponse> {
         answer(&self.0, request).await
     }
 
-    async fn scan_regions(&self, request: Request<pdpb::ScanRegionsRequest>) -> Answer<pdpb::ScanRegionsResponse> {
+    async fn scan_regions(&self, request: Request<pdpb::ScanRegionsRequest>) -> PdAnswer<pdpb::ScanRegionsResponse> {
         answer(&self.0, request).await
     }
 
     async fn update_service_gc_safe_point(
         &self,
         request: Request<pdpb::UpdateServiceGcSafePointRequest>,
-    ) -> Answer<pdpb::UpdateServiceGcSafePointResponse> {
+    ) -> PdAnswer<pdpb::UpdateServiceGcSafePointResponse> {
         answer(&self.0, request).await
     }
 
     async fn advance_txn_safe_point(
         &self,
         request: Request<pdpb::AdvanceTxnSafePointRequest>,
-    ) -> Answer<pdpb::AdvanceTxnSafePointResponse> {
+    ) -> PdAnswer<pdpb::AdvanceTxnSafePointResponse> {
         answer(&self.0, request).await
     }
 
     async fn advance_gc_safe_point(
         &self,
         request: Request<pdpb::AdvanceGcSafePointRequest>,
-    ) -> Answer<pdpb::AdvanceGcSafePointResponse> {
+    ) -> PdAnswer<pdpb::AdvanceGcSafePointResponse> {
         answer(&self.0, request).await
     }
 }
 
 #[tonic::async_trait]
 impl Keyspace for PdServer {
-    async fn load_keyspace(&self, request: Request<LoadKeyspaceRequest>) -> Answer<LoadKeyspaceResponse> {
+    async fn load_keyspace(&self, request: Request<LoadKeyspaceRequest>) -> PdAnswer<LoadKeyspaceResponse> {
         answer(&self.0, request).await
     }
 }

@@ -7,7 +7,7 @@ use super::shared::Process;
 use crate::proto::kvrpcpb as kv;
 use crate::proto::tikvpb::tikv_server::Tikv;
 
-type Answer<R> = Result<Response<R>, Status>;
+type StoreAnswer<R> = Result<Response<R>, Status>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoreServer(pub(crate) Process);
@@ -16,7 +16,7 @@ macro_rules! services {
     ($($method:ident($request:ident) -> $reply:ident,)*) => {
         #[tonic::async_trait]
         impl Tikv for StoreServer {
-            $(async fn $method(&self, request: Request<kv::$request>) -> Answer<kv::$reply> {
+            $(async fn $method(&self, request: Request<kv::$request>) -> StoreAnswer<kv::$reply> {
                 answer(&self.0, request).await
             })*
         }

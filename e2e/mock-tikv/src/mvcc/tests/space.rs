@@ -11,8 +11,8 @@ fn collection_keeps_what_reads_above_the_safe_point_need_and_no_more() {
     store.write(10, 15, vec![put("gone", "1")]);
     store.write(20, 25, vec![mutation(Op::Del, "gone", "")]);
     store.rollback(12, "never");
-    store.tables.apply(What::SafePoint(29));
-    store.tables.apply(What::Collect(Default::default()));
+    store.tables.apply(ChangeContent::SafePoint(29));
+    store.tables.apply(ChangeContent::Collect(Default::default()));
     assert_eq!(store.tables.versions(b"a").len(), 2);
     assert_eq!(store.get("a", 29), Ok(Some("2".to_owned())));
     assert_eq!(store.get("a", 24), Ok(None), "below the safe point there are holes");
@@ -38,9 +38,9 @@ fn erasing_takes_everything_in_the_span() {
         start: "b".into(),
         end: "c".into(),
     };
-    store.tables.apply(What::Erase(span));
+    store.tables.apply(ChangeContent::Erase(span));
     assert_eq!(store.scan(100, false, 10), ["a=1", "c=locked"]);
-    store.tables.apply(What::Erase(crate::change::Span {
+    store.tables.apply(ChangeContent::Erase(crate::change::Span {
         start: "b".into(),
         end: Bytes::new(),
     }));
