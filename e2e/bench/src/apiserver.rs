@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use programs::progress::Progress;
 use programs::server::{self, Program, Server};
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use tokio::time::{Instant, sleep};
 
@@ -25,7 +25,9 @@ pub(crate) async fn measure(
     progress: &Progress,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let path = go::KUBERNETES.build(&Cache::open()?, progress)?.join("kube-apiserver");
+    let path = go::KUBERNETES
+        .build(&ToolCache::open()?, progress)?
+        .join("kube-apiserver");
     let apiserver = Program {
         name: "kube-apiserver",
         path,

@@ -30,7 +30,7 @@ mod watcher;
 
 use report::Report;
 
-const H2LOAD: &[debian::Package] = &[debian::Package {
+const H2LOAD: &[debian::DebianPackage] = &[debian::DebianPackage {
     brings: "h2load",
     name: "nghttp2-client",
 }];

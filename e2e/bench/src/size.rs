@@ -1,6 +1,6 @@
 //! Stores of many keys, right after a start, when nothing is in memory but what the kernel has cached.
 
-use programs::members::ELECTED;
+use programs::members::ELECTION_MESSAGES;
 use programs::server::{Program, Server};
 use tokio::time::Instant;
 
@@ -74,7 +74,11 @@ impl SizeRound<'_> {
     fn start(&self) -> anyhow::Result<Server> {
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let server = Server::start_at(self.program, self.ports, &self.place.data(), &flags)?;
-        let elected = if self.is_on_tikv { ELECTED.as_slice() } else { &[] };
+        let elected = if self.is_on_tikv {
+            ELECTION_MESSAGES.as_slice()
+        } else {
+            &[]
+        };
         Ok(elected.iter().fold(server, |server, text| server.expected_logs(text)))
     }
 

@@ -12,7 +12,7 @@ use pb::kv_client::KvClient;
 use programs::members::Members;
 use programs::progress::Progress;
 use programs::server::{Program, Server};
-use programs::tikv::{MockTikv, REAL};
+use programs::tikv::{MockTikv, REAL_PD_VARIABLE};
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
@@ -70,7 +70,7 @@ impl BrainsOnTikv {
 
 /// The cluster that `TIKV_PD` names, or a mock; and how to reach it.
 pub(crate) fn store() -> anyhow::Result<(Option<MockTikv>, String)> {
-    if let Ok(pd) = std::env::var(REAL) {
+    if let Ok(pd) = std::env::var(REAL_PD_VARIABLE) {
         return Ok((None, pd));
     }
     let mock_tikv = MockTikv::start(None, &["--commit-latency=3ms"])?;

@@ -13,8 +13,8 @@ use anyhow::Context as _;
 use clap::Parser;
 use programs::progress::Progress;
 use programs::server::Program;
-use programs::tikv::REAL;
-use programs::tikv::real::Addresses;
+use programs::tikv::REAL_PD_VARIABLE;
+use programs::tikv::real::PdAddresses;
 use programs::tools::debian;
 use rand::RngExt as _;
 
@@ -82,21 +82,21 @@ fn run(flags: Flags, progress: &Progress) -> anyhow::Result<bool> {
     play_all(flags, real)
 }
 
-fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<Addresses>> {
-    debian::require(debian::CHAOS, progress)?;
-    network::enter(|| match std::env::var(REAL) {
+fn prepare(flags: &Flags, progress: &Progress) -> anyhow::Result<Option<PdAddresses>> {
+    debian::require(debian::CHAOS_PACKAGES, progress)?;
+    network::enter(|| match std::env::var(REAL_PD_VARIABLE) {
         Ok(pd) if flags.lost_replies.is_none() && flags.fault.is_none() => ask(&pd).map(Some),
         _ => Ok(None),
     })
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn ask(pd: &str) -> anyhow::Result<Addresses> {
-    Addresses::ask(pd).await
+async fn ask(pd: &str) -> anyhow::Result<PdAddresses> {
+    PdAddresses::ask(pd).await
 }
 
 #[tokio::main]
-async fn play_all(flags: Flags, real: Option<Addresses>) -> anyhow::Result<bool> {
+async fn play_all(flags: Flags, real: Option<PdAddresses>) -> anyhow::Result<bool> {
     let seed = flags.seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     std::fs::create_dir_all(&flags.logs).with_context(|| format!("create {}", flags.logs.display()))?;
     let files = tempfile::TempDir::new().context("make a directory")?;

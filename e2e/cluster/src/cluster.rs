@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, anyhow, bail};
 use programs::progress::Progress;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
-use programs::watchdog::Running;
+use programs::watchdog::RunningMark;
 use rustix::process::Signal;
 
 use crate::apiserver;
@@ -31,7 +31,7 @@ pub struct Cluster {
     host: Child,
     pipe: Option<ChildStdin>,
     logs: Mutex<ClusterLogs>,
-    _running: Running,
+    _running: RunningMark,
 }
 
 impl Cluster {
@@ -62,12 +62,12 @@ impl Cluster {
             match serde_json::from_str(&line).with_context(|| format!("not a report of the host: {line}"))? {
                 ProcessReport::Line(line) => progress.say(line),
                 ProcessReport::Up => {
-                    let kubernetes = go::KUBERNETES.build(&Cache::open()?, progress)?;
+                    let kubernetes = go::KUBERNETES.build(&ToolCache::open()?, progress)?;
                     let kubectl = Kubectl::new(&kubernetes, home.kubeconfig());
                     let described = format!("cluster {}; its logs: {}", home.name(), logs.display());
                     return Ok(Self {
                         logs: Mutex::new(ClusterLogs::of(&home)),
-                        _running: Running::describe(move || described.clone()),
+                        _running: RunningMark::describe(move || described.clone()),
                         home,
                         kubectl,
                         host,

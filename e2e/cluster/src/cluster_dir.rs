@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, ensure};
-use programs::tools::cache::Key;
+use programs::tools::cache::CacheKey;
 use serde::{Deserialize, Serialize};
 
 use crate::marker;
@@ -24,7 +24,7 @@ pub struct ClusterName(String);
 impl ClusterName {
     /// The cluster for the tests of the checkout whose programs are in `dir`: another run of these tests gets the same name.
     pub fn of_tests(dir: &Path) -> Self {
-        let key = Key::of([dir.as_os_str().as_encoded_bytes()]).to_string();
+        let key = CacheKey::of([dir.as_os_str().as_encoded_bytes()]).to_string();
         Self(format!("e2e-{}", &key[..8]))
     }
 }

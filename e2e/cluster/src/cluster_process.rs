@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use programs::progress::Progress;
 use programs::tools::Tools;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
@@ -121,7 +121,7 @@ fn lock(home: &ClusterDir, progress: &Progress) -> anyhow::Result<FileLock> {
 
 fn prepare(config: &ClusterConfig, progress: &Progress) -> anyhow::Result<(Tools, Vec<PathBuf>)> {
     let tools = Tools::prepare(progress)?;
-    let cache = Cache::open()?;
+    let cache = ToolCache::open()?;
     let mut images = Image::of_node(&tools)?;
     if config.product {
         images.extend(Image::of_product(&tools)?);

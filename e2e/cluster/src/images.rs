@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 
 use programs::command::output;
 use programs::progress::Progress;
-use programs::tools::cache::{Cache, Key};
+use programs::tools::cache::{CacheKey, ToolCache};
 use programs::tools::{Tools, debian};
 use supply_chain::{Graph, notices};
 
@@ -136,7 +136,7 @@ impl Image {
     /// # Errors
     ///
     /// A shared library of the program is missing, or buildah fails.
-    pub fn archive(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+    pub fn archive(&self, cache: &ToolCache, progress: &Progress) -> anyhow::Result<PathBuf> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
@@ -157,7 +157,7 @@ impl Image {
         let notices = notices.transpose()?;
         let notices_bytes = notices.as_deref().unwrap_or_default().as_bytes();
         let fixed = [self.tag.as_bytes(), &recipe, &program, notices_bytes];
-        let key = Key::of(fixed.into_iter().chain(contents.iter().map(Vec::as_slice)));
+        let key = CacheKey::of(fixed.into_iter().chain(contents.iter().map(Vec::as_slice)));
         let name = self.tag.rsplit('/').next().unwrap_or(self.tag).replace(':', "-");
         let entry = cache.once("images", &name, &key, progress, |dir| {
             progress.during(format_args!("build image {}", self.tag), || {

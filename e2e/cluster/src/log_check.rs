@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use programs::complaints::{Provoked, is_complaint};
+use programs::complaints::{ProvokedComplaints, is_complaint};
 
 use crate::cluster_dir::ClusterDir;
 use crate::store;
@@ -21,13 +21,13 @@ const OUR_CONTAINERS: [&str; 2] = ["brain", "operator"];
 pub struct ClusterLogs {
     home: ClusterDir,
     read: BTreeMap<PathBuf, u64>,
-    expected_logs: Provoked,
+    expected_logs: ProvokedComplaints,
 }
 
 impl ClusterLogs {
     /// From their beginning.
     pub fn of(home: &ClusterDir) -> Self {
-        let mut expected_logs = Provoked::default();
+        let mut expected_logs = ProvokedComplaints::default();
         // none if nothing was expected
         for text in fs::read_to_string(provocations(home)).unwrap_or_default().lines() {
             expected_logs.add(text);

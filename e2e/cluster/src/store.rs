@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use programs::members;
 use programs::probe;
-use programs::tikv::real::Addresses;
+use programs::tikv::real::PdAddresses;
 
 use crate::cluster_context::ClusterContext;
 use crate::config::StoreProgram;
@@ -93,7 +93,7 @@ pub fn program(
 }
 
 /// Returns the flags that make brains store in TiKV: in the mock, or in a real cluster.
-pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
+pub fn tikv_flags(real: Option<&PdAddresses>) -> Vec<String> {
     let mut flags = vec!["--storage=tikv".to_owned()];
     match real {
         None => flags.push(format!("--tikv-pd-endpoints={PD}")),
@@ -104,7 +104,7 @@ pub fn tikv_flags(real: Option<&Addresses>) -> Vec<String> {
         ]),
     }
     // beside a whole Kubernetes a machine is busy
-    flags.extend(members::PATIENT.map(str::to_owned));
+    flags.extend(members::PATIENT_ELECTION_FLAGS.map(str::to_owned));
     flags
 }
 

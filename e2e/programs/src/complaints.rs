@@ -4,13 +4,13 @@ use anyhow::bail;
 use serde_json::Value;
 
 /// Number of lines that an error shows.
-const SHOWN: usize = 20;
+const MAX_SHOWN_COMPLAINTS: usize = 20;
 
 /// Texts of complaints that were expected, each a part of its line.
 #[derive(Clone, Debug, Default)]
-pub struct Provoked(Vec<String>);
+pub struct ProvokedComplaints(Vec<String>);
 
-impl Provoked {
+impl ProvokedComplaints {
     /// Lets lines with this text pass from now on.
     pub fn add(&mut self, text: &str) {
         self.0.push(text.to_owned());
@@ -27,8 +27,12 @@ impl Provoked {
         if lines.is_empty() {
             return Ok(());
         }
-        let more = lines.len().saturating_sub(SHOWN);
-        let shown: Vec<_> = lines.iter().take(SHOWN).map(|line| line.as_str()).collect();
+        let more = lines.len().saturating_sub(MAX_SHOWN_COMPLAINTS);
+        let shown: Vec<_> = lines
+            .iter()
+            .take(MAX_SHOWN_COMPLAINTS)
+            .map(|line| line.as_str())
+            .collect();
         bail!(
             "{whose} logged unexpected complaints ({} lines, {more} not shown):\n{}",
             lines.len(),
@@ -38,12 +42,12 @@ impl Provoked {
 }
 
 /// Texts of lines about slow requests, which are expected on a busy machine.
-const SLOW: [&str; 2] = [r#""msg":"apply request took too long""#, r#""msg":"request stats""#];
+const SLOW_REQUEST_TEXTS: [&str; 2] = [r#""msg":"apply request took too long""#, r#""msg":"request stats""#];
 
 /// Returns true if a line of one of our programs is a warning, an error or a panic, but not about a slow request.
 #[must_use]
 pub fn is_complaint(line: &str) -> bool {
-    if SLOW.iter().any(|text| line.contains(text)) {
+    if SLOW_REQUEST_TEXTS.iter().any(|text| line.contains(text)) {
         return false;
     }
     if line.contains("' panicked at ") || (line.starts_with("thread ") && line.contains(" panicked at ")) {
@@ -96,7 +100,7 @@ mod tests {
 
     #[test]
     fn only_what_was_provoked_passes() {
-        let mut expected_logs = Provoked::default();
+        let mut expected_logs = ProvokedComplaints::default();
         let lines = ["a WARN about space".to_owned(), "an ERROR".to_owned()];
         expected_logs.add("about space");
         let error = expected_logs.check("a brain", &lines).unwrap_err().to_string();

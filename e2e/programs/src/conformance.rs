@@ -14,14 +14,14 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::progress::Progress;
 use crate::server::{self, Program};
-use crate::tools::cache::{Cache, Key};
+use crate::tools::cache::{CacheKey, ToolCache};
 
-const MODULE: &str = "k8s.io/apiserver";
-const REPLACED: &str = "pkg/storage/etcd3/testserver/test_server.go";
+const APISERVER_MODULE: &str = "k8s.io/apiserver";
+const REPLACED_FILE: &str = "pkg/storage/etcd3/testserver/test_server.go";
 
 /// A package of upstream's tests.
 #[derive(Clone, Copy, Debug)]
-pub struct Suite {
+pub struct ConformanceSuite {
     /// Its directory in k8s.io/apiserver.
     pub package: &'static str,
     /// Number of top-level tests in the pinned version.
@@ -31,19 +31,19 @@ pub struct Suite {
 }
 
 /// The store that kube-apiserver keeps its objects in.
-pub const ETCD3: Suite = Suite {
+pub const ETCD3: ConformanceSuite = ConformanceSuite {
     package: "pkg/storage/etcd3",
     tests: 73,
     skips: 0,
 };
 /// The watch cache above it.
-pub const CACHER: Suite = Suite {
+pub const CACHER: ConformanceSuite = ConformanceSuite {
     package: "pkg/storage/cacher",
     tests: 141,
     skips: 8,
 };
 /// Tests of the code that connects to it: TLS, health and readiness.
-pub const FACTORY: Suite = Suite {
+pub const FACTORY: ConformanceSuite = ConformanceSuite {
     package: "pkg/storage/storagebackend/factory",
     tests: 6,
     skips: 0,
@@ -51,7 +51,7 @@ pub const FACTORY: Suite = Suite {
 
 /// Outcome of a run.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct SuiteOutcome {
     /// Top-level tests that passed.
     pub passed: Vec<String>,
     /// Tests that failed, subtests too.
@@ -60,13 +60,13 @@ pub struct Outcome {
     pub skipped: Vec<String>,
 }
 
-impl Suite {
+impl ConformanceSuite {
     /// Builds the tests if they were not before, runs them against the program, and keeps what they wrote in `log`.
     ///
     /// # Errors
     ///
     /// They cannot be built or started, or any of them did not pass.
-    pub fn run(&self, program: &Program, log: &Path, progress: &Progress) -> anyhow::Result<Outcome> {
+    pub fn run(&self, program: &Program, log: &Path, progress: &Progress) -> anyhow::Result<SuiteOutcome> {
         let built = self.build(progress)?;
         let output = fs::File::create(log).with_context(|| format!("create {}", log.display()))?;
         let what = format!("{} with {}", self.package, program.name);
@@ -74,15 +74,15 @@ impl Suite {
             // two processors: more at once only makes the ones that measure time fail
             let mut command = Command::new(built.join("tests"));
             command.args(["-test.v", "-test.parallel=4", "-test.timeout=20m"]);
-            command.current_dir(built.join(MODULE).join(self.package));
+            command.current_dir(built.join(APISERVER_MODULE).join(self.package));
             command
-                .env(server::BINARY, &program.path)
+                .env(server::BRAIN_BINARY_VARIABLE, &program.path)
                 .env("TMPDIR", std::env::temp_dir());
             command.stdout(output.try_clone()?).stderr(output);
             Ok(command.status()?)
         })?;
         let text = fs::read(log).with_context(|| format!("read {}", log.display()))?;
-        let outcome = Outcome::read(&String::from_utf8_lossy(&text));
+        let outcome = SuiteOutcome::read(&String::from_utf8_lossy(&text));
         let counts = format!(
             "{} of {} tests passed, {} failed, {} skipped; all output is in {}",
             outcome.passed.len(),
@@ -118,18 +118,18 @@ impl Suite {
         let ours = source.join("testserver/test_server.go");
         let version = go(Command::new("go").arg("version")).context("Go 1.26 or newer is needed")?;
         let parts = [read("go.mod")?, read("go.sum")?, read("testserver/test_server.go")?];
-        let key = Key::of(
+        let key = CacheKey::of(
             parts
                 .iter()
                 .map(Vec::as_slice)
                 .chain([version.as_bytes(), self.package.as_bytes()]),
         );
         let name = format!("upstream-{}", self.package.replace('/', "-"));
-        Cache::open()?.once("go", &name, &key, progress, |dir| {
+        ToolCache::open()?.once("go", &name, &key, progress, |dir| {
             progress.during(
                 format_args!("build {} (about 2 min the first time)", self.package),
                 || {
-                    let module = dir.join(MODULE);
+                    let module = dir.join(APISERVER_MODULE);
                     copy(&downloaded(&source)?, &module)?;
                     self.compile(&module, &ours, dir)
                 },
@@ -138,10 +138,10 @@ impl Suite {
     }
 
     fn compile(&self, module: &Path, ours: &Path, dir: &Path) -> anyhow::Result<()> {
-        let replaced = module.join(REPLACED);
+        let replaced = module.join(REPLACED_FILE);
         ensure!(
             replaced.is_file(),
-            "{MODULE} no longer has {REPLACED}: find what starts its etcd now"
+            "{APISERVER_MODULE} no longer has {REPLACED_FILE}: find what starts its etcd now"
         );
         // Go resolves links, so both paths must be free of them
         let (replaced, ours) = (fs::canonicalize(replaced)?, fs::canonicalize(ours)?);
@@ -162,13 +162,13 @@ impl Suite {
 fn downloaded(source: &Path) -> anyhow::Result<PathBuf> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Module {
+    struct DownloadedModule {
         dir: PathBuf,
     }
     let said = go(Command::new("go")
         .current_dir(source)
-        .args(["mod", "download", "-json", MODULE]))?;
-    let module: Module = serde_json::from_str(&said).with_context(|| format!("read what go said: {said}"))?;
+        .args(["mod", "download", "-json", APISERVER_MODULE]))?;
+    let module: DownloadedModule = serde_json::from_str(&said).with_context(|| format!("read what go said: {said}"))?;
     Ok(module.dir)
 }
 
@@ -201,7 +201,7 @@ fn go(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-impl Outcome {
+impl SuiteOutcome {
     /// From what `-test.v` prints. A test with only a start line has failed: the process ended under it.
     fn read(text: &str) -> Self {
         let mut outcome = Self::default();
@@ -248,7 +248,7 @@ mod tests {
         let text = "=== RUN   TestA\n=== RUN   TestA/x\n=== RUN   TestB\n=== RUN   TestC\n=== RUN   TestD\n\
                     --- PASS: TestA (0.01s)\n    --- SKIP: TestA/x (0.00s)\nlog line--- FAIL: TestB (1.00s)\n\
                     --- SKIP: TestD (0.00s)\npanic: oh\n";
-        let outcome = Outcome::read(text);
+        let outcome = SuiteOutcome::read(text);
         assert_eq!(outcome.passed, ["TestA"]);
         assert_eq!(outcome.failed, ["TestB", "TestC (never ended)"]);
         assert_eq!(outcome.skipped, ["TestA/x", "TestD"]);

@@ -16,14 +16,14 @@ use pb::maintenance_client::MaintenanceClient;
 /// Time until a member leads, on a busy machine too.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a member's answer.
-const ANSWER: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(50);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Election flags of brains unless a test needs others: longer than the machine of a test run may stall.
-pub const PATIENT: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
+pub const PATIENT_ELECTION_FLAGS: [&str; 2] = ["--election-lease-duration=4s", "--election-renew-deadline=3s"];
 
 /// Messages that members may log about an election that was due.
-pub const ELECTED: [&str; 8] = [
+pub const ELECTION_MESSAGES: [&str; 8] = [
     // logged when /health is requested while there is no leader
     "RAFT NO LEADER",
     "lost leadership",
@@ -42,7 +42,7 @@ pub const ELECTED: [&str; 8] = [
 pub struct Members {
     program: Program,
     flags: Vec<String>,
-    seats: Vec<Seat>,
+    seats: Vec<MemberSeat>,
     /// Name and peer URL of a member that the caller starts.
     guest: Option<String>,
     expected_logs: Vec<String>,
@@ -50,14 +50,14 @@ pub struct Members {
 }
 
 #[derive(Debug)]
-struct Seat {
+struct MemberSeat {
     name: String,
     ports: (u16, u16),
     dir: std::path::PathBuf,
     server: Option<Server>,
 }
 
-impl Seat {
+impl MemberSeat {
     fn peer_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.1)
     }
@@ -97,7 +97,7 @@ impl Members {
             .collect();
         let mut members = Self::seated(program, count, flags)?;
         members.guest = guest;
-        for text in ELECTED {
+        for text in ELECTION_MESSAGES {
             members.expect_log(text);
         }
         // each waits for a leader
@@ -125,7 +125,7 @@ impl Members {
         let mut seats = Vec::new();
         for member in 0..count {
             let name = format!("m{member}");
-            seats.push(Seat {
+            seats.push(MemberSeat {
                 dir: dir.path().join(&name),
                 name,
                 ports: server::free_ports()?,
@@ -283,7 +283,7 @@ impl Members {
             if Instant::now() > deadline {
                 bail!("no member reports that it leads after {ELECTION_TIMEOUT:?}");
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -312,13 +312,13 @@ impl Members {
         Ok([&[u8::try_from(prefix.len())?], prefix.as_bytes(), &[kind]].concat())
     }
 
-    fn seat(&self, member: usize) -> anyhow::Result<&Seat> {
+    fn seat(&self, member: usize) -> anyhow::Result<&MemberSeat> {
         self.seats
             .get(member)
             .with_context(|| format!("there is no member {member}"))
     }
 
-    fn seat_mut(&mut self, member: usize) -> anyhow::Result<&mut Seat> {
+    fn seat_mut(&mut self, member: usize) -> anyhow::Result<&mut MemberSeat> {
         self.seats
             .get_mut(member)
             .with_context(|| format!("there is no member {member}"))
@@ -336,7 +336,9 @@ impl Members {
 ///
 /// It does not answer.
 pub async fn status(url: &str) -> anyhow::Result<pb::StatusResponse> {
-    let endpoint = Endpoint::new(url.to_owned())?.connect_timeout(ANSWER).timeout(ANSWER);
+    let endpoint = Endpoint::new(url.to_owned())?
+        .connect_timeout(ANSWER_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT);
     let channel = endpoint.connect().await.with_context(|| format!("connect to {url}"))?;
     let answer = MaintenanceClient::new(channel).status(pb::StatusRequest {}).await;
     Ok(answer

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
 /// The most bytes of an answer: a page of metrics has some 100 kB.
-const LIMIT: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// The body of a good answer to `GET path`.
 ///
@@ -49,13 +49,13 @@ async fn ask(
         .await?;
     let mut answer = Vec::new();
     stream
-        .take(LIMIT)
+        .take(MAX_ANSWER_BYTES)
         .read_to_end(&mut answer)
         .await
         .with_context(|| format!("read the answer to {method} {path}"))?;
     ensure!(
-        (answer.len() as u64) < LIMIT,
-        "the answer to {method} {path} is longer than {LIMIT} bytes"
+        (answer.len() as u64) < MAX_ANSWER_BYTES,
+        "the answer to {method} {path} is longer than {MAX_ANSWER_BYTES} bytes"
     );
     let answer = String::from_utf8_lossy(&answer);
     match answer.split_once("\r\n\r\n") {
@@ -73,7 +73,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_answers_are_whole_or_an_error() {
-        for (length, is_whole) in [(200_000, true), (usize::try_from(LIMIT).unwrap(), false)] {
+        for (length, is_whole) in [(200_000, true), (usize::try_from(MAX_ANSWER_BYTES).unwrap(), false)] {
             let (ours, mut theirs) = duplex(1 << 20);
             let serving = async move {
                 let answer = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(length));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-const STILL_AT_IT: Duration = Duration::from_secs(30);
+const STILL_RUNNING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Destination of the lines. Cheap to clone; every clone writes to the same place.
 #[derive(Clone)]
@@ -35,18 +35,18 @@ impl Progress {
         (self.0)(&line.to_string());
     }
 
-    /// Begins a step; the line with its duration comes when [`Step::done`] is called.
-    pub fn step(&self, what: impl Display) -> Step {
+    /// Begins a step; the line with its duration comes when [`ProgressStep::done`] is called.
+    pub fn step(&self, what: impl Display) -> ProgressStep {
         let what = what.to_string();
         let began = Instant::now();
         let (stop, stopped) = sync_channel::<()>(1);
         let (progress, label) = (self.clone(), what.clone());
         let ticker = std::thread::spawn(move || {
-            while stopped.recv_timeout(STILL_AT_IT) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(STILL_RUNNING_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 progress.say(format_args!("  … {label}: {} so far", Elapsed(began.elapsed())));
             }
         });
-        Step {
+        ProgressStep {
             progress: self.clone(),
             what,
             began,
@@ -79,15 +79,15 @@ impl Progress {
     }
 }
 
-/// A step under way. Dropped without [`Step::done`] it ends in silence: the error has the cause.
-pub struct Step {
+/// A step under way. Dropped without [`ProgressStep::done`] it ends in silence: the error has the cause.
+pub struct ProgressStep {
     progress: Progress,
     what: String,
     began: Instant,
     ticker: Option<(SyncSender<()>, JoinHandle<()>)>,
 }
 
-impl Step {
+impl ProgressStep {
     /// Ends the step and reports its duration.
     pub fn done(self) {
         self.progress.say(format_args!(
@@ -98,7 +98,7 @@ impl Step {
     }
 }
 
-impl Drop for Step {
+impl Drop for ProgressStep {
     fn drop(&mut self) {
         if let Some((stop, ticker)) = self.ticker.take() {
             drop(stop);

@@ -17,30 +17,32 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::complaints::Provoked;
+use crate::complaints::ProvokedComplaints;
 use crate::progress::Progress;
-use crate::tools::cache::Cache;
+use crate::tools::cache::ToolCache;
 use crate::tools::{go, own};
-use crate::watchdog::Running;
+use crate::watchdog::RunningMark;
 
 mod said;
 mod spawn;
 mod usage;
-use said::Said;
+use said::ServerOutput;
 use spawn::command_alone;
 pub use spawn::{command, spawn};
-pub use usage::Usage;
+pub use usage::ProcessUsage;
 
 /// The environment variable with the path of the brain to test, if it is not the one that was built beside the tests.
-pub const BINARY: &str = "KUBEBRAIN_BIN";
+pub const BRAIN_BINARY_VARIABLE: &str = "KUBEBRAIN_BIN";
 
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// etcd looks at all keys when it starts: that takes minutes where there are ten millions.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longer than the patience that a server has with its clients and its tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
-/// Etcd's ports for clients and for peers.
-const OWN_PORTS: (u16, u16) = (2379, 2380);
+/// Etcd's port for clients.
+const OWN_CLIENT_PORT: u16 = 2379;
+/// Etcd's port for peers.
+const OWN_PEER_PORT: u16 = 2380;
 /// The name of ours.
 const KUBEBRAIN: &str = "kubebrain";
 
@@ -60,14 +62,14 @@ impl Program {
     ///
     /// It is not built.
     pub fn kubebrain() -> anyhow::Result<Self> {
-        let path = match std::env::var_os(BINARY).filter(|path| !path.is_empty()) {
+        let path = match std::env::var_os(BRAIN_BINARY_VARIABLE).filter(|path| !path.is_empty()) {
             Some(path) => PathBuf::from(path),
             None => own::Programs::find()?.get("kubebrain")?,
         };
         // absolute, because tests start it from other directories
         let path = path
             .canonicalize()
-            .with_context(|| format!("find the brain {} ({BINARY})", path.display()))?;
+            .with_context(|| format!("find the brain {} ({BRAIN_BINARY_VARIABLE})", path.display()))?;
         Ok(Self { name: KUBEBRAIN, path })
     }
 
@@ -90,7 +92,7 @@ impl Program {
     ///
     /// There is no Go, or the build fails.
     pub fn etcd(progress: &Progress) -> anyhow::Result<Self> {
-        let path = go::ETCD.build(&Cache::open()?, progress)?.join("etcd");
+        let path = go::ETCD.build(&ToolCache::open()?, progress)?.join("etcd");
         Ok(Self { name: "etcd", path })
     }
 
@@ -100,7 +102,7 @@ impl Program {
     ///
     /// As [`Program::etcd`].
     pub fn etcd_next(progress: &Progress) -> anyhow::Result<Self> {
-        let path = go::ETCD_NEXT.build(&Cache::open()?, progress)?.join("etcd");
+        let path = go::ETCD_NEXT.build(&ToolCache::open()?, progress)?.join("etcd");
         Ok(Self { name: "etcd", path })
     }
 }
@@ -111,11 +113,11 @@ pub struct Server {
     name: &'static str,
     child: Child,
     endpoint: String,
-    said: Said,
+    said: ServerOutput,
     output: Option<JoinHandle<()>>,
     dir: DataDir,
-    expected_logs: Provoked,
-    _running: Running,
+    expected_logs: ProvokedComplaints,
+    _running: RunningMark,
 }
 
 #[derive(Debug)]
@@ -172,7 +174,13 @@ impl Server {
     /// As [`Server::start`], and without the right to make a network.
     pub fn start_alone(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
         let dir = data_dir()?;
-        Self::launch(command_alone(program), program, flags, OWN_PORTS, DataDir::Own(dir))
+        Self::launch(
+            command_alone(program),
+            program,
+            flags,
+            (OWN_CLIENT_PORT, OWN_PEER_PORT),
+            DataDir::Own(dir),
+        )
     }
 
     /// A command that runs a program in the network of this server.
@@ -200,7 +208,7 @@ impl Server {
         command.args(arguments(path, client, peer)).args(flags);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let child = spawn(command).with_context(|| format!("start {}", program.path.display()))?;
-        let said = Said::default();
+        let said = ServerOutput::default();
         let (ready, is_ready) = sync_channel(1);
         let output = {
             let said = said.clone();
@@ -213,7 +221,7 @@ impl Server {
                 said.clone(),
                 format!("{} at {endpoint} in {}", program.name, path.display()),
             );
-            Running::describe(move || format!("{at}, {}", said.text()))
+            RunningMark::describe(move || format!("{at}, {}", said.text()))
         };
         let mut server = Self {
             name: program.name,
@@ -222,7 +230,7 @@ impl Server {
             said,
             output: Some(output),
             dir,
-            expected_logs: Provoked::default(),
+            expected_logs: ProvokedComplaints::default(),
             _running: running,
         };
         server.wait_ready(&is_ready)?;
@@ -291,8 +299,8 @@ impl Server {
     /// # Errors
     ///
     /// The process is gone.
-    pub fn usage(&self) -> anyhow::Result<Usage> {
-        Usage::of(self.pid()).with_context(|| format!("inspect {}\n{}", self.name, self.said.text()))
+    pub fn usage(&self) -> anyhow::Result<ProcessUsage> {
+        ProcessUsage::of(self.pid()).with_context(|| format!("inspect {}\n{}", self.name, self.said.text()))
     }
 
     /// Its last lines.
@@ -335,7 +343,7 @@ impl Server {
                         self.said.text()
                     )
                 }
-                None => std::thread::sleep(POLL),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         };
         // etcd passes the signal on to itself when it is done

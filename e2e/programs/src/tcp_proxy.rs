@@ -23,7 +23,7 @@ use crate::command::run;
 use crate::tools::debian;
 
 /// After a connection that could not be taken over.
-const AGAIN: Duration = Duration::from_millis(20);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Listens until it is dropped; then its connections end, too.
 #[derive(Debug)]
@@ -74,10 +74,14 @@ impl Drop for TcpProxy {
     }
 }
 
-type Listener = (SocketAddr, TcpListener);
+type ProxyListener = (SocketAddr, TcpListener);
 
 /// Leaves the thread in the namespace from which it connects.
-fn prepare(outside: &Path, inside: &[PathBuf], addresses: &[SocketAddr]) -> anyhow::Result<(Runtime, Vec<Listener>)> {
+fn prepare(
+    outside: &Path,
+    inside: &[PathBuf],
+    addresses: &[SocketAddr],
+) -> anyhow::Result<(Runtime, Vec<ProxyListener>)> {
     // opened first: a path may mean another namespace once this thread has moved
     let outside = open(outside)?;
     let inside: Vec<File> = inside.iter().map(|path| open(path)).collect::<anyhow::Result<_>>()?;
@@ -112,7 +116,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-async fn serve(listeners: Vec<Listener>, stop: &CancellationToken) {
+async fn serve(listeners: Vec<ProxyListener>, stop: &CancellationToken) {
     let mut all = JoinSet::new();
     for (address, listener) in listeners {
         all.spawn(accept(address, listener));
@@ -132,7 +136,7 @@ async fn accept(address: SocketAddr, listener: TcpListener) -> std::io::Result<(
             Err(error) => {
                 // a connection that was gone already, or no more files for a moment
                 warn!(%address, %error, "a connection could not be taken over");
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };

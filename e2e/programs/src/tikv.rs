@@ -16,7 +16,7 @@ mod pd;
 pub mod real;
 
 /// The environment variable with addresses of a real cluster's PD.
-pub const REAL: &str = "TIKV_PD";
+pub const REAL_PD_VARIABLE: &str = "TIKV_PD";
 
 /// Storage of a test's brains.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Tikv {
     ///
     /// The mock does not start.
     pub fn for_test() -> anyhow::Result<Self> {
-        if let Ok(pd) = std::env::var(REAL) {
+        if let Ok(pd) = std::env::var(REAL_PD_VARIABLE) {
             return Ok(Self { pd, mock_tikv: None });
         }
         let mock_tikv = MockTikv::start(None, &[])?;
@@ -55,7 +55,7 @@ impl Tikv {
     pub fn mock_tikv(&self) -> anyhow::Result<&MockTikv> {
         self.mock_tikv
             .as_ref()
-            .with_context(|| format!("this needs the mock: unset {REAL}"))
+            .with_context(|| format!("this needs the mock: unset {REAL_PD_VARIABLE}"))
     }
 }
 
@@ -63,12 +63,12 @@ impl Tikv {
 #[derive(Debug)]
 pub struct MockTikv {
     child: Child,
-    ready: Ready,
+    ready: ReadyReport,
 }
 
 /// Its report when its ports are open.
 #[derive(Debug, Deserialize)]
-struct Ready {
+struct ReadyReport {
     pd: String,
     control: String,
 }

@@ -10,7 +10,7 @@ pub mod python;
 use std::path::PathBuf;
 
 use crate::progress::Progress;
-use cache::Cache;
+use cache::ToolCache;
 
 /// Installs or builds the programs that tests use.
 ///
@@ -19,8 +19,8 @@ use cache::Cache;
 /// As [`Tools::prepare`], or Python's packages cannot be installed.
 pub fn prepare_for_tests(progress: &Progress) -> anyhow::Result<()> {
     Tools::prepare(progress)?;
-    debian::require(debian::CHAOS, progress)?;
-    let cache = Cache::open()?;
+    debian::require(debian::CHAOS_PACKAGES, progress)?;
+    let cache = ToolCache::open()?;
     for module in [go::ETCD_NEXT, go::CLIENTV3, go::HELM, go::PROMETHEUS] {
         module.build(&cache, progress)?;
     }
@@ -50,8 +50,8 @@ impl Tools {
     /// A Debian package is missing and cannot be installed, a Go build fails, or our own programs are not built yet.
     pub fn prepare(progress: &Progress) -> anyhow::Result<Self> {
         let own = own::Programs::find()?;
-        debian::require(debian::CLUSTER, progress)?;
-        let cache = Cache::open()?;
+        debian::require(debian::CLUSTER_PACKAGES, progress)?;
+        let cache = ToolCache::open()?;
         Ok(Self {
             etcd: go::ETCD.build(&cache, progress)?,
             kubernetes: go::KUBERNETES.build(&cache, progress)?,

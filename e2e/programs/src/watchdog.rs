@@ -9,12 +9,12 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-type Describe = Box<dyn Fn() -> String + Send>;
+type DescribeRunning = Box<dyn Fn() -> String + Send>;
 
-static RUNNING: Mutex<(u64, BTreeMap<u64, Describe>)> = Mutex::new((0, BTreeMap::new()));
+static DESCRIPTIONS: Mutex<(u64, BTreeMap<u64, DescribeRunning>)> = Mutex::new((0, BTreeMap::new()));
 
 /// The exit code of a process whose test hung; that of failed tests.
-const FAILED: i32 = 101;
+const FAILED_EXIT_CODE: i32 = 101;
 
 /// Ends the process if it is not dropped in time.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Watchdog {
             );
             // not by a macro, whose output the test harness keeps to itself
             drop(std::io::stderr().write_all(text.as_bytes())); // if this fails, there is no other way to report it
-            std::process::exit(FAILED);
+            std::process::exit(FAILED_EXIT_CODE);
         })
     }
 
@@ -49,13 +49,13 @@ impl Watchdog {
 
 /// Something that runs, as long as this is held.
 #[derive(Debug)]
-pub struct Running(u64);
+pub struct RunningMark(u64);
 
-impl Running {
+impl RunningMark {
     /// Will be shown by `describe` when a test hangs.
     #[must_use]
     pub fn describe(describe: impl Fn() -> String + Send + 'static) -> Self {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
         running.0 += 1;
         let id = running.0;
         running.1.insert(id, Box::new(describe));
@@ -63,14 +63,18 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningMark {
     fn drop(&mut self) {
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.0);
+        DESCRIPTIONS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .remove(&self.0);
     }
 }
 
 fn running() -> String {
-    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = DESCRIPTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let described: Vec<_> = running.1.values().map(|describe| describe()).collect();
     described.join("\n")
 }
@@ -92,8 +96,8 @@ mod tests {
 
     #[test]
     fn what_runs_is_described_until_it_ends() {
-        let one = Running::describe(|| "one server".to_owned());
-        let other = Running::describe(|| "other server".to_owned());
+        let one = RunningMark::describe(|| "one server".to_owned());
+        let other = RunningMark::describe(|| "other server".to_owned());
         drop(other);
         let text = running();
         assert!(text.contains("one server") && !text.contains("other server"), "{text}");

@@ -1,6 +1,6 @@
 //! The architectures that a release has programs for.
 
-use programs::tools::debian::Package;
+use programs::tools::debian::DebianPackage;
 
 /// An architecture, by the name that Go and container images use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -36,18 +36,18 @@ impl Arch {
 }
 
 /// Debian's packages that packing programs of these architectures needs.
-pub(crate) fn packages(archs: &[Arch]) -> Vec<Package> {
+pub(crate) fn packages(archs: &[Arch]) -> Vec<DebianPackage> {
     let mut packages = vec![
-        Package {
+        DebianPackage {
             brings: "buildah",
             name: "buildah",
         },
-        Package {
+        DebianPackage {
             brings: "tar",
             name: "tar",
         },
     ];
-    packages.extend(archs.iter().map(|arch| Package {
+    packages.extend(archs.iter().map(|arch| DebianPackage {
         brings: arch.objcopy(),
         name: match arch {
             Arch::Amd64 => "binutils-x86-64-linux-gnu",

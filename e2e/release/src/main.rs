@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use programs::progress::Progress;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::{debian, go};
 use supply_chain::{Graph, notices, sbom};
 
@@ -118,7 +118,7 @@ fn pack(options: &Options, progress: &Progress) -> anyhow::Result<()> {
             })?;
         }
     }
-    let cache = Cache::open()?;
+    let cache = ToolCache::open()?;
     let (helm, kubernetes) = (
         go::HELM.build(&cache, progress)?,
         go::KUBERNETES.build(&cache, progress)?,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use programs::progress::Progress;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 
 use crate::chart::{manifests, said};
@@ -13,7 +13,7 @@ use crate::chart::{manifests, said};
 #[track_caller]
 fn promtool(arguments: &[&str], file: &Path) -> String {
     let programs = go::PROMETHEUS
-        .build(&Cache::open().unwrap(), &Progress::stderr())
+        .build(&ToolCache::open().unwrap(), &Progress::stderr())
         .unwrap();
     let mut promtool = Command::new(programs.join("promtool"));
     promtool.args(arguments).arg(file).env_clear();

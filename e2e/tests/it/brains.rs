@@ -55,7 +55,7 @@ fn start(progress: &Progress) -> Cluster {
     };
     cluster::down(&config.name, progress).unwrap();
     let cluster = Cluster::start(&config, &cluster_program().unwrap(), progress).unwrap();
-    for text in members::ELECTED.iter().chain(&PROVOKED) {
+    for text in members::ELECTION_MESSAGES.iter().chain(&PROVOKED) {
         cluster.expect_log(text).unwrap();
     }
     cluster

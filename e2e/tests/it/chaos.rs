@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use programs::tikv::{REAL, Tikv};
+use programs::tikv::{REAL_PD_VARIABLE, Tikv};
 use programs::tools::own::Programs;
 use programs::watchdog::Watchdog;
 
@@ -24,7 +24,7 @@ fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
         .arg("--with-clock")
         .arg(programs.get("kubebrain").unwrap());
     if let Some(pd) = pd {
-        chaos.env(REAL, pd);
+        chaos.env(REAL_PD_VARIABLE, pd);
     }
     assert!(chaos.status().unwrap().success());
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use programs::progress::Progress;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -27,7 +27,9 @@ pub(crate) fn helm(arguments: &[&str], values: &Value) -> Output {
 
 /// Helm without values.
 pub(crate) fn helm_alone(arguments: &[&str]) -> Output {
-    let programs = go::HELM.build(&Cache::open().unwrap(), &Progress::stderr()).unwrap();
+    let programs = go::HELM
+        .build(&ToolCache::open().unwrap(), &Progress::stderr())
+        .unwrap();
     let home = tempfile::tempdir().unwrap();
     let mut helm = Command::new(programs.join("helm"));
     helm.args(arguments).env_clear().env("HOME", home.path());
@@ -70,7 +72,7 @@ fn plain(path: &str) -> Objects {
 #[track_caller]
 fn kustomized(path: &str) -> Objects {
     let programs = go::KUBERNETES
-        .build(&Cache::open().unwrap(), &Progress::stderr())
+        .build(&ToolCache::open().unwrap(), &Progress::stderr())
         .unwrap();
     let mut kubectl = Command::new(programs.join("kubectl"));
     objects(&said(kubectl.arg("kustomize").arg(manifests(path)).output().unwrap()))

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use programs::command::output;
 use programs::progress::Progress;
 use programs::server::{Program, Server};
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::python::Python;
 use programs::tools::{crates, go};
 
@@ -42,7 +42,7 @@ fn python_prints_the_same(program: &str) -> String {
 fn packages_of_clientv3_get_the_same_answers() {
     let _deadline = deadline();
     let built = go::CLIENTV3
-        .build(&Cache::open().unwrap(), &Progress::stderr())
+        .build(&ToolCache::open().unwrap(), &Progress::stderr())
         .unwrap();
     let printed = prints_the_same(|url| {
         let output = Command::new(built.join("clientv3")).arg(url).output().unwrap();
@@ -72,7 +72,9 @@ fn python_package_etcd3_gets_the_same_answers() {
 /// those once a second: with 2 s to live they have ended a second before that, and no request takes as long as they live.
 fn etcd_client_on(server: &Program, tests: &Path) -> anyhow::Result<Vec<String>> {
     let server = Server::start_alone(server, &["--auth-token-ttl=2"])?;
-    let etcdctl = go::ETCD.build(&Cache::open()?, &Progress::stderr())?.join("etcdctl");
+    let etcdctl = go::ETCD
+        .build(&ToolCache::open()?, &Progress::stderr())?
+        .join("etcdctl");
     for args in [
         &["user", "add", "root", "--new-user-password=rootpwd"][..],
         &["role", "add", "root"],
@@ -112,7 +114,7 @@ fn etcd_client_on(server: &Program, tests: &Path) -> anyhow::Result<Vec<String>>
 fn etcd_client_passes_its_own_tests() {
     let _deadline = deadline();
     let progress = Progress::stderr();
-    let tests = crates::etcd_client_tests(&Cache::open().unwrap(), &progress).unwrap();
+    let tests = crates::etcd_client_tests(&ToolCache::open().unwrap(), &progress).unwrap();
     let servers = [Program::etcd_next(&progress).unwrap(), Program::kubebrain().unwrap()];
     let [etcd, brain] = std::thread::scope(|scope| {
         let tests = &tests;

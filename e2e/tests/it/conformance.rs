@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use programs::conformance::{CACHER, ETCD3, FACTORY, Suite};
+use programs::conformance::{CACHER, ConformanceSuite, ETCD3, FACTORY};
 use programs::progress::Progress;
 use programs::server::Program;
 use programs::watchdog::Watchdog;
@@ -11,7 +11,7 @@ use programs::watchdog::Watchdog;
 /// The watch cache's tests wait for many timers.
 const SUITE_TIMEOUT: Duration = Duration::from_secs(40 * 60);
 
-fn passes(suite: Suite, program: &Program) {
+fn passes(suite: ConformanceSuite, program: &Program) {
     let _deadline = Watchdog::within(SUITE_TIMEOUT);
     let log = format!("{} {}.log", suite.package, program.name).replace(['/', ' '], "-");
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(log);

@@ -69,7 +69,7 @@ async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() 
     let tikv = Tikv::for_test().unwrap();
     // on TiKV there is none by default
     let quota = "--quota-backend-bytes=2147483648";
-    let flags = [FLAGS, &members::PATIENT, &[quota]].concat();
+    let flags = [FLAGS, &members::PATIENT_ELECTION_FLAGS, &[quota]].concat();
     let brains = Members::brains(&Program::kubebrain().unwrap(), tikv.pd(), 3, &flags).unwrap();
     let etcds = Members::etcds(&Program::etcd(&Progress::stderr()).unwrap(), 3, FLAGS).unwrap();
     let (one, other) = (etcds.followers().await.unwrap(), brains.followers().await.unwrap());

@@ -11,7 +11,7 @@ use std::time::Duration;
 use programs::command::output;
 use programs::progress::Progress;
 use programs::server::Program;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use programs::watchdog::Watchdog;
 
@@ -145,7 +145,7 @@ fn run(program: &Path, bin: &Path, test: &str) -> Result<(), String> {
 #[ignore = "minutes: make test-long"]
 fn etcds_own_tests_pass_on_a_brain() {
     let _deadline = Watchdog::within(TIMEOUT);
-    let (cache, progress) = (Cache::open().unwrap(), Progress::stderr());
+    let (cache, progress) = (ToolCache::open().unwrap(), Progress::stderr());
     let tests = go::etcd_tests(&cache, &progress).unwrap();
     let etcd = go::ETCD.build(&cache, &progress).unwrap();
     let bin = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ struct Cluster {
 impl Cluster {
     fn start(pd: &str) -> Self {
         let program = Program::kubebrain().unwrap();
-        let members = Members::brains(&program, pd, 3, &members::PATIENT).unwrap();
+        let members = Members::brains(&program, pd, 3, &members::PATIENT_ELECTION_FLAGS).unwrap();
         Self { members }
     }
 

@@ -174,7 +174,7 @@ fn start() -> anyhow::Result<Harness> {
     };
     let cluster = Cluster::start(&config, &cluster_program()?, &progress)?;
     if config.store == StoreProgram::Tikv {
-        for text in members::ELECTED {
+        for text in members::ELECTION_MESSAGES {
             cluster.expect_log(text)?;
         }
     }

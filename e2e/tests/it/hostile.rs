@@ -9,7 +9,7 @@ use futures::future::join_all;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Op;
 use programs::probe;
-use programs::server::{Program, Server, Usage, free_ports};
+use programs::server::{ProcessUsage, Program, Server, free_ports};
 use prost::Message as _;
 use tokio::time::timeout;
 use tonic::transport::Channel;
@@ -47,7 +47,7 @@ struct Victim {
 }
 
 /// Bytes in memory that are not those of files.
-fn allocated(usage: Usage) -> u64 {
+fn allocated(usage: ProcessUsage) -> u64 {
     usage.rss - usage.file_rss
 }
 

@@ -18,7 +18,7 @@ use programs::members::{self, Members};
 use programs::progress::Progress;
 use programs::server::{Program, Server, command, free_ports, spawn};
 use programs::tikv::MockTikv;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ const NAMESPACE: &str = "default";
 
 /// Flags of a member that competes for a Lease. Its name is that of the test.
 fn by_lease(kubeconfig: &Path, name: &str) -> Vec<String> {
-    let patient = members::PATIENT.iter().map(ToString::to_string);
+    let patient = members::PATIENT_ELECTION_FLAGS.iter().map(ToString::to_string);
     let flags = [
         "--election-retry-period=400ms".to_owned(),
         "--election=lease".to_owned(),
@@ -70,7 +70,7 @@ impl Guest {
         let flags: Vec<String> = shared.iter().chain(&name).chain(flags).cloned().collect();
         let program = Program::kubebrain()?;
         let server = Server::start_at(&program, self.ports, self.dir.path(), &refs(&flags))?;
-        Ok(members::ELECTED
+        Ok(members::ELECTION_MESSAGES
             .iter()
             .fold(server, |server, text| server.expected_logs(text)))
     }
@@ -236,7 +236,7 @@ impl ApiServer {
         credentials::tenant(&home, "tenant", "localhost", &format!("https://127.0.0.1:{port}")).unwrap();
         let at = |flag: &str, file: &str| format!("--{flag}={}", home.path(format!("pki/tenant-{file}")).display());
         let path = go::KUBERNETES
-            .build(&Cache::open().unwrap(), &Progress::stderr())
+            .build(&ToolCache::open().unwrap(), &Progress::stderr())
             .unwrap();
         let mut server = command(&Program {
             name: apiserver::NAME,
@@ -320,7 +320,8 @@ async fn a_member_refuses_a_lease_that_lives_in_its_own_store() {
     let _deadline = deadline();
     let (tikv, guest) = (MockTikv::start(None, &[]).unwrap(), Guest::new());
     let program = Program::kubebrain().unwrap();
-    let members = Members::brains_with(guest.place(), &program, tikv.pd(), 2, &members::PATIENT).unwrap();
+    let members =
+        Members::brains_with(guest.place(), &program, tikv.pd(), 2, &members::PATIENT_ELECTION_FLAGS).unwrap();
     let api = ApiServer::start(&members.url(0).unwrap()).await;
     let refused =
         format!("the lease {NAMESPACE}/{NAME} is stored in this store, at /registry/leases/{NAMESPACE}/{NAME}");

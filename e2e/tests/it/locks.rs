@@ -86,7 +86,7 @@ async fn locks_of_a_leader_killed_in_a_flush_hold_nobody_up() {
     // a member that waited for these locks to expire would wait for ever
     let tikv = MockTikv::start(None, &["--lock-ttl=3600s"]).unwrap();
     let program = Program::kubebrain().unwrap();
-    let mut members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
+    let mut members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT_ELECTION_FLAGS).unwrap();
     let leader = members.leader().await.unwrap();
     // a transaction within one region is committed in one phase, and leaves no locks
     let rows: String = members

@@ -30,7 +30,7 @@ impl Cluster {
     fn start() -> Self {
         let tikv = Tikv::for_test().unwrap();
         let program = Program::kubebrain().unwrap();
-        let members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT).unwrap();
+        let members = Members::brains(&program, tikv.pd(), 3, &members::PATIENT_ELECTION_FLAGS).unwrap();
         Self { members, _tikv: tikv }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use e2e_cluster::kubectl::Kubectl;
 use programs::progress::Progress;
 use programs::server::{Program, Server};
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ impl ClusterContext {
         let store = Server::start(&Program::etcd(&Progress::stderr()).unwrap(), &[]).unwrap();
         let api = ApiServer::start(store.endpoint()).await;
         let programs = go::KUBERNETES
-            .build(&Cache::open().unwrap(), &Progress::stderr())
+            .build(&ToolCache::open().unwrap(), &Progress::stderr())
             .unwrap();
         let kubectl = Kubectl::new(&programs, api.kubeconfig());
         kubectl.run(["create", "namespace", "brains"]).unwrap();

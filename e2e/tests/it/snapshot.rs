@@ -14,7 +14,7 @@ use programs::members::{self, Members};
 use programs::progress::Progress;
 use programs::server::{Program, Server};
 use programs::tikv::Tikv;
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::go;
 use programs::{command, watchdog};
 use sha2::{Digest as _, Sha256};
@@ -29,7 +29,7 @@ const TTL: i64 = 3_600;
 
 /// The program of etcd that reads snapshots.
 fn etcdutl() -> PathBuf {
-    let built = go::ETCD.build(&Cache::open().unwrap(), &Progress::stderr());
+    let built = go::ETCD.build(&ToolCache::open().unwrap(), &Progress::stderr());
     built.unwrap().join("etcdutl")
 }
 
@@ -304,7 +304,7 @@ async fn snapshot_of_a_follower_on_tikv_is_served_by_etcd() {
         Program::etcd(&Progress::stderr()).unwrap(),
     );
     let tikv = Tikv::for_test().unwrap();
-    let flags = [FLAGS, &members::PATIENT].concat();
+    let flags = [FLAGS, &members::PATIENT_ELECTION_FLAGS].concat();
     let brains = Members::brains(&kubebrain, tikv.pd(), 3, &flags).unwrap();
     let follower = brains.followers().await.unwrap()[0];
     let channel = brains.server(follower).unwrap().connect().await.unwrap();

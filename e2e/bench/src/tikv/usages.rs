@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use programs::members::Members;
-use programs::server::Usage;
+use programs::server::ProcessUsage;
 use testkit::goal::Goal;
 
 use super::BrainsOnTikv;
 
 /// Those of all processes, by what they are.
 #[derive(Debug)]
-pub(super) struct ProcessUsages(Vec<(&'static str, Usage)>);
+pub(super) struct ProcessUsages(Vec<(&'static str, ProcessUsage)>);
 
 impl ProcessUsages {
     pub(super) fn of(members: &Members, leader: usize, mock_tikv: Option<u32>) -> anyhow::Result<Self> {
@@ -21,7 +21,7 @@ impl ProcessUsages {
             all.push((what, members.server(member)?.usage()?));
         }
         if let Some(pid) = mock_tikv {
-            all.push(("mock", Usage::of(pid)?));
+            all.push(("mock", ProcessUsage::of(pid)?));
         }
         Ok(Self(all))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use pb::maintenance_client::MaintenanceClient;
 use programs::server::{Program, spawn};
-use programs::tools::debian::FAKETIME;
+use programs::tools::debian::FAKETIME_LIBRARY;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -74,7 +74,7 @@ impl MemberClock {
 
     fn show(&self, member: usize, command: &mut Command) {
         command
-            .env("LD_PRELOAD", FAKETIME)
+            .env("LD_PRELOAD", FAKETIME_LIBRARY)
             .env("FAKETIME_TIMESTAMP_FILE", self.file(member))
             // looked at in every call: a step is seen at once
             .env("FAKETIME_NO_CACHE", "1")

@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use programs::command::{feed, run};
 use programs::tcp_proxy::TcpProxy;
-use programs::tikv::real::Addresses;
+use programs::tikv::real::PdAddresses;
 use programs::tools::debian;
 
 /// Address of this process, its clients and the mock.
@@ -33,7 +33,7 @@ const NETNS_SCRIPT: &str = "mkdir -p /run/netns
 /// # Errors
 ///
 /// The kernel refuses, or `real` fails.
-pub(crate) fn enter(real: impl FnOnce() -> anyhow::Result<Option<Addresses>>) -> anyhow::Result<Option<Addresses>> {
+pub(crate) fn enter(real: impl FnOnce() -> anyhow::Result<Option<PdAddresses>>) -> anyhow::Result<Option<PdAddresses>> {
     if let Ok(found) = std::env::var(INSIDE_VARIABLE) {
         return serde_json::from_str(&found).with_context(|| format!("read {INSIDE_VARIABLE}"));
     }

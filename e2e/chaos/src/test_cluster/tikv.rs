@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use mock_tikv::{Action, Delay, Fault, FaultId, MockTikv, Options, RefusalCode, RegionFault, Rpc, Tail};
 use programs::tcp_proxy::TcpProxy;
-use programs::tikv::real::Addresses;
+use programs::tikv::real::PdAddresses;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -55,7 +55,7 @@ const REGION_FAULTS: [RegionFault; 8] = [
 /// Storage of the members.
 #[derive(Debug)]
 pub(crate) struct Tikv {
-    addresses: Addresses,
+    addresses: PdAddresses,
     /// Of the members' keys; they choose their own on a mock, which has no other user.
     prefix: Option<String>,
     kind: TikvKind,
@@ -88,7 +88,7 @@ impl Tikv {
         let mock_tikv = MockTikv::start(options).await.context("start the mock for TiKV")?;
         spread(&mock_tikv, seed).await.context("spread the regions")?;
         let stores = mock_tikv.stores();
-        let addresses = Addresses {
+        let addresses = PdAddresses {
             pd: vec![mock_tikv.pd().parse()?],
             stores: stores.values().map(|at| at.parse()).collect::<Result<_, _>>()?,
         };
@@ -104,7 +104,7 @@ impl Tikv {
     /// # Errors
     ///
     /// There is no way to it.
-    pub(crate) fn real(addresses: Addresses, network: &Network) -> anyhow::Result<Self> {
+    pub(crate) fn real(addresses: PdAddresses, network: &Network) -> anyhow::Result<Self> {
         let relay = network.relay(&addresses.all())?;
         Ok(Self {
             addresses,
@@ -114,7 +114,7 @@ impl Tikv {
     }
 
     /// Addresses on which its processes listen.
-    pub(crate) fn addresses(&self) -> &Addresses {
+    pub(crate) fn addresses(&self) -> &PdAddresses {
         &self.addresses
     }
 

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use programs::progress::Progress;
 use programs::tcp_proxy::TcpProxy;
 use programs::tikv;
-use programs::tikv::real::Addresses;
+use programs::tikv::real::PdAddresses;
 use programs::tools::Tools;
 use tokio::task::JoinSet;
 use tracing::warn;
@@ -162,8 +162,8 @@ impl ClusterProcess {
     /// Starts the mock of TiKV that several brains store in, or a relay to the real cluster. Returns the flags that brains need for it.
     async fn tikv(&mut self) -> anyhow::Result<Vec<String>> {
         let site = &self.site;
-        if let Ok(pd) = std::env::var(tikv::REAL) {
-            let real = Addresses::ask(&pd).await?;
+        if let Ok(pd) = std::env::var(tikv::REAL_PD_VARIABLE) {
+            let real = PdAddresses::ask(&pd).await?;
             let (here, there) = (Path::new("/proc/self/ns/net"), site.namespace.path());
             self.relay = Some(TcpProxy::start(here, &[there], &real.all())?);
             return Ok(store::tikv_flags(Some(&real)));

@@ -31,7 +31,13 @@ fn main() -> anyhow::Result<ExitCode> {
         bail!("temporary files have a place already");
     }
     let tikv = Tikv::for_test()?;
-    let others = Members::brains_with(Some(guest.clone()), &program, tikv.pd(), 2, &members::PATIENT)?;
+    let others = Members::brains_with(
+        Some(guest.clone()),
+        &program,
+        tikv.pd(),
+        2,
+        &members::PATIENT_ELECTION_FLAGS,
+    )?;
     let mut command = server::command(&program);
     command.args(&flags).args(others.shared_flags());
     let status = server::spawn(command)?.wait().context("wait for the follower")?;

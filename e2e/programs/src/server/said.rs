@@ -6,28 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::complaints::is_complaint;
 
-const READY: &str = "ready to serve client requests";
+const READY_MESSAGE: &str = "ready to serve client requests";
 const KEPT_LINES: usize = 40;
 const KEPT_COMPLAINTS: usize = 1_000;
 
 /// Cheap to clone; all clones show the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Said(Arc<Mutex<Lines>>);
+pub(super) struct ServerOutput(Arc<Mutex<OutputLines>>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct OutputLines {
     last: Vec<String>,
     complaints: Vec<String>,
 }
 
-impl Said {
+impl ServerOutput {
     /// Reads until the program has ended; tells `ready` when it is.
     pub(super) fn follow(&self, output: PipeReader, ready: &SyncSender<()>) {
         let mut ready = Some(ready);
         for line in BufReader::new(output).split(b'\n') {
             let Ok(line) = line else { return };
             let line = String::from_utf8_lossy(&line).into_owned();
-            if line.contains(READY)
+            if line.contains(READY_MESSAGE)
                 && let Some(ready) = ready.take()
             {
                 ready.send(()).ok(); // the receiver may no longer wait

@@ -43,12 +43,12 @@ fn command_by(others: &[&str], program: &Program) -> Command {
 ///
 /// It cannot be started.
 pub fn spawn(command: Command) -> anyhow::Result<Child> {
-    type Order = (Command, SyncSender<std::io::Result<Child>>);
-    static STARTER: Mutex<Option<SyncSender<Order>>> = Mutex::new(None);
+    type SpawnOrder = (Command, SyncSender<std::io::Result<Child>>);
+    static STARTER: Mutex<Option<SyncSender<SpawnOrder>>> = Mutex::new(None);
     let (reply, answer) = sync_channel(1);
     let mut starter = STARTER.lock().unwrap_or_else(PoisonError::into_inner);
     let orders = starter.get_or_insert_with(|| {
-        let (orders, queue) = sync_channel::<Order>(16);
+        let (orders, queue) = sync_channel::<SpawnOrder>(16);
         std::thread::spawn(move || {
             for (mut command, reply) in queue {
                 drop(reply.send(command.spawn())); // the receiver may no longer wait

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// Counted since the process started.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// User and system time of all its threads.
     pub cpu: Duration,
     /// Bytes in memory at the peak.
@@ -18,7 +18,7 @@ pub struct Usage {
     pub file_rss: u64,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// That of this process.
     ///
     /// # Errors
@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn this_process_has_used_something() {
-        let usage = Usage::of(std::process::id()).unwrap();
+        let usage = ProcessUsage::of(std::process::id()).unwrap();
         assert!(usage.peak_rss >= usage.rss && usage.rss > usage.file_rss && usage.file_rss > 0);
-        assert!(Usage::of(u32::MAX).is_err());
+        assert!(ProcessUsage::of(u32::MAX).is_err());
     }
 }

@@ -22,11 +22,11 @@ pub(super) struct GetMembersResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<PdMember>,
 }
 
 #[derive(Clone, Message)]
-pub(super) struct Member {
+pub(super) struct PdMember {
     #[prost(string, repeated, tag = "4")]
     pub(super) client_urls: Vec<String>,
 }
@@ -42,11 +42,11 @@ pub(super) struct GetAllStoresRequest {
 #[derive(Clone, Message)]
 pub(super) struct GetAllStoresResponse {
     #[prost(message, repeated, tag = "2")]
-    pub(super) stores: Vec<Store>,
+    pub(super) stores: Vec<PdStore>,
 }
 
 #[derive(Clone, Message)]
-pub(super) struct Store {
+pub(super) struct PdStore {
     #[prost(string, tag = "2")]
     pub(super) address: String,
 }

@@ -18,14 +18,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Addresses that clients of a cluster connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Addresses {
+pub struct PdAddresses {
     /// PD's members.
     pub pd: Vec<SocketAddr>,
     /// TiKV's nodes.
     pub stores: Vec<SocketAddr>,
 }
 
-impl Addresses {
+impl PdAddresses {
     /// Asks the first PD of `pd`, a list of `host:port`, that answers.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ mod tests {
     async fn addresses_are_those_of_all_members_and_stores() {
         let options = Options::default().with_pd_members(3).with_stores(2);
         let cluster = MockTikv::start(options).await.unwrap();
-        let addresses = Addresses::ask(&cluster.pd()).await.unwrap();
+        let addresses = PdAddresses::ask(&cluster.pd()).await.unwrap();
         assert_eq!(sorted(&addresses.pd), cluster.pd_members().into_iter().collect());
         assert_eq!(sorted(&addresses.stores), cluster.stores().into_values().collect());
         assert_eq!(addresses.all().len(), 5);

@@ -13,9 +13,9 @@ use crate::progress::Progress;
 
 /// The directory that all checkouts on this machine share.
 #[derive(Clone, Debug)]
-pub struct Cache(PathBuf);
+pub struct ToolCache(PathBuf);
 
-impl Cache {
+impl ToolCache {
     /// `$KUBEBRAIN_CACHE`, else `/var/cache/kubebrain` for root, else `$XDG_CACHE_HOME/kubebrain` or `~/.cache/kubebrain`.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Cache {
     }
 
     /// The entry `kind/name-key`, made by `make` in an empty directory if it is not there yet. Older entries of that
-    /// name stay for other checkouts, the latest [`KEPT`] of them.
+    /// name stay for other checkouts, the latest [`KEPT_ENTRIES`] of them.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Cache {
         &self,
         kind: &str,
         name: &str,
-        key: &Key,
+        key: &CacheKey,
         progress: &Progress,
         make: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
@@ -80,7 +80,7 @@ impl Cache {
 }
 
 /// Number of entries of one name that are kept.
-pub const KEPT: usize = 3;
+pub const KEPT_ENTRIES: usize = 3;
 
 /// Takes the lock on `path`, and reports the wait if it is taken. Dropping the file releases it.
 ///
@@ -115,20 +115,20 @@ fn prune(parent: &Path, name: &str, newest: &Path) -> anyhow::Result<()> {
         let entry = entry?;
         let file = entry.file_name();
         let key = file.to_str().and_then(|file| file.strip_prefix(&prefix));
-        if key.is_some_and(|key| key.len() == Key::LEN && !key.contains('-')) && entry.path() != newest {
+        if key.is_some_and(|key| key.len() == CacheKey::LEN && !key.contains('-')) && entry.path() != newest {
             older.push((entry.metadata()?.modified()?, entry.path()));
         }
     }
     older.sort();
-    let surplus = (older.len() + 1).saturating_sub(KEPT);
+    let surplus = (older.len() + 1).saturating_sub(KEPT_ENTRIES);
     older.iter().take(surplus).try_for_each(|(_, path)| remove(path))
 }
 
 /// Names what something is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key(String);
+pub struct CacheKey(String);
 
-impl Key {
+impl CacheKey {
     const LEN: usize = 16;
 
     /// The key of these parts, in this order.
@@ -148,7 +148,7 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for CacheKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }

@@ -7,18 +7,18 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::cache::{Cache, Key};
-use super::debian::{self, Package};
+use super::cache::{CacheKey, ToolCache};
+use super::debian::{self, DebianPackage};
 use crate::command::output;
 use crate::progress::Progress;
 
 /// The compiler of protocol buffers that the crate's build script starts, and what it includes.
-const PROTOC: &[Package] = &[
-    Package {
+const PROTOC: &[DebianPackage] = &[
+    DebianPackage {
         brings: "protoc",
         name: "protobuf-compiler",
     },
-    Package {
+    DebianPackage {
         brings: "/usr/include/google/protobuf/descriptor.proto",
         name: "libprotobuf-dev",
     },
@@ -42,7 +42,7 @@ const CRATE: &str = "etcd-client";
 /// # Errors
 ///
 /// `protoc` is missing and cannot be installed, or a download or the build fails.
-pub fn etcd_client_tests(cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+pub fn etcd_client_tests(cache: &ToolCache, progress: &Progress) -> anyhow::Result<PathBuf> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join(PACKAGE);
     let files = ["Cargo.toml", "Cargo.lock", "lib.rs"];
     let read = |file: &str| {
@@ -51,7 +51,7 @@ pub fn etcd_client_tests(cache: &Cache, progress: &Progress) -> anyhow::Result<P
     };
     let contents = files.map(read).into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let version = output(Command::new("rustc").arg("-vV"))?;
-    let key = Key::of(contents.iter().map(Vec::as_slice).chain([version.as_bytes()]));
+    let key = CacheKey::of(contents.iter().map(Vec::as_slice).chain([version.as_bytes()]));
     debian::require(PROTOC, progress)?;
     cache.once("crates", CRATE, &key, progress, |dir| {
         progress.during(

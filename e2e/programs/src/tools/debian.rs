@@ -12,19 +12,19 @@ use crate::progress::Progress;
 
 /// A program (or, with a slash, a file) and the package that brings it.
 #[derive(Clone, Copy, Debug)]
-pub struct Package {
+pub struct DebianPackage {
     /// `iptables`, or `/usr/lib/cni/bridge`.
     pub brings: &'static str,
     /// Debian's name of the package.
     pub name: &'static str,
 }
 
-const fn package(brings: &'static str, name: &'static str) -> Package {
-    Package { brings, name }
+const fn package(brings: &'static str, name: &'static str) -> DebianPackage {
+    DebianPackage { brings, name }
 }
 
 /// Packages that a cluster needs.
-pub const CLUSTER: &[Package] = &[
+pub const CLUSTER_PACKAGES: &[DebianPackage] = &[
     package("containerd", "containerd"),
     package("ctr", "containerd"),
     package("runc", "runc"),
@@ -41,22 +41,22 @@ pub const CLUSTER: &[Package] = &[
 ];
 
 /// Packages by which the network and the clocks of members are disturbed.
-pub const CHAOS: &[Package] = &[
+pub const CHAOS_PACKAGES: &[DebianPackage] = &[
     package("ip", "iproute2"),
     package("nft", "nftables"),
     package("nsenter", "util-linux"),
-    package(FAKETIME, "libfaketime"),
+    package(FAKETIME_LIBRARY, "libfaketime"),
 ];
 
 /// The library that shows a process another time of day.
-pub const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+pub const FAKETIME_LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
 /// Makes sure that these packages are installed: installs the missing ones when run as root, names them otherwise.
 ///
 /// # Errors
 ///
 /// Not root and something is missing, or `apt-get` fails.
-pub fn require(packages: &[Package], progress: &Progress) -> anyhow::Result<()> {
+pub fn require(packages: &[DebianPackage], progress: &Progress) -> anyhow::Result<()> {
     let missing = missing(packages);
     if missing.is_empty() {
         return Ok(());
@@ -99,7 +99,7 @@ pub fn find(program: &str) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("there is no program {program} on this machine"))
 }
 
-fn missing(packages: &[Package]) -> Vec<&'static str> {
+fn missing(packages: &[DebianPackage]) -> Vec<&'static str> {
     let there = |brings: &str| {
         if brings.contains('/') {
             Path::new(brings).exists()

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::cache::{Cache, Key};
+use super::cache::{CacheKey, ToolCache};
 use crate::progress::Progress;
 
 /// A directory with a go.mod whose `tool` lines name the programs, and a go.sum.
 #[derive(Clone, Copy, Debug)]
-pub struct Module {
+pub struct GoModule {
     name: &'static str,
     ldflags: &'static str,
     /// Build tags, which leave out what is not needed.
@@ -22,7 +22,7 @@ pub struct Module {
 }
 
 /// The Kubernetes programs. Their version is set by hand because modules carry none.
-pub const KUBERNETES: Module = Module {
+pub const KUBERNETES: GoModule = GoModule {
     name: "kubernetes",
     ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
               -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
@@ -32,7 +32,7 @@ pub const KUBERNETES: Module = Module {
 };
 
 /// etcd, etcdctl and etcdutl, to compare with.
-pub const ETCD: Module = Module {
+pub const ETCD: GoModule = GoModule {
     name: "etcd",
     ldflags: "-s -w",
     tags: "",
@@ -41,7 +41,7 @@ pub const ETCD: Module = Module {
 };
 
 /// The server of the next etcd, for what is new in it.
-pub const ETCD_NEXT: Module = Module {
+pub const ETCD_NEXT: GoModule = GoModule {
     name: "etcd-next",
     ldflags: "-s -w",
     tags: "",
@@ -50,7 +50,7 @@ pub const ETCD_NEXT: Module = Module {
 };
 
 /// CoreDNS.
-pub const ADDONS: Module = Module {
+pub const ADDONS: GoModule = GoModule {
     name: "addons",
     ldflags: "-s -w",
     tags: "",
@@ -59,7 +59,7 @@ pub const ADDONS: Module = Module {
 };
 
 /// Helm, for the chart.
-pub const HELM: Module = Module {
+pub const HELM: GoModule = GoModule {
     name: "helm",
     ldflags: "-s -w",
     tags: "",
@@ -68,7 +68,7 @@ pub const HELM: Module = Module {
 };
 
 /// Argo CD: one program that acts by the name that it is started under.
-pub const ARGOCD: Module = Module {
+pub const ARGOCD: GoModule = GoModule {
     name: "argocd",
     ldflags: "-s -w",
     tags: "",
@@ -77,7 +77,7 @@ pub const ARGOCD: Module = Module {
 };
 
 /// A program of ours that uses each package of etcd's client.
-pub const CLIENTV3: Module = Module {
+pub const CLIENTV3: GoModule = GoModule {
     name: "clientv3",
     ldflags: "-s -w",
     tags: "",
@@ -86,7 +86,7 @@ pub const CLIENTV3: Module = Module {
 };
 
 /// promtool, for the alerts; without the ways in which a Prometheus finds its targets.
-pub const PROMETHEUS: Module = Module {
+pub const PROMETHEUS: GoModule = GoModule {
     name: "prometheus",
     ldflags: "-s -w",
     tags: "remove_all_sd",
@@ -95,7 +95,7 @@ pub const PROMETHEUS: Module = Module {
 };
 
 /// Etcd's own tests. They are no tools, so they are built by [`etcd_tests`].
-const ETCD_TESTS: Module = Module {
+const ETCD_TESTS: GoModule = GoModule {
     name: "etcd-tests",
     ldflags: "-s -w",
     tags: "e2e",
@@ -111,8 +111,8 @@ const OF_PROGRAMS: &[&str] = &["common", "e2e"];
 ///
 /// # Errors
 ///
-/// As [`Module::build`].
-pub fn etcd_tests(cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+/// As [`GoModule::build`].
+pub fn etcd_tests(cache: &ToolCache, progress: &Progress) -> anyhow::Result<PathBuf> {
     const MODULE: &str = "go.etcd.io/etcd/tests/v3";
     let source = ETCD_TESTS.source();
     let fixtures = ETCD_TESTS.sources(MODULE)?.join("fixtures");
@@ -137,7 +137,7 @@ pub fn etcd_tests(cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf>
     Ok(dir.join("tests"))
 }
 
-impl Module {
+impl GoModule {
     /// The sources of a module that the programs are built from, downloaded now if they were not before.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Module {
     /// # Errors
     ///
     /// There is no Go, or the build fails: then with the end of the compiler's output.
-    pub fn build(&self, cache: &Cache, progress: &Progress) -> anyhow::Result<PathBuf> {
+    pub fn build(&self, cache: &ToolCache, progress: &Progress) -> anyhow::Result<PathBuf> {
         let source = self.source();
         let key = self.key(&source)?;
         cache.once("go", self.name, &key, progress, |dir| {
@@ -174,7 +174,7 @@ impl Module {
         })
     }
 
-    fn key(&self, source: &Path) -> anyhow::Result<Key> {
+    fn key(&self, source: &Path) -> anyhow::Result<CacheKey> {
         let read = |file: &str| {
             let path = source.join(file);
             fs::read(&path).with_context(|| format!("read {}", path.display()))
@@ -201,7 +201,7 @@ impl Module {
         if !self.tags.is_empty() {
             parts.push(self.tags.as_bytes());
         }
-        Ok(Key::of(parts))
+        Ok(CacheKey::of(parts))
     }
 
     fn install(&self, source: &Path, dir: &Path) -> anyhow::Result<()> {

@@ -6,17 +6,17 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::cache::{Cache, Key};
-use super::debian::{self, Package};
+use super::cache::{CacheKey, ToolCache};
+use super::debian::{self, DebianPackage};
 use crate::progress::Progress;
 
 /// The packages that are not on every machine with Debian's Python.
-const VENV: &[Package] = &[
-    Package {
+const VENV: &[DebianPackage] = &[
+    DebianPackage {
         brings: "python3",
         name: "python3",
     },
-    Package {
+    DebianPackage {
         brings: "/usr/share/doc/python3-venv",
         name: "python3-venv",
     },
@@ -39,8 +39,8 @@ impl Python {
         let requirements = Self::sources().join("requirements.txt");
         let listed = fs::read(&requirements).with_context(|| format!("read {}", requirements.display()))?;
         let version = run(Command::new("python3").arg("--version"))?;
-        let key = Key::of([&listed[..], version.as_bytes()]);
-        let dir = Cache::open()?.once("python", "clients", &key, progress, |dir| {
+        let key = CacheKey::of([&listed[..], version.as_bytes()]);
+        let dir = ToolCache::open()?.once("python", "clients", &key, progress, |dir| {
             progress.during("install Python packages", || {
                 run(Command::new("python3").args(["-m", "venv"]).arg(dir))?;
                 let mut install = Command::new(dir.join("bin/python"));

@@ -14,7 +14,7 @@ use e2e_cluster::supervisor::tail;
 use programs::probe;
 use programs::progress::Progress;
 use programs::server::{self, Program};
-use programs::tools::cache::Cache;
+use programs::tools::cache::ToolCache;
 use programs::tools::{debian, go};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -27,12 +27,12 @@ pub(super) const NAMESPACE: &str = "argocd";
 pub(super) const GIT: &str = "git://127.0.0.1:9418";
 
 const MODULE: &str = "github.com/argoproj/argo-cd/v3";
-const PACKAGES: &[debian::Package] = &[
-    debian::Package {
+const PACKAGES: &[debian::DebianPackage] = &[
+    debian::DebianPackage {
         brings: "redis-server",
         name: "redis-server",
     },
-    debian::Package {
+    debian::DebianPackage {
         brings: GIT_DAEMON,
         name: "git",
     },
@@ -79,7 +79,7 @@ impl Servers {
     /// Starts them and waits until they serve. For use inside of the cluster's network.
     pub(super) async fn start(cluster: &Cluster, kubeconfig: &Path, progress: &Progress) -> Self {
         debian::require(PACKAGES, progress).unwrap();
-        let programs = go::ARGOCD.build(&Cache::open().unwrap(), progress).unwrap();
+        let programs = go::ARGOCD.build(&ToolCache::open().unwrap(), progress).unwrap();
         let sources = go::ARGOCD.sources(MODULE).unwrap();
         let step = progress.step("Argo CD serves");
         let kubectl = cluster.kubectl().with(kubeconfig.to_owned());

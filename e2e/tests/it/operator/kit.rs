@@ -46,7 +46,7 @@ where
     F: Future<Output = ()>,
 {
     let harness = shared_blocking();
-    for text in members::ELECTED.into_iter().chain(BEGINNING) {
+    for text in members::ELECTION_MESSAGES.into_iter().chain(BEGINNING) {
         harness.cluster.expect_log(text).unwrap();
     }
     begin(harness, namespace, test);

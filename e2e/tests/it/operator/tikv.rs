@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::Api;
 use kube::runtime::wait::await_condition;
 use programs::tcp_proxy::TcpProxy;
-use programs::tikv::REAL;
-use programs::tikv::real::Addresses;
+use programs::tikv::REAL_PD_VARIABLE;
+use programs::tikv::real::PdAddresses;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -31,7 +31,7 @@ pub(super) struct Tikv {
 impl Tikv {
     /// Starts the mock with three stores and its data in memory, or opens the way to the real cluster.
     pub(super) async fn start(kit: &Kit) -> Self {
-        if let Ok(pd) = std::env::var(REAL) {
+        if let Ok(pd) = std::env::var(REAL_PD_VARIABLE) {
             return Self::real(kit, &pd).await;
         }
         MockTikv::new(NAME).start(kit).await;
@@ -42,10 +42,10 @@ impl Tikv {
     }
 
     async fn real(kit: &Kit, pd: &str) -> Self {
-        let real = Addresses::ask(pd).await.unwrap();
+        let real = PdAddresses::ask(pd).await.unwrap();
         assert!(
             real.all().iter().all(|address| !address.ip().is_loopback()),
-            "{REAL}={pd}: pods reach no loopback address"
+            "{REAL_PD_VARIABLE}={pd}: pods reach no loopback address"
         );
         let inside = PathBuf::from("/run/netns").join(kit.harness().cluster.home().netns());
         let relay = TcpProxy::start(Path::new("/proc/self/ns/net"), &[inside], &real.all()).unwrap();
@@ -113,7 +113,7 @@ impl<'a> MockTikv<'a> {
         let pod = kit.api::<Pod>().get_opt(other).await.unwrap();
         let expected = pod.map(|pod| pod.status.and_then(|status| status.pod_ip).unwrap());
         kit.eventually(&format!("led to {other}"), async || {
-            let asked = Addresses::ask(&format!("{address}:2379")).await;
+            let asked = PdAddresses::ask(&format!("{address}:2379")).await;
             let answers = asked.ok().map(|found| found.pd[0].ip().to_string());
             if answers == expected {
                 Ok(())

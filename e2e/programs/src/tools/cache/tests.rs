@@ -2,9 +2,9 @@ use std::fs;
 
 use super::*;
 
-fn cache() -> (tempfile::TempDir, Cache) {
+fn cache() -> (tempfile::TempDir, ToolCache) {
     let dir = tempfile::tempdir().unwrap();
-    let cache = Cache(dir.path().to_owned());
+    let cache = ToolCache(dir.path().to_owned());
     (dir, cache)
 }
 
@@ -14,14 +14,14 @@ fn silent() -> Progress {
 
 #[test]
 fn keys_tell_where_one_part_ends_and_the_next_begins() {
-    assert_ne!(Key::of([&b"ab"[..], b"c"]), Key::of([&b"a"[..], b"bc"]));
-    assert_eq!(Key::of([&b"ab"[..], b"c"]), Key::of([&b"ab"[..], b"c"]));
+    assert_ne!(CacheKey::of([&b"ab"[..], b"c"]), CacheKey::of([&b"a"[..], b"bc"]));
+    assert_eq!(CacheKey::of([&b"ab"[..], b"c"]), CacheKey::of([&b"ab"[..], b"c"]));
 }
 
 #[test]
 fn an_entry_is_made_once() {
     let (_dir, cache) = cache();
-    let key = Key::of([&b"1"[..]]);
+    let key = CacheKey::of([&b"1"[..]]);
     let first = cache
         .once("go", "x", &key, &silent(), |dir| Ok(fs::write(dir.join("f"), "one")?))
         .unwrap();
@@ -35,7 +35,7 @@ fn an_entry_is_made_once() {
 #[test]
 fn a_failed_attempt_leaves_no_entry_and_no_rubbish_for_the_next() {
     let (_dir, cache) = cache();
-    let key = Key::of([&b"1"[..]]);
+    let key = CacheKey::of([&b"1"[..]]);
     let failed = cache.once("go", "x", &key, &silent(), |dir| {
         fs::write(dir.join("half"), "")?;
         anyhow::bail!("no compiler")
@@ -53,7 +53,7 @@ fn only_the_latest_entries_of_a_name_are_kept() {
     for version in 0u8..6 {
         for name in ["x", "x-y"] {
             let made = cache
-                .once("go", name, &Key::of([&[version][..]]), &silent(), |_| Ok(()))
+                .once("go", name, &CacheKey::of([&[version][..]]), &silent(), |_| Ok(()))
                 .unwrap();
             let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(version.into());
             File::open(made).unwrap().set_modified(at).unwrap();
@@ -64,8 +64,8 @@ fn only_the_latest_entries_of_a_name_are_kept() {
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap());
         entries
-            .filter(|e| e.strip_prefix(name).is_some_and(|rest| rest.len() == Key::LEN + 1))
+            .filter(|e| e.strip_prefix(name).is_some_and(|rest| rest.len() == CacheKey::LEN + 1))
             .count()
     };
-    assert_eq!((of("x"), of("x-y")), (KEPT, KEPT));
+    assert_eq!((of("x"), of("x-y")), (KEPT_ENTRIES, KEPT_ENTRIES));
 }

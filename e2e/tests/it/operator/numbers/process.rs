@@ -5,7 +5,7 @@ use std::fs;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
-use programs::server::Usage;
+use programs::server::ProcessUsage;
 
 use crate::operator::kit::{Kit, OPERATOR};
 
@@ -54,8 +54,8 @@ impl Process {
         }
     }
 
-    pub(super) fn usage(&self) -> Usage {
-        Usage::of(self.pid).unwrap()
+    pub(super) fn usage(&self) -> ProcessUsage {
+        ProcessUsage::of(self.pid).unwrap()
     }
 }
 
