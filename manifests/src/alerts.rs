@@ -7,16 +7,16 @@ use anyhow::Context as _;
 use crate::Files;
 use crate::source::{read, without_comments};
 
-const SOURCE: &str = "monitoring/rules.yaml";
-const COMPONENT: &str = "yaml/components/monitoring/objects.yaml";
-const CHART: &str = "helm/kubebrain-operator/templates/prometheusrule.yaml";
+const ALERTS_SOURCE: &str = "monitoring/rules.yaml";
+const ALERTS_COMPONENT: &str = "yaml/components/monitoring/objects.yaml";
+const ALERTS_CHART: &str = "helm/kubebrain-operator/templates/prometheusrule.yaml";
 
 /// Returns the files that have a copy.
 ///
 /// # Errors
 /// The source or a copy is missing or has no groups.
 pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
-    let source = without_comments(&read(directory, SOURCE)?).context(SOURCE)?;
+    let source = without_comments(&read(directory, ALERTS_SOURCE)?).context(ALERTS_SOURCE)?;
     let groups = source
         .strip_prefix("groups:\n")
         .context("the rules do not begin with their groups")?;
@@ -29,8 +29,8 @@ pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
         Ok((name.to_owned(), format!("{head}\n  groups:\n{groups}")))
     };
     Ok(Files::from([
-        copy(COMPONENT, &groups)?,
-        copy(CHART, &(escaped(&groups) + "{{- end }}\n"))?,
+        copy(ALERTS_COMPONENT, &groups)?,
+        copy(ALERTS_CHART, &(escaped(&groups) + "{{- end }}\n"))?,
     ]))
 }
 

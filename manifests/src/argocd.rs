@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use crate::Files;
-use crate::source::{HEADER, read};
+use crate::source::{DERIVED_HEADER, read};
 
-const APPLICATION: &str = "argocd/resource_customizations/argoproj.io/Application";
-const CLUSTER: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
+const APPLICATION_DIR: &str = "argocd/resource_customizations/argoproj.io/Application";
+const CLUSTER_DIR: &str = "argocd/resource_customizations/kubebrain.io/KubeBrainCluster";
 
 /// Returns the patch for `kubectl --namespace argocd patch configmap argocd-cm --patch-file …`.
 ///
@@ -19,20 +19,20 @@ pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
     let definitions: Vec<Value> = actions(directory)?
         .iter()
         .map(|name| {
-            let lua = read(directory, &format!("{CLUSTER}/actions/{name}/action.lua"))?;
+            let lua = read(directory, &format!("{CLUSTER_DIR}/actions/{name}/action.lua"))?;
             Ok(json!({"name": name, "action.lua": lua}))
         })
         .collect::<anyhow::Result<_>>()?;
-    let discovery = read(directory, &format!("{CLUSTER}/actions/discovery.lua"))?;
+    let discovery = read(directory, &format!("{CLUSTER_DIR}/actions/discovery.lua"))?;
     let actions = serde_yaml::to_string(&json!({"discovery.lua": discovery, "definitions": definitions}))
         .context("serialise the actions")?;
     let patch = json!({"data": {
         "resource.customizations.actions.kubebrain.io_KubeBrainCluster": actions,
-        "resource.customizations.health.kubebrain.io_KubeBrainCluster": read(directory, &format!("{CLUSTER}/health.lua"))?,
-        "resource.customizations.health.argoproj.io_Application": read(directory, &format!("{APPLICATION}/health.lua"))?,
+        "resource.customizations.health.kubebrain.io_KubeBrainCluster": read(directory, &format!("{CLUSTER_DIR}/health.lua"))?,
+        "resource.customizations.health.argoproj.io_Application": read(directory, &format!("{APPLICATION_DIR}/health.lua"))?,
     }});
     let text = format!(
-        "{HEADER}# kubectl --namespace argocd patch configmap argocd-cm --patch-file argocd-cm-patch.yaml\n{}",
+        "{DERIVED_HEADER}# kubectl --namespace argocd patch configmap argocd-cm --patch-file argocd-cm-patch.yaml\n{}",
         serde_yaml::to_string(&patch).context("serialise the patch")?
     );
     Ok(Files::from([("argocd/argocd-cm-patch.yaml".to_owned(), text)]))
@@ -41,7 +41,7 @@ pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
 /// Returns the names of the actions, in order: the directories that have a script.
 fn actions(directory: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    let path = directory.join(CLUSTER).join("actions");
+    let path = directory.join(CLUSTER_DIR).join("actions");
     for entry in std::fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
         let entry = entry.with_context(|| format!("list {}", path.display()))?;
         if entry.path().join("action.lua").exists() {

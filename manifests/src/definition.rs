@@ -5,12 +5,12 @@ use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::Files;
-use crate::source::HEADER;
+use crate::source::DERIVED_HEADER;
 
 /// The definition for kubectl and kustomize.
-pub(crate) const PLAIN: &str = "yaml/crd/crd.yaml";
+pub(crate) const PLAIN_DEFINITION: &str = "yaml/crd/crd.yaml";
 /// The definition in the chart.
-const CHART: &str = "helm/kubebrain-operator/templates/crd.yaml";
+const CHART_DEFINITION: &str = "helm/kubebrain-operator/templates/crd.yaml";
 
 /// Returns the definition for kustomize and for the chart.
 ///
@@ -18,8 +18,8 @@ const CHART: &str = "helm/kubebrain-operator/templates/crd.yaml";
 /// The definition fails to serialise, or looks like a template of Helm.
 pub(crate) fn files() -> anyhow::Result<Files> {
     Ok(Files::from([
-        (PLAIN.to_owned(), format!("{HEADER}{}", plain()?)),
-        (CHART.to_owned(), chart()?),
+        (PLAIN_DEFINITION.to_owned(), format!("{DERIVED_HEADER}{}", plain()?)),
+        (CHART_DEFINITION.to_owned(), chart()?),
     ]))
 }
 

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 
 use crate::Files;
 use crate::definition;
-use crate::source::{HEADER, read, without_comments};
+use crate::source::{DERIVED_HEADER, read, without_comments};
 
 /// Files with the objects, in the order in which they are applied; the definition precedes them.
-const SOURCES: [&str; 5] = [
+const INSTALL_SOURCES: [&str; 5] = [
     "operator/namespace.yaml",
     "operator/rbac.yaml",
     "cluster-wide/rbac.yaml",
@@ -22,8 +22,8 @@ const SOURCES: [&str; 5] = [
 /// # Errors
 /// A source is missing or malformed.
 pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
-    let mut text = format!("{HEADER}{}", definition::plain()?);
-    for name in SOURCES {
+    let mut text = format!("{DERIVED_HEADER}{}", definition::plain()?);
+    for name in INSTALL_SOURCES {
         let objects = read(directory, &format!("yaml/{name}"))?;
         text.push_str("---\n");
         text.push_str(&without_comments(&objects).with_context(|| format!("copy {name}"))?);

@@ -7,14 +7,14 @@ use anyhow::{Context as _, ensure};
 use crate::Files;
 use crate::source::{read, without_comments};
 
-const SOURCE: &str = "yaml/cluster-wide/rbac.yaml";
-const COPIES: [&str; 3] = [
+const RULES_SOURCE: &str = "yaml/cluster-wide/rbac.yaml";
+const RULES_COPIES: [&str; 3] = [
     "yaml/one-namespace/rbac.yaml",
     "yaml/several-namespaces/rbac.yaml",
     "helm/kubebrain-operator/templates/rbac.yaml",
 ];
 /// Lines with the name of a Role that has the rules. The Role of the leader election has a longer name.
-const NAMES: [&str; 2] = [
+const ROLE_NAMES: [&str; 2] = [
     "  name: kubebrain-operator\n",
     "  name: '{{ include \"kubebrain-operator.fullname\" $ }}'\n",
 ];
@@ -24,7 +24,7 @@ const NAMES: [&str; 2] = [
 /// # Errors
 /// The source or a copy is missing or has no rules.
 pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
-    let source = without_comments(&read(directory, SOURCE)?).context(SOURCE)?;
+    let source = without_comments(&read(directory, RULES_SOURCE)?).context(RULES_SOURCE)?;
     let (_, rules) = source
         .split_once("\nrules:\n")
         .context("the ClusterRole has no rules")?;
@@ -34,7 +34,7 @@ pub(crate) fn files(directory: &Path) -> anyhow::Result<Files> {
         ensure!(text.contains(&rules), "{name} has no Role of the operator");
         Ok(((*name).to_owned(), text))
     };
-    COPIES.iter().map(copy).collect()
+    RULES_COPIES.iter().map(copy).collect()
 }
 
 /// Replaces the rules of the operator's Roles.
@@ -53,7 +53,7 @@ fn with_rules(text: &str, rules: &str) -> String {
                 all.push_str(rules);
                 is_replaced = true;
             }
-            name => is_operator |= NAMES.contains(&name),
+            name => is_operator |= ROLE_NAMES.contains(&name),
         }
     }
     all

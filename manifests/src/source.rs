@@ -7,7 +7,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 /// First line of a file that holds nothing written by hand.
-pub(crate) const HEADER: &str = "# Rendered by `make manifests`; do not edit.\n";
+pub(crate) const DERIVED_HEADER: &str = "# Rendered by `make manifests`; do not edit.\n";
 
 /// Reads a file below the directory.
 ///

@@ -6,7 +6,7 @@ mod run;
 
 use prost::Message;
 use rand::RngExt as _;
-use testkit::requests::{Known, RandomRequests};
+use testkit::requests::{KnownState, RandomRequests};
 
 use crate::model::Model;
 use crate::wire::{Request, pb};
@@ -35,7 +35,7 @@ impl Script {
         if let Some(request) = self.queued.pop() {
             return request;
         }
-        self.random.known = Known {
+        self.random.known = KnownState {
             revision: model.revision(),
             compacted: model.compacted(),
             leases: model.leases(),

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Context as _;
 use programs::command::output;
 
-const NAME: &str = "SHA256SUMS";
+const CHECKSUMS_FILE: &str = "SHA256SUMS";
 
 /// Writes the checksums of all files below a directory, sorted by name. Returns their number.
 ///
@@ -20,7 +20,7 @@ pub(crate) fn write(directory: &Path) -> anyhow::Result<usize> {
     let mut sha256sum = Command::new("sha256sum");
     sha256sum.arg("--").args(&names).current_dir(directory);
     let sums = output(&mut sha256sum)?;
-    fs::write(directory.join(NAME), sums).with_context(|| format!("write {NAME}"))?;
+    fs::write(directory.join(CHECKSUMS_FILE), sums).with_context(|| format!("write {CHECKSUMS_FILE}"))?;
     Ok(names.len())
 }
 
@@ -31,7 +31,7 @@ fn list(directory: &Path, below: &Path, names: &mut Vec<PathBuf>) -> anyhow::Res
         let name = below.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             list(directory, &name, names)?;
-        } else if name != Path::new(NAME) {
+        } else if name != Path::new(CHECKSUMS_FILE) {
             names.push(name);
         }
     }
@@ -46,11 +46,11 @@ mod tests {
     fn checksums_cover_every_file_but_their_own() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("debug")).unwrap();
-        for name in ["b", "debug/a", NAME] {
+        for name in ["b", "debug/a", CHECKSUMS_FILE] {
             fs::write(directory.path().join(name), "").unwrap();
         }
         assert_eq!(write(directory.path()).unwrap(), 2);
-        let sums = fs::read_to_string(directory.path().join(NAME)).unwrap();
+        let sums = fs::read_to_string(directory.path().join(CHECKSUMS_FILE)).unwrap();
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(sums, format!("{empty}  b\n{empty}  debug/a\n"));
     }

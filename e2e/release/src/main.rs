@@ -27,7 +27,7 @@ mod manifests;
 /// Packs the programs of a release: images, archives, bills of materials, the chart, the manifests and checksums.
 #[derive(Debug, Parser)]
 #[command(name = "kubebrain-release", version)]
-struct Options {
+struct ReleaseFlags {
     /// The directory that gets the files. It is made; files of an earlier run are replaced.
     #[arg(long)]
     out: PathBuf,
@@ -40,7 +40,7 @@ struct Options {
 }
 
 /// A program and the crate that it is built from.
-struct Program {
+struct ReleasedProgram {
     name: &'static str,
     /// The crate whose dependencies are in the program.
     package: &'static str,
@@ -48,18 +48,18 @@ struct Program {
     containerfile: Option<&'static str>,
 }
 
-const PROGRAMS: [Program; 3] = [
-    Program {
+const PROGRAMS: [ReleasedProgram; 3] = [
+    ReleasedProgram {
         name: "kubebrain",
         package: "brain",
         containerfile: Some("brain/Containerfile"),
     },
-    Program {
+    ReleasedProgram {
         name: "kubebrain-operator",
         package: "operator",
         containerfile: Some("operator/Containerfile"),
     },
-    Program {
+    ReleasedProgram {
         name: "kubectl-kubebrain",
         package: "kubectl-kubebrain",
         containerfile: None,
@@ -68,10 +68,13 @@ const PROGRAMS: [Program; 3] = [
 
 fn main() -> ExitCode {
     let progress = Progress::stderr();
-    progress.exit_code("kubebrain-release", pack(&Options::parse(), &progress).map(|()| true))
+    progress.exit_code(
+        "kubebrain-release",
+        pack(&ReleaseFlags::parse(), &progress).map(|()| true),
+    )
 }
 
-fn pack(options: &Options, progress: &Progress) -> anyhow::Result<()> {
+fn pack(options: &ReleaseFlags, progress: &Progress) -> anyhow::Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let workspace = workspace.context("this crate is not in the repository")?;
     let layout = Layout::new(&options.out, env!("CARGO_PKG_VERSION"));

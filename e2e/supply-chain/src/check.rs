@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use crate::Graph;
-pub use policy::Policy;
+pub use policy::DependencyPolicy;
 
 pub mod advisories;
 pub mod licences;
@@ -17,7 +17,7 @@ mod policy;
 ///
 /// # Errors
 /// The advisory database cannot be read.
-pub fn findings(policy: &Policy, graph: &Graph, advisories: Option<&Path>) -> anyhow::Result<Vec<String>> {
+pub fn findings(policy: &DependencyPolicy, graph: &Graph, advisories: Option<&Path>) -> anyhow::Result<Vec<String>> {
     let mut found = licences::findings(policy, graph);
     found.extend(graph.foreign_sources(&policy.registries));
     found.extend(policy.duplicates(graph));

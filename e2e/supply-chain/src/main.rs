@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use supply_chain::check::{Policy, findings};
+use supply_chain::check::{DependencyPolicy, findings};
 use supply_chain::{Graph, TARGET, notices, sbom};
 
 /// Names a copy of RustSec's advisory database.
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<()> {
         (Some("check"), None) => {
             let path = workspace.join("deny.toml");
             let policy = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            let (policy, graph) = (Policy::parse(&policy)?, graph()?);
+            let (policy, graph) = (DependencyPolicy::parse(&policy)?, graph()?);
             let database = std::env::var_os(DATABASE).map(PathBuf::from);
             let found = findings(&policy, &graph, database.as_deref())?;
             for finding in &found {

@@ -10,18 +10,18 @@ use anyhow::Context as _;
 use crate::{Graph, Package};
 
 /// Beginnings of the names of files with licences and notices.
-const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
+const NOTICE_FILE_PREFIXES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 
 /// Software that is linked besides crates.
-const OTHERS: &str = "\
+const OTHER_SOFTWARE: &str = "\
 The program is linked statically with the GNU C Library (LGPL-2.1-or-later, https://www.gnu.org/software/libc/), which can be
 replaced by relinking the program from its sources, and with the standard library of Rust (MIT OR Apache-2.0,
 https://github.com/rust-lang/rust).
 ";
 
-const APACHE: &str = include_str!("../../../LICENSE");
+const APACHE_LICENCE: &str = include_str!("../../../LICENSE");
 
-const MIT: &str = "\
+const MIT_LICENCE: &str = "\
 Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated documentation files
 (the \"Software\"), to deal in the Software without restriction, including without limitation the rights to use, copy, modify,
 merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the Software is
@@ -47,7 +47,7 @@ pub fn render(graph: &Graph, program: &str) -> anyhow::Result<String> {
         .into_iter()
         .filter(|package| package.source.is_some() || package.directory.join("NOTICE").exists())
         .collect();
-    let mut text = format!("{program} contains software of third parties.\n\n{OTHERS}\n");
+    let mut text = format!("{program} contains software of third parties.\n\n{OTHER_SOFTWARE}\n");
     let mut texts: BTreeMap<String, Vec<&Package>> = BTreeMap::new();
     for package in theirs {
         let licence = package.licence.as_deref().unwrap_or("see below");
@@ -92,14 +92,14 @@ fn of_package(package: &Package) -> anyhow::Result<Vec<String>> {
     }
     let licence = package.licence.as_deref().unwrap_or_default();
     if licence.contains("Apache-2.0") {
-        return Ok(vec![APACHE.to_owned()]);
+        return Ok(vec![APACHE_LICENCE.to_owned()]);
     }
     if licence == "MIT" {
         let authors = match package.authors.join(", ") {
             authors if authors.is_empty() => format!("the authors of {}", package.name),
             authors => authors,
         };
-        return Ok(vec![format!("Copyright (c) {authors}\n\n{MIT}")]);
+        return Ok(vec![format!("Copyright (c) {authors}\n\n{MIT_LICENCE}")]);
     }
     // It asks for no notice: see `deny.toml`.
     Ok(Vec::new())
@@ -107,7 +107,7 @@ fn of_package(package: &Package) -> anyhow::Result<Vec<String>> {
 
 fn is_notice(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-    FILES.iter().any(|file| name.starts_with(file)) || name == "UNLICENSE"
+    NOTICE_FILE_PREFIXES.iter().any(|file| name.starts_with(file)) || name == "UNLICENSE"
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub fn render(graph: &Graph, lock: &str, program: &str) -> anyhow::Result<String
     let all = graph.closure(program);
     let root = all.iter().find(|package| package.name == program);
     let root = *root.with_context(|| format!("there is no crate {program}"))?;
-    let checksums = Checksums::parse(lock)?;
+    let checksums = LockChecksums::parse(lock)?;
     let libraries: Vec<&Package> = all.iter().copied().filter(|package| *package != root).collect();
     let components: Vec<Value> = libraries
         .iter()
@@ -63,9 +63,9 @@ fn purl(package: &Package) -> String {
 }
 
 /// The checksums in `Cargo.lock`, of crates that were fetched.
-struct Checksums(Vec<(String, String, String)>);
+struct LockChecksums(Vec<(String, String, String)>);
 
-impl Checksums {
+impl LockChecksums {
     fn parse(lock: &str) -> anyhow::Result<Self> {
         let lock: toml_edit::DocumentMut = lock.parse().context("read Cargo.lock")?;
         let packages = lock.get("package").and_then(toml_edit::Item::as_array_of_tables);

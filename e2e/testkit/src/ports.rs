@@ -14,13 +14,13 @@ use std::sync::{Mutex, PoisonError};
 use rand::RngExt as _;
 
 /// Below the ports that the kernel gives to outgoing connections, so that none of them takes a port while its server is down.
-const PORTS: Range<u16> = 20_000..32_000;
+const PORT_RANGE: Range<u16> = 20_000..32_000;
 
 /// Ports that are tried before the search fails.
-const TRIES: usize = 10_000;
+const MAX_PORT_TRIES: usize = 10_000;
 
 /// Sockets that hold the ports of this process.
-static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+static HELD_PORTS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// Reserves a port on loopback that has no listener, for as long as this process lives.
 ///
@@ -28,11 +28,11 @@ static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 ///
 /// No port is free, or the kernel returned an error.
 pub fn reserve() -> io::Result<u16> {
-    reserve_in(PORTS)
+    reserve_in(PORT_RANGE)
 }
 
 fn reserve_in(ports: Range<u16>) -> io::Result<u16> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_PORT_TRIES {
         let port = rand::rng().random_range(ports.clone());
         let holder = match UnixListener::bind_addr(&name(port)?) {
             Ok(holder) => holder,
@@ -41,7 +41,7 @@ fn reserve_in(ports: Range<u16>) -> io::Result<u16> {
         };
         // a program that does not reserve its ports may listen
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            HELD.lock().unwrap_or_else(PoisonError::into_inner).push(holder);
+            HELD_PORTS.lock().unwrap_or_else(PoisonError::into_inner).push(holder);
             return Ok(port);
         }
     }

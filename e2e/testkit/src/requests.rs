@@ -22,7 +22,7 @@ pub const NAMED_LEASES: i64 = 0x7a00_0000_0000_0000;
 
 /// The revisions and leases that requests may refer to.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownState {
     pub revision: i64,
     pub compacted: i64,
     pub leases: Vec<i64>,
@@ -34,7 +34,7 @@ pub struct Known {
 #[derive(Debug)]
 pub struct RandomRequests {
     pub rng: StdRng,
-    pub known: Known,
+    pub known: KnownState,
 }
 
 impl RandomRequests {
@@ -43,7 +43,7 @@ impl RandomRequests {
     pub fn new(seed: u64) -> Self {
         Self {
             rng: StdRng::seed_from_u64(seed),
-            known: Known {
+            known: KnownState {
                 revision: 1,
                 compacted: 0,
                 leases: Vec::new(),

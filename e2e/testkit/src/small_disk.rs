@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// The variable with the directory where it is mounted, set in the process that fills it.
-const DIR: &str = "KUBEBRAIN_TEST_SMALL_DISK";
+const DIR_VARIABLE: &str = "KUBEBRAIN_TEST_SMALL_DISK";
 
 /// Runs the test with this full name again, in a separate process with a file system of `mib` MiB that ends with it. Returns `Some`
 /// in that process: the directory of the file system. Returns `None` in the other one, after the test has passed.
@@ -11,7 +11,7 @@ const DIR: &str = "KUBEBRAIN_TEST_SMALL_DISK";
 /// # Panics
 /// If the test failed there.
 pub fn mounted_for(test: &str, mib: u32) -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os(DIR) {
+    if let Some(dir) = std::env::var_os(DIR_VARIABLE) {
         return Some(dir.into());
     }
     let dir = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ pub fn mounted_for(test: &str, mib: u32) -> Option<PathBuf> {
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", test])
-        .env(DIR, dir.path())
+        .env(DIR_VARIABLE, dir.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use semver::{Version, VersionReq};
 use toml_edit::{DocumentMut, Item};
 
-use super::Policy;
+use super::DependencyPolicy;
 use crate::Graph;
 
 /// One advisory.
@@ -22,7 +22,7 @@ struct Advisory {
 }
 
 /// Crates that an advisory concerns, and exceptions that concern none.
-pub(crate) fn findings(policy: &Policy, graph: &Graph, database: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn findings(policy: &DependencyPolicy, graph: &Graph, database: &Path) -> anyhow::Result<Vec<String>> {
     let names: BTreeSet<&str> = graph.packages().map(|package| package.name.as_str()).collect();
     let crates = database.join("crates");
     ensure!(crates.is_dir(), "{} is not a directory", crates.display());
@@ -122,9 +122,9 @@ Details.
         let directory = database.path().join("crates/a");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("RUSTSEC-2099-0001.md"), advisory).unwrap();
-        let policy = Policy {
+        let policy = DependencyPolicy {
             ignored: ignored.iter().map(|&id| id.to_owned()).collect(),
-            ..Policy::default()
+            ..DependencyPolicy::default()
         };
         let graph = Graph::of(versions.iter().map(|version| package("a", version, "MIT")));
         findings(&policy, &graph, database.path()).unwrap()
@@ -153,7 +153,7 @@ Details.
     #[test]
     fn a_directory_that_is_no_database_is_refused() {
         let empty = tempfile::tempdir().unwrap();
-        let refused = findings(&Policy::default(), &Graph::default(), empty.path()).unwrap_err();
+        let refused = findings(&DependencyPolicy::default(), &Graph::default(), empty.path()).unwrap_err();
         assert!(refused.to_string().ends_with("/crates is not a directory"), "{refused}");
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::Policy;
+use super::DependencyPolicy;
 use crate::Graph;
 
 /// Crates whose licences are not allowed.
-pub(crate) fn findings(policy: &Policy, graph: &Graph) -> Vec<String> {
+pub(crate) fn findings(policy: &DependencyPolicy, graph: &Graph) -> Vec<String> {
     let bad = graph.packages().filter_map(|package| match &package.licence {
         None => Some(format!("{package} names no licence")),
         Some(licence) if !is_allowed(licence, &policy.licences) => {
@@ -23,16 +23,16 @@ pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     // The slash is how crates wrote "or" before they used SPDX.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut reader = Reader { words: &words, allowed };
+    let mut reader = ExpressionReader { words: &words, allowed };
     reader.any() == Some(true) && reader.words.is_empty()
 }
 
-struct Reader<'a> {
+struct ExpressionReader<'a> {
     words: &'a [&'a str],
     allowed: &'a BTreeSet<String>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ExpressionReader<'a> {
     fn next_is(&mut self, word: &str) -> bool {
         let is = self.words.first() == Some(&word);
         if is {
@@ -118,9 +118,9 @@ pub(crate) mod tests {
 
     #[test]
     fn a_crate_without_an_allowed_licence_is_found() {
-        let policy = Policy {
+        let policy = DependencyPolicy {
             licences: ["MIT".to_owned()].into(),
-            ..Policy::default()
+            ..DependencyPolicy::default()
         };
         let mut silent = package("b", "1.0.0", "");
         silent.licence = None;

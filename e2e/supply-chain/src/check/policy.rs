@@ -9,7 +9,7 @@ use crate::Graph;
 
 /// The policy. Every exception has a reason that includes its end.
 #[derive(Debug, Default)]
-pub struct Policy {
+pub struct DependencyPolicy {
     /// Licences, as SPDX writes them.
     pub licences: BTreeSet<String>,
     /// Registries that crates may come from.
@@ -20,10 +20,10 @@ pub struct Policy {
     pub ignored: BTreeSet<String>,
 }
 
-impl Policy {
+impl DependencyPolicy {
     /// # Errors
     /// It is no TOML, lacks a list, or has an exception without a reason or an end.
-    pub fn parse(text: &str) -> anyhow::Result<Policy> {
+    pub fn parse(text: &str) -> anyhow::Result<DependencyPolicy> {
         let document: DocumentMut = text.parse().context("read the policy as TOML")?;
         let list = |section: &str, name: &str| -> anyhow::Result<Vec<Value>> {
             let found = document.get(section).and_then(|section| section.get(name));
@@ -53,7 +53,7 @@ impl Policy {
                 })
                 .collect()
         };
-        Ok(Policy {
+        Ok(DependencyPolicy {
             licences: texts("licenses", "allow")?.into_iter().collect(),
             registries: texts("sources", "allow-registry")?,
             skipped: exceptions("bans", "skip", "crate")?,
@@ -100,14 +100,14 @@ allow-registry = ["https://github.com/rust-lang/crates.io-index"]
 
     #[test]
     fn an_exception_needs_an_end() {
-        assert_eq!(Policy::parse(POLICY).unwrap().skipped.len(), 1);
-        let refused = Policy::parse(&POLICY.replace(", until b 2", "")).unwrap_err();
+        assert_eq!(DependencyPolicy::parse(POLICY).unwrap().skipped.len(), 1);
+        let refused = DependencyPolicy::parse(&POLICY.replace(", until b 2", "")).unwrap_err();
         assert_eq!(refused.to_string(), "the exception for a@1.0.0 has no end date");
     }
 
     #[test]
     fn a_second_version_needs_an_exception_and_an_exception_a_second_version() {
-        let policy = Policy::parse(POLICY).unwrap();
+        let policy = DependencyPolicy::parse(POLICY).unwrap();
         let graph = |versions: &[&str]| Graph::of(versions.iter().map(|version| package("a", version, "MIT")));
         assert!(policy.duplicates(&graph(&["1.0.0", "2.0.0"])).is_empty());
         assert_eq!(
@@ -121,7 +121,7 @@ allow-registry = ["https://github.com/rust-lang/crates.io-index"]
 
     #[test]
     fn a_crate_from_elsewhere_is_found() {
-        let policy = Policy::parse(POLICY).unwrap();
+        let policy = DependencyPolicy::parse(POLICY).unwrap();
         let mut foreign = package("a", "1.0.0", "MIT");
         foreign.source = Some("git+https://example.org/a".into());
         let found = Graph::of([foreign, package("b", "1.0.0", "MIT")]).foreign_sources(&policy.registries);

@@ -8,8 +8,8 @@ use wire::etcdserverpb as pb;
 
 use super::{NONE, RandomRequests, ZERO};
 
-const DEEPEST: u32 = 3;
-const MANY: usize = 130;
+const MAX_TXN_DEPTH: u32 = 3;
+const TOO_MANY_OPS: usize = 130;
 
 impl RandomRequests {
     /// A transaction that etcd survives.
@@ -89,7 +89,7 @@ impl RandomRequests {
                 Op::RequestPut(put)
             }
             70..=84 => Op::RequestDeleteRange(self.delete_range()),
-            85..=98 if depth < DEEPEST => Op::RequestTxn(self.any_txn(depth + 1)),
+            85..=98 if depth < MAX_TXN_DEPTH => Op::RequestTxn(self.any_txn(depth + 1)),
             85..=98 => Op::RequestPut(self.put()),
             _ => return pb::RequestOp { request: None },
         };
@@ -138,7 +138,7 @@ impl RandomRequests {
     }
 
     fn too_many(&mut self) -> pb::TxnRequest {
-        let count = self.pick(&[MANY - 2, MANY - 1, MANY]);
+        let count = self.pick(&[TOO_MANY_OPS - 2, TOO_MANY_OPS - 1, TOO_MANY_OPS]);
         let key = |n: usize| Bytes::from(format!("many/{n}"));
         let get = |n| {
             op(Op::RequestRange(pb::RangeRequest {
@@ -147,7 +147,7 @@ impl RandomRequests {
             }))
         };
         let ops: Vec<_> = (0..count).map(get).collect();
-        let half = MANY / 2;
+        let half = TOO_MANY_OPS / 2;
         match self.rng.random_range(0..4) {
             0 => pb::TxnRequest {
                 success: ops,
