@@ -14,8 +14,8 @@ use mvcc::keys::{index_key, index_range, object_key};
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 
-const VALUE: usize = 256;
-const BATCH: usize = 500;
+const VALUE_BYTES: usize = 256;
+const KEYS_PER_BATCH: usize = 500;
 
 fn key(number: u64) -> Vec<u8> {
     format!("/registry/pods/namespace-{:04}/pod-{number:012}", number % 5_000).into_bytes()
@@ -38,13 +38,13 @@ async fn fill(dir: &Path, options: FjallOptions, keys: u64) -> anyhow::Result<()
     let mut fence: Option<Bytes> = None;
     let mut batch = Vec::new();
     for number in 0..keys {
-        let mut value = vec![0; VALUE];
+        let mut value = vec![0; VALUE_BYTES];
         rng.fill(value.as_mut_slice());
         // A permutation, so that tables overlap as those of a real store do.
         let key = key(number * 7_919 % keys.max(1));
         batch.push(RowChange::Put(index_key(&key), Bytes::from(vec![1; 32])));
         batch.push(RowChange::Put(object_key(&key, 7), value.into()));
-        if batch.len() >= 2 * BATCH || number + 1 == keys {
+        if batch.len() >= 2 * KEYS_PER_BATCH || number + 1 == keys {
             let next = Bytes::copy_from_slice(&(number + 1).to_be_bytes());
             rows.apply(fence.replace(next.clone()), next, std::mem::take(&mut batch))
                 .await?;

@@ -19,12 +19,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Duration of each measurement.
-const TIME: Duration = Duration::from_secs(5);
+const MEASURED_TIME: Duration = Duration::from_secs(5);
 /// Latency of a commit in the mock.
-const LATENCY: Duration = Duration::from_millis(3);
+const COMMIT_LATENCY: Duration = Duration::from_millis(3);
 /// Writes in a record, and bytes of each.
-const BATCH: usize = 100;
-const WRITE: usize = 512;
+const WRITES_PER_RECORD: usize = 100;
+const WRITE_BYTES: usize = 512;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ async fn main() -> anyhow::Result<()> {
         Ok(pd) => (None, pd),
         Err(_) => {
             let options = mock_tikv::Options {
-                commit_latency: LATENCY,
+                commit_latency: COMMIT_LATENCY,
                 ..mock_tikv::Options::default().with_stores(3)
             };
             let mock_tikv = MockTikv::start(options).await.context("start the mock")?;
@@ -52,9 +52,9 @@ async fn main() -> anyhow::Result<()> {
         let one = slots(&log, Slot(1), 1).await?;
         let eight = slots(&log, Slot(1_000_000), 8).await?;
         for (open, rate) in [(1, one), (8, eight)] {
-            let (records, ratio) = (rate / BATCH as f64, rate / two_phase);
+            let (records, ratio) = (rate / WRITES_PER_RECORD as f64, rate / two_phase);
             println!(
-                "{rate:>10.0} writes/s through {open} open slots ({records:.0} records/s of {BATCH}): {ratio:.0} x (goal: 40)"
+                "{rate:>10.0} writes/s through {open} open slots ({records:.0} records/s of {WRITES_PER_RECORD}): {ratio:.0} x (goal: 40)"
             );
         }
         println!(
@@ -62,7 +62,7 @@ async fn main() -> anyhow::Result<()> {
             eight / one
         );
         let rows = rows(&TikvRows::new(tikv.clone())).await?;
-        println!("{rows:>10.0} rows/s of {WRITE} bytes in transactions with a fence");
+        println!("{rows:>10.0} rows/s of {WRITE_BYTES} bytes in transactions with a fence");
         stop.cancel();
         anyhow::Ok(())
     };
@@ -77,9 +77,9 @@ async fn main() -> anyhow::Result<()> {
 /// As a store without a log writes: the object and the revision, in two phases.
 async fn two_phase(endpoints: Vec<String>, prefix: &str) -> anyhow::Result<f64> {
     let client = TransactionClient::new(endpoints).await?;
-    let value = vec![b'v'; WRITE];
+    let value = vec![b'v'; WRITE_BYTES];
     let (began, mut writes) = (Instant::now(), 0u64);
-    while began.elapsed() < TIME {
+    while began.elapsed() < MEASURED_TIME {
         let options = TransactionOptions::new_optimistic();
         let mut txn = client.begin_with_options(options).await?;
         txn.put(format!("{prefix}object/{:04}", writes % 1_000), value.clone())
@@ -94,10 +94,10 @@ async fn two_phase(endpoints: Vec<String>, prefix: &str) -> anyhow::Result<f64> 
 
 /// Records into consecutive slots, a number of them at a time.
 async fn slots(log: &TikvLog, first: Slot, open: usize) -> anyhow::Result<f64> {
-    let record = Bytes::from(vec![b'r'; BATCH * WRITE]);
+    let record = Bytes::from(vec![b'r'; WRITES_PER_RECORD * WRITE_BYTES]);
     let began = Instant::now();
     let slots = stream::iter(first.0..).map(Slot).take_while(|_| {
-        let goes_on = began.elapsed() < TIME;
+        let goes_on = began.elapsed() < MEASURED_TIME;
         async move { goes_on }
     });
     let appended: usize = slots
@@ -105,16 +105,16 @@ async fn slots(log: &TikvLog, first: Slot, open: usize) -> anyhow::Result<f64> {
         .buffered(open)
         .try_fold(0, |count, ()| async move { Ok(count + 1) })
         .await?;
-    Ok((appended * BATCH) as f64 / began.elapsed().as_secs_f64())
+    Ok((appended * WRITES_PER_RECORD) as f64 / began.elapsed().as_secs_f64())
 }
 
 /// Rows in steps of the size that the flush takes, one after the other.
 async fn rows(rows: &TikvRows) -> anyhow::Result<f64> {
     let step = rows.step();
-    let value = Bytes::from(vec![b'v'; WRITE]);
+    let value = Bytes::from(vec![b'v'; WRITE_BYTES]);
     let (began, mut written, mut fence) = (Instant::now(), 0u64, None);
-    while began.elapsed() < TIME {
-        let count = step.rows.min(step.bytes / WRITE) as u64;
+    while began.elapsed() < MEASURED_TIME {
+        let count = step.rows.min(step.bytes / WRITE_BYTES) as u64;
         let change = |at: u64| RowChange::Put(format!("o/registry/bench/{at:012}").into(), value.clone());
         let changes = (written..written + count).map(change).collect();
         let next = Bytes::from(written.to_be_bytes().to_vec());

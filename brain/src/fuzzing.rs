@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 mod targets;
 
-const SECONDS: &str = "KUBEBRAIN_FUZZ_SECONDS";
+const SECONDS_VARIABLE: &str = "KUBEBRAIN_FUZZ_SECONDS";
 /// The number of cases between two checks of the time.
-const ROUND: u32 = 256;
+const CASES_PER_CLOCK_CHECK: u32 = 256;
 
 /// A change of some bytes.
 #[derive(Debug, Clone)]
@@ -113,11 +113,13 @@ pub(crate) fn fuzz(name: &str, cases: u32, seeds: Vec<Vec<u8>>, target: impl Fn(
         12 => mutated,
         1 => prop::collection::vec(any::<u8>(), 0..400),
     ];
-    let limit: Option<u64> = std::env::var(SECONDS).ok().map(|seconds| seconds.parse().unwrap());
+    let limit: Option<u64> = std::env::var(SECONDS_VARIABLE)
+        .ok()
+        .map(|seconds| seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(limit.unwrap_or_default());
     let config = Config {
         failure_persistence: None,
-        ..Config::with_cases(if limit.is_some() { ROUND } else { cases })
+        ..Config::with_cases(if limit.is_some() { CASES_PER_CLOCK_CHECK } else { cases })
     };
     let mut runner = TestRunner::new(config);
     loop {

@@ -58,7 +58,7 @@ mod tests {
     use crate::lock::StorageLock;
     use engine::cas_register::mem::MemRegister;
 
-    const EVERY: Duration = Duration::from_millis(400);
+    const PROBE_INTERVAL: Duration = Duration::from_millis(400);
 
     fn held_by(identity: &str) -> Record {
         Record {
@@ -79,12 +79,15 @@ mod tests {
         let lock = StorageLock::new(MemRegister::new(), "test");
         let version = lock.create(&renewed(&held_by("a_1"), 1)).await.unwrap();
         let stop = CancellationToken::new();
-        let watched = watch(lock.clone(), "a_2".to_owned(), EVERY, stop);
+        let watched = watch(lock.clone(), "a_2".to_owned(), PROBE_INTERVAL, stop);
         tokio::pin!(watched);
-        let early = tokio::time::timeout(10 * EVERY, &mut watched).await;
+        let early = tokio::time::timeout(10 * PROBE_INTERVAL, &mut watched).await;
         assert!(early.is_err(), "a lock that nobody renews is an earlier life's");
         lock.update(&renewed(&held_by("a_1"), 2), &version).await.unwrap();
-        let error = tokio::time::timeout(10 * EVERY, watched).await.unwrap().unwrap_err();
+        let error = tokio::time::timeout(10 * PROBE_INTERVAL, watched)
+            .await
+            .unwrap()
+            .unwrap_err();
         assert!(error.to_string().contains("leads as member \"a\""), "{error:#}");
     }
 
@@ -94,12 +97,12 @@ mod tests {
             let lock = StorageLock::new(MemRegister::new(), "test");
             let version = lock.create(&renewed(&held_by(holder), 1)).await.unwrap();
             let stop = CancellationToken::new();
-            let watched = watch(lock.clone(), "a_2".to_owned(), EVERY, stop.clone());
+            let watched = watch(lock.clone(), "a_2".to_owned(), PROBE_INTERVAL, stop.clone());
             tokio::pin!(watched);
-            assert!(tokio::time::timeout(EVERY, &mut watched).await.is_err());
+            assert!(tokio::time::timeout(PROBE_INTERVAL, &mut watched).await.is_err());
             lock.update(&renewed(&held_by(holder), 2), &version).await.unwrap();
             assert!(
-                tokio::time::timeout(10 * EVERY, &mut watched).await.is_err(),
+                tokio::time::timeout(10 * PROBE_INTERVAL, &mut watched).await.is_err(),
                 "{holder}"
             );
             stop.cancel();

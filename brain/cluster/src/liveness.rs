@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::forward::LeaderLease;
 
-    const TIMEOUT: Duration = Duration::from_millis(20);
+    const ELECTION_TIMEOUT: Duration = Duration::from_millis(20);
 
     struct Watched {
         liveness: Liveness,
@@ -97,7 +97,7 @@ mod tests {
         let running = run(
             liveness.clone(),
             roles.subscribe(),
-            TIMEOUT,
+            ELECTION_TIMEOUT,
             sender,
             CancellationToken::new(),
         );
@@ -130,7 +130,7 @@ mod tests {
     async fn a_leader_hears_itself() {
         let watched = watched(Role::Leading(LeaderLease::unbounded()));
         let mut shown = watched.shown.clone();
-        let lost = tokio::time::timeout(10 * TIMEOUT, shown.wait_for(|has| !has));
+        let lost = tokio::time::timeout(10 * ELECTION_TIMEOUT, shown.wait_for(|has| !has));
         assert!(lost.await.is_err());
     }
 }

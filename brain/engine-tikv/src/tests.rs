@@ -14,7 +14,7 @@ use super::*;
 use crate::TikvMetrics;
 use testkit::certificates::{Ca, Leaf};
 
-const LOST: Action = Action::LoseReply { silent: false };
+const LOSE_REPLY: Action = Action::LoseReply { silent: false };
 
 async fn won(register: &TikvRegister, expected: Option<&'static str>, new: &'static str) -> bool {
     let expected = expected.map(Bytes::from);
@@ -41,8 +41,12 @@ async fn a_swap_whose_replies_are_lost_is_decided() {
     let here = on_mock(|_| {}).await;
     let register = here.tikv.register("test").within(Duration::from_secs(30));
     let faults = here.mock_tikv().faults();
-    for (action, times) in [(LOST, 1), (LOST, 100), (Action::LoseRequest { silent: false }, 100)] {
-        let landed = action == LOST;
+    for (action, times) in [
+        (LOSE_REPLY, 1),
+        (LOSE_REPLY, 100),
+        (Action::LoseRequest { silent: false }, 100),
+    ] {
+        let landed = action == LOSE_REPLY;
         let before = register.get().await.unwrap();
         let id = faults.add(Fault::new(Rpc::Prewrite, action).times(times)).unwrap();
         let swapped = register.compare_and_set(before.clone(), Some(Bytes::from(format!("{times} {landed}"))));
@@ -385,7 +389,7 @@ async fn transactions_are_ended_while_others_are_just_being_committed() {
 }
 
 /// Silence towards every client, once a request of this kind arrives.
-const SILENT: Action = Action::LoseRequest { silent: true };
+const SILENCE: Action = Action::LoseRequest { silent: true };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_renewal_needs_one_request_only() {
@@ -398,7 +402,7 @@ async fn prepared_renewal_needs_one_request_only() {
         register.prepare(Some(&expected)).await;
         let faults = here.mock_tikv().faults();
         for rpc in [Rpc::Get, Rpc::Tso] {
-            faults.add(Fault::new(rpc, SILENT)).unwrap();
+            faults.add(Fault::new(rpc, SILENCE)).unwrap();
         }
         assert!(won(&register, Some(before), new).await);
         faults.clear();
@@ -418,7 +422,7 @@ async fn silent_connection_is_helped_out_by_another_one() {
     assert!(won(&register, None, "0").await);
     let faults = here.mock_tikv().faults();
     for (rpc, new, before) in [(Rpc::Get, "1", "0"), (Rpc::Prewrite, "2", "1")] {
-        let id = faults.add(Fault::new(rpc, SILENT).times(1)).unwrap();
+        let id = faults.add(Fault::new(rpc, SILENCE).times(1)).unwrap();
         assert_eq!(register.get().await.unwrap(), Some(Bytes::from(before)));
         assert!(won(&register, Some(before), new).await);
         assert_eq!(faults.happened(id), Some(1));

@@ -19,7 +19,7 @@ use mvcc::row::{self, LeaseRow, Manifest};
 use testkit::certificates::Ca;
 use tls::{ServerTls, TlsOptions, TlsPolicy};
 
-const CASES: u32 = 2_000;
+const QUICK_CASES: u32 = 2_000;
 /// Number of cases for targets that open files.
 const SLOW_CASES: u32 = 150;
 
@@ -77,7 +77,7 @@ fn requests_never_panic() {
         ))],
     };
     let seeds = vec![put.encode_to_vec(), range.encode_to_vec(), txn.encode_to_vec()];
-    fuzz("requests", CASES, seeds, |bytes| {
+    fuzz("requests", QUICK_CASES, seeds, |bytes| {
         if let Some(put) = message::<pb::PutRequest>(bytes) {
             let checked = request::put(&put, &limits);
             assert!(checked.is_err() || !put.key.is_empty() && put.key.len() <= limits.key_bytes);
@@ -111,7 +111,7 @@ fn log_frames_never_panic() {
     put_part_header(&mut part, 3, 0, 1, true);
     part.extend_from_slice(b"payload");
     let seeds = vec![barrier.encode().to_vec(), part.to_vec()];
-    fuzz("frames", CASES, seeds, |bytes| {
+    fuzz("frames", QUICK_CASES, seeds, |bytes| {
         match Frame::decode(Slot(1), Bytes::copy_from_slice(bytes)) {
             Ok(Frame::Barrier(barrier)) => {
                 let again = Frame::decode(Slot(1), barrier.encode()).unwrap();
@@ -165,7 +165,7 @@ fn record() -> Record {
 fn records_never_panic() {
     let empty = Entry { change: None };
     let seeds = vec![record().encode_to_vec(), empty.encode_to_vec()];
-    fuzz("records", CASES, seeds, |bytes| {
+    fuzz("records", QUICK_CASES, seeds, |bytes| {
         message::<Record>(bytes);
     });
 }
@@ -183,7 +183,7 @@ fn rows_never_panic() {
         keys::role_key("role"),
     ];
     let seeds = keys.iter().map(|key| key.to_vec());
-    fuzz("rows", CASES, seeds.collect(), |bytes| {
+    fuzz("rows", QUICK_CASES, seeds.collect(), |bytes| {
         let row = Bytes::copy_from_slice(bytes);
         if let Ok(key) = keys::parse_index(&row) {
             assert_eq!(keys::index_key(&key), row);
@@ -227,7 +227,7 @@ fn databases_never_panic() {
         }
     }
     let seeds = vec![writer.finish().unwrap().0.into_inner()];
-    fuzz("databases", CASES, seeds, |bytes| {
+    fuzz("databases", QUICK_CASES, seeds, |bytes| {
         let Ok(reader) = bbolt::Reader::open(bytes, bytes.len() as u64) else {
             return;
         };
@@ -259,7 +259,7 @@ fn manifests_never_panic() {
         compacted: 50,
         ..Manifest::fresh()
     };
-    fuzz("manifest", CASES, vec![manifest.encode_to_vec()], |bytes| {
+    fuzz("manifest", QUICK_CASES, vec![manifest.encode_to_vec()], |bytes| {
         if let Some(manifest) = message::<Manifest>(bytes) {
             assert!(manifest.reached() >= manifest.revision);
         }
@@ -270,7 +270,7 @@ fn manifests_never_panic() {
 fn member_tables_never_panic() {
     fuzz(
         "member table",
-        CASES,
+        QUICK_CASES,
         vec![MemberTable::default().encode().to_vec()],
         |bytes| {
             let stored = Bytes::copy_from_slice(bytes);

@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_millis(100);
+    const SLOW_REQUEST_TIME: Duration = Duration::from_millis(100);
     const TICK: Duration = Duration::from_millis(1);
 
     #[test]
@@ -268,17 +268,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_slow_request_is_counted_and_few_are_described() {
         let (count, described) = (IntCounter::new("slow", "slow").unwrap(), Cell::new(0));
-        let log = ApplyLog::new(LIMIT, count.clone());
+        let log = ApplyLog::new(SLOW_REQUEST_TIME, count.clone());
         let describe = || {
             described.set(described.get() + 1);
             String::new()
         };
         let fast = log.begin("", describe);
-        tokio::time::advance(LIMIT).await;
+        tokio::time::advance(SLOW_REQUEST_TIME).await;
         fast.end(Ok::<_, Infallible>(()), |()| unreachable!("it is not slow"));
         assert_eq!((count.get(), described.get()), (0, 0));
         let slow: Vec<_> = (0..100).map(|_| log.begin("", describe)).collect();
-        tokio::time::advance(LIMIT + TICK).await;
+        tokio::time::advance(SLOW_REQUEST_TIME + TICK).await;
         for applying in slow {
             applying.end(Err::<(), _>("refused"), |()| unreachable!("it failed"));
         }
@@ -288,9 +288,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_request_is_counted_though_its_client_has_gone() {
         let count = IntCounter::new("slow", "slow").unwrap();
-        let log = ApplyLog::new(LIMIT, count.clone());
+        let log = ApplyLog::new(SLOW_REQUEST_TIME, count.clone());
         let gone = log.begin("", String::new);
-        tokio::time::advance(LIMIT + TICK).await;
+        tokio::time::advance(SLOW_REQUEST_TIME + TICK).await;
         drop(gone);
         assert_eq!(count.get(), 1);
     }
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn fast_rpc_is_not_described() {
         static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
-        let log = RpcLog::new(LIMIT, |_| {
+        let log = RpcLog::new(SLOW_REQUEST_TIME, |_| {
             DESCRIBED.fetch_add(1, Ordering::Relaxed);
             RequestStats::default()
         });
@@ -307,10 +307,10 @@ mod tests {
             let path = "/etcdserverpb.KV/Put";
             log.log(took, None, UnaryExchange { path, request, answer });
         };
-        assert!(!log.is_logged(LIMIT) && log.is_logged(LIMIT + TICK));
-        rpc(LIMIT);
+        assert!(!log.is_logged(SLOW_REQUEST_TIME) && log.is_logged(SLOW_REQUEST_TIME + TICK));
+        rpc(SLOW_REQUEST_TIME);
         assert_eq!(DESCRIBED.load(Ordering::Relaxed), 0);
-        (0..100).for_each(|_| rpc(LIMIT + TICK));
+        (0..100).for_each(|_| rpc(SLOW_REQUEST_TIME + TICK));
         assert_eq!(DESCRIBED.load(Ordering::Relaxed), 20);
     }
 }

@@ -17,8 +17,8 @@ use tonic::{Code, Request as Ask};
 use crate::engine::Engine;
 use crate::wire::{Request, Target as _, pb};
 
-const ACTIVATE: i32 = 1;
-const NOSPACE: i32 = 1;
+const ALARM_ACTIVATE: i32 = 1;
+const NOSPACE_ALARM: i32 = 1;
 
 /// As etcd, which takes a txn within a txn for a write.
 #[tokio::test]
@@ -74,20 +74,20 @@ async fn alarms_are_those_of_members_and_of_known_kinds() {
         maintenance.alarm(Ask::new(request)).await
     };
     for kind in [3, -1, i32::MAX] {
-        let refused = alarm(ACTIVATE, 7, kind).await.unwrap_err();
+        let refused = alarm(ALARM_ACTIVATE, 7, kind).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     }
     for stranger in [1, 6, u64::MAX] {
-        let refused = alarm(ACTIVATE, stranger, NOSPACE).await.unwrap_err();
+        let refused = alarm(ALARM_ACTIVATE, stranger, NOSPACE_ALARM).await.unwrap_err();
         assert_eq!(refused.message(), "etcdserver: member not found");
     }
     assert!(engine.store.state.alarms().is_empty());
     for member in [0, 7] {
-        alarm(ACTIVATE, member, NOSPACE).await.unwrap();
+        alarm(ALARM_ACTIVATE, member, NOSPACE_ALARM).await.unwrap();
     }
     assert_eq!(engine.store.state.alarms().len(), 2);
     for member in [0, 7] {
-        alarm(2, member, NOSPACE).await.unwrap();
+        alarm(2, member, NOSPACE_ALARM).await.unwrap();
     }
     assert!(engine.store.state.alarms().is_empty());
     engine.stop().await.unwrap();

@@ -27,9 +27,9 @@ use crate::engine::Engine;
 use crate::wire::pb;
 
 const NOT_PERMITTED: &str = "etcdserver: permission denied";
-const NOBODY: &str = "etcdserver: user name is empty";
-const INVALID: &str = "etcdserver: invalid auth token";
-const TOO_LONG: &str = "bcrypt: password length exceeds 72 bytes";
+const EMPTY_USER_NAME: &str = "etcdserver: user name is empty";
+const INVALID_TOKEN: &str = "etcdserver: invalid auth token";
+const PASSWORD_TOO_LONG: &str = "bcrypt: password length exceeds 72 bytes";
 
 /// The services of an engine. Passwords cost little.
 pub(crate) struct Services<R: Rows> {
@@ -188,7 +188,7 @@ async fn users_survive_restarts() {
     for _ in 0..2 {
         let engine = Engine::start(log.clone(), rows.clone()).await.unwrap();
         let services = Services::of(&engine);
-        assert_eq!(refused(services.put("", "u/a").await), NOBODY);
+        assert_eq!(refused(services.put("", "u/a").await), EMPTY_USER_NAME);
         let token = services.token("u").await.unwrap();
         services.put(&token, "u/a").await.unwrap();
         assert_eq!(refused(services.put(&token, "v/a").await), NOT_PERMITTED);
@@ -222,16 +222,19 @@ async fn requests_need_permission() {
     services.put("any", "other").await.unwrap();
     services.enable().await;
     let (root, token) = services.tokens().await;
-    assert_eq!(refused(services.put("any.7", "u/a").await), INVALID);
-    assert_eq!(refused(services.put("any.99", "u/a").await), INVALID);
-    assert_eq!(refused(services.put("any", "u/a").await), INVALID);
+    assert_eq!(refused(services.put("any.7", "u/a").await), INVALID_TOKEN);
+    assert_eq!(refused(services.put("any.99", "u/a").await), INVALID_TOKEN);
+    assert_eq!(refused(services.put("any", "u/a").await), INVALID_TOKEN);
     for serializable in [false, true] {
         services.range(&token, "shared", serializable).await.unwrap();
         assert_eq!(
             refused(services.range(&token, "other", serializable).await),
             NOT_PERMITTED
         );
-        assert_eq!(refused(services.range("", "shared", serializable).await), NOBODY);
+        assert_eq!(
+            refused(services.range("", "shared", serializable).await),
+            EMPTY_USER_NAME
+        );
         services.range(&root, "other", serializable).await.unwrap();
     }
     assert_eq!(refused(services.put(&token, "shared").await), NOT_PERMITTED);
@@ -306,13 +309,19 @@ async fn long_password_is_refused_whoever_asks() {
         password: "p".repeat(73),
         ..Default::default()
     };
-    assert_eq!(refused(services.auth.user_add(by("any", add(None))).await), TOO_LONG);
+    assert_eq!(
+        refused(services.auth.user_add(by("any", add(None))).await),
+        PASSWORD_TOO_LONG
+    );
     assert_eq!(
         refused(services.auth.user_change_password(by("", change)).await),
-        TOO_LONG
+        PASSWORD_TOO_LONG
     );
     let options = Some(authpb::UserAddOptions { no_password: true });
-    assert_eq!(refused(services.auth.user_add(by("any", add(options))).await), INVALID);
+    assert_eq!(
+        refused(services.auth.user_add(by("any", add(options))).await),
+        INVALID_TOKEN
+    );
     drop(services);
     engine.stop().await.unwrap();
 }
@@ -328,7 +337,7 @@ async fn lease_with_keys_of_others_is_theirs() {
         let grant = || pb::LeaseGrantRequest { id, ttl: 1_000 };
         assert_eq!(
             refused(services.leases.lease_grant(Request::new(grant())).await),
-            NOBODY
+            EMPTY_USER_NAME
         );
         services.leases.lease_grant(by(&token, grant())).await.unwrap();
     }
@@ -422,7 +431,7 @@ async fn token_ends_with_the_password_and_the_user() {
         .user_change_password(by(&root, change("another")))
         .await
         .unwrap();
-    assert_eq!(refused(services.put(&token, "u/a").await), INVALID);
+    assert_eq!(refused(services.put(&token, "u/a").await), INVALID_TOKEN);
     assert_eq!(
         refused(services.token("u").await),
         "etcdserver: authentication failed, invalid user ID or password"
@@ -441,7 +450,7 @@ async fn token_ends_with_the_password_and_the_user() {
     services.put(&token, "u/a").await.unwrap();
     let delete = pb::AuthUserDeleteRequest { name: "u".to_owned() };
     services.auth.user_delete(by(&root, delete)).await.unwrap();
-    assert_eq!(refused(services.put(&token, "u/a").await), INVALID);
+    assert_eq!(refused(services.put(&token, "u/a").await), INVALID_TOKEN);
     services
         .auth
         .auth_disable(by(&root, pb::AuthDisableRequest {}))
@@ -463,7 +472,7 @@ async fn token_expires_when_it_is_not_used() {
         services.range(&token, "shared", true).await.unwrap();
     }
     tokio::time::advance(Duration::from_secs(301)).await;
-    assert_eq!(refused(services.range(&token, "shared", true).await), INVALID);
+    assert_eq!(refused(services.range(&token, "shared", true).await), INVALID_TOKEN);
     drop(services);
     engine.stop().await.unwrap();
 }
@@ -520,7 +529,7 @@ async fn json_web_token_is_of_the_revision_that_it_was_signed_at() {
     let (root, token) = services.tokens().await;
     services.put(&token, "u/a").await.unwrap();
     services.range(&token, "shared", false).await.unwrap();
-    assert_eq!(refused(services.put("simple.1", "u/a").await), INVALID);
+    assert_eq!(refused(services.put("simple.1", "u/a").await), INVALID_TOKEN);
     services.grant_role(&root, "u", "root").await.unwrap();
     let old = "etcdserver: revision of auth store is old";
     assert_eq!(refused(services.put(&token, "u/a").await), old);

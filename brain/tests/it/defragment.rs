@@ -13,7 +13,7 @@ use crate::program::Kubebrain;
 use crate::wire::{Request, Target as _};
 
 const KEYS: usize = 1_000;
-const VALUE: usize = 32 << 10;
+const VALUE_BYTES: usize = 32 << 10;
 
 /// Bytes that files below a directory take on the disk.
 fn bytes(dir: &Path) -> u64 {
@@ -44,7 +44,7 @@ async fn deleted_keys_leave_no_bytes_behind() {
     let mut maintenance = MaintenanceClient::new(channel);
     let mut random = StdRng::seed_from_u64(1);
     for n in 0..KEYS {
-        let mut value = vec![0; VALUE];
+        let mut value = vec![0; VALUE_BYTES];
         random.fill(&mut value[..]);
         let put = pb::PutRequest {
             key: format!("key/{n}").into(),
@@ -53,7 +53,7 @@ async fn deleted_keys_leave_no_bytes_behind() {
         };
         server.client.call(Request::Put(put)).await.unwrap();
     }
-    let written = (KEYS * VALUE) as i64;
+    let written = (KEYS * VALUE_BYTES) as i64;
     let before = status(&mut maintenance).await.db_size;
     assert!(before > written / 4, "{before} of {written} bytes");
     let delete = pb::DeleteRangeRequest {

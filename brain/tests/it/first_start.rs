@@ -7,15 +7,15 @@ use pb::kv_client::KvClient;
 use tempfile::TempDir;
 
 use crate::members::Site;
-use crate::program::{Process, READY, lone};
+use crate::program::{Process, READY_MESSAGE, lone};
 
-const EXISTING: &str = "--initial-cluster-state=existing";
+const EXISTING_STATE_FLAG: &str = "--initial-cluster-state=existing";
 
 async fn start(dir: &Path, more: &[&str]) -> Process {
     let (mut flags, url) = lone(dir);
     flags.extend(more.iter().map(ToString::to_string));
     let server = Process::begin(&flags, url);
-    server.says(READY).await;
+    server.says(READY_MESSAGE).await;
     server
 }
 
@@ -43,7 +43,7 @@ async fn existing_cluster_is_not_begun_anew_on_an_empty_directory() {
     let server = start(&dir, &[]).await;
     put(&server).await;
     server.stop().await;
-    let server = start(&dir, &[EXISTING]).await;
+    let server = start(&dir, &[EXISTING_STATE_FLAG]).await;
     assert!(has_it(&server).await);
     server.stop().await;
 
@@ -54,7 +54,7 @@ async fn existing_cluster_is_not_begun_anew_on_an_empty_directory() {
             std::fs::create_dir(&dir).unwrap();
         }
         let (mut flags, url) = lone(&dir);
-        flags.push(EXISTING.to_owned());
+        flags.push(EXISTING_STATE_FLAG.to_owned());
         let (code, said) = Process::begin(&flags, url).ended().await;
         let last = said.lines().last().unwrap();
         assert_eq!(code, Some(1), "{said}");
@@ -102,7 +102,7 @@ async fn flags_of_the_first_start_do_not_keep_a_member_from_its_data() {
             Some("there is no discovery service"),
         ),
         (&["--force-new-cluster"], None),
-        (&[EXISTING], Some("holds no store")),
+        (&[EXISTING_STATE_FLAG], Some("holds no store")),
     ] {
         let server = start(temp.path(), more).await;
         assert!(has_it(&server).await, "{more:?}");
@@ -122,7 +122,7 @@ async fn flags_of_the_first_start_do_not_keep_a_member_from_its_data() {
 async fn existing_cluster_is_not_begun_anew_on_an_empty_prefix() {
     let site = Site::new(1).await;
     let before = site.tikv.contents();
-    let (code, said) = site.begin(0, 1, &[EXISTING]).ended().await;
+    let (code, said) = site.begin(0, 1, &[EXISTING_STATE_FLAG]).ended().await;
     let last = said.lines().last().unwrap();
     assert_eq!(code, Some(1), "{said}");
     assert!(
@@ -131,7 +131,7 @@ async fn existing_cluster_is_not_begun_anew_on_an_empty_prefix() {
     );
     assert!(site.tikv.contents() == before, "a refused member wrote something");
     site.lone().await.stop().await;
-    site.start(0, 1, &[EXISTING]).await.stop().await;
+    site.start(0, 1, &[EXISTING_STATE_FLAG]).await.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +150,11 @@ async fn flags_of_the_first_start_do_not_keep_a_member_from_tikv() {
     put(&server).await;
     server.stop().await;
     let other = "--initial-cluster=b1=http://127.0.0.1:1,b0";
-    for more in [&[wrong, EXISTING][..], &[other, EXISTING], &["--force-new-cluster"]] {
+    for more in [
+        &[wrong, EXISTING_STATE_FLAG][..],
+        &[other, EXISTING_STATE_FLAG],
+        &["--force-new-cluster"],
+    ] {
         let server = site.start(0, 1, more).await;
         assert!(has_it(&server).await, "{more:?}");
         server.stop().await;

@@ -13,11 +13,11 @@ use pb::auth_client::AuthClient;
 use pb::maintenance_client::MaintenanceClient;
 
 /// Lists files with their lengths and directories, which git does not keep where they are empty.
-const FILES: &str = "FILES";
+const FILES_LIST: &str = "FILES";
 /// The stored content as text.
-const EXPECTED: &str = "EXPECTED";
+const EXPECTED_CONTENT: &str = "EXPECTED";
 /// The files themselves.
-const DATA: &str = "data";
+const DATA_DIR: &str = "data";
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
@@ -50,7 +50,7 @@ fn tree(dir: &Path) -> Vec<PathBuf> {
 fn pack(dir: &Path, fixture: &Path) {
     let mut list = String::new();
     for path in tree(dir) {
-        let (from, to) = (dir.join(&path), fixture.join(DATA).join(&path));
+        let (from, to) = (dir.join(&path), fixture.join(DATA_DIR).join(&path));
         if from.is_dir() {
             fs::create_dir_all(to).unwrap();
             writeln!(list, "{}/", path.display()).unwrap();
@@ -62,19 +62,19 @@ fn pack(dir: &Path, fixture: &Path) {
         fs::write(to, &bytes[..end]).unwrap();
         writeln!(list, "{} {}", path.display(), bytes.len()).unwrap();
     }
-    fs::write(fixture.join(FILES), list).unwrap();
+    fs::write(fixture.join(FILES_LIST), list).unwrap();
 }
 
 /// Makes the data directory of a fixture anew, in `dir`.
 fn unpack(fixture: &Path, dir: &Path) {
     fs::create_dir(dir).unwrap();
-    for line in fs::read_to_string(fixture.join(FILES)).unwrap().lines() {
+    for line in fs::read_to_string(fixture.join(FILES_LIST)).unwrap().lines() {
         if let Some(made) = line.strip_suffix('/') {
             fs::create_dir(dir.join(made)).unwrap();
             continue;
         }
         let (path, length) = line.rsplit_once(' ').unwrap();
-        fs::copy(fixture.join(DATA).join(path), dir.join(path)).unwrap();
+        fs::copy(fixture.join(DATA_DIR).join(path), dir.join(path)).unwrap();
         let file = File::options().write(true).open(dir.join(path)).unwrap();
         file.set_len(length.parse().unwrap()).unwrap();
     }
@@ -115,7 +115,7 @@ async fn stored(server: &mut Kubebrain) -> String {
         ..Default::default()
     }));
     writeln!(text, "revision 1: {}", compacted.await.unwrap_err().text).unwrap();
-    for revision in FLOOR..=newest.revision {
+    for revision in COMPACTED_REVISION..=newest.revision {
         writeln!(text, "revision {revision}").unwrap();
         for kv in range(server, revision).await.kvs {
             let (key, value) = (kv.key.escape_ascii(), shown(&kv.value));
@@ -215,7 +215,7 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("data");
         unpack(&fixture, &dir);
-        let expected = fs::read_to_string(fixture.join(EXPECTED)).unwrap();
+        let expected = fs::read_to_string(fixture.join(EXPECTED_CONTENT)).unwrap();
         // Once as it is, and once as this version left it.
         for opened in 1..=2 {
             let mut server = Kubebrain::start(&dir).await;
@@ -231,7 +231,7 @@ async fn stored_formats_of_all_versions_are_read_back_whole() {
 }
 
 /// Compacted is what is older.
-const FLOOR: i64 = 8;
+const COMPACTED_REVISION: i64 = 8;
 
 /// Rows in tables and in a journal, a tail of the log that is not in rows, three epochs, a compaction, tombstones, keys with odd bytes
 /// and leases.
@@ -266,7 +266,7 @@ async fn write_the_fixture_of_the_format_that_is_written_now() {
         ..Default::default()
     });
     let compact = Request::Compact(pb::CompactionRequest {
-        revision: FLOOR,
+        revision: COMPACTED_REVISION,
         physical: true,
     });
     let tables = vec![
@@ -327,6 +327,6 @@ async fn write(fixture: &Path, steps: [Vec<Request>; 3], has_users: bool) {
     fs::create_dir(fixture).expect("a format that has a fixture keeps it");
     pack(&dir, fixture);
     let mut server = Kubebrain::start(&dir).await;
-    fs::write(fixture.join(EXPECTED), stored(&mut server).await).unwrap();
+    fs::write(fixture.join(EXPECTED_CONTENT), stored(&mut server).await).unwrap();
     server.stop().await;
 }

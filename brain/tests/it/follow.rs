@@ -45,11 +45,14 @@ mod slow_follower;
 /// Timeout of each step of a test.
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Puts before a compaction, and after it.
-const PUTS: (usize, usize) = (40, 5);
+/// Puts before a compaction.
+const PUTS_BEFORE_COMPACTION: usize = 40;
+
+/// Puts after it.
+const PUTS_AFTER_COMPACTION: usize = 5;
 
 /// The revision that is compacted: its slot is before those that a follower notes last.
-const COMPACTED: i64 = 10;
+const COMPACTED_REVISION: i64 = 10;
 
 /// A log and rows in memory, which a leader writes to.
 pub(crate) struct Leading {
@@ -79,9 +82,9 @@ impl Leading {
     /// Compacts, and continues: slots in the index of a follower are destroyed.
     async fn compact_and_go_on(&mut self) {
         let first = self.log.read(Slot::FIRST, 0).await.unwrap()[0].0;
-        self.engine.compact_at(COMPACTED).await;
+        self.engine.compact_at(COMPACTED_REVISION).await;
         assert!(self.log.watermark().await.unwrap() > first);
-        self.engine.puts(PUTS.1).await;
+        self.engine.puts(PUTS_AFTER_COMPACTION).await;
     }
 
     /// Listens as the leader.
@@ -164,11 +167,11 @@ impl<L: Log, R: Rows> Other<L, R> {
         let read = self
             .store
             .history
-            .read(COMPACTED, usize::MAX, PrevKv::Included)
+            .read(COMPACTED_REVISION, usize::MAX, PrevKv::Included)
             .await
             .unwrap();
         let found: Vec<i64> = read.iter().map(|committed| committed.revision).collect();
-        assert_eq!(found, (COMPACTED..=revision).collect::<Vec<_>>());
+        assert_eq!(found, (COMPACTED_REVISION..=revision).collect::<Vec<_>>());
     }
 }
 
@@ -179,7 +182,7 @@ async fn new_follower_behind_a_compaction_gets_missed_commits() {
     let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
     let state = other.store.state.clone();
     let before = async {
-        leading.engine.puts(PUTS.0).await;
+        leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
         state.wait_applied(leading.engine.store.state.committed()).await;
     };
     other.follow(channel.clone(), before).await;
@@ -205,15 +208,15 @@ async fn index_of_a_member_counts_as_its_rows_do_wherever_its_records_come_from(
     key_index::served(&state).await;
     let first = Arc::downgrade(&state.view().key_index);
     let before = async {
-        leading.engine.puts(PUTS.0).await;
+        leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
         state.wait_applied(leading.engine.store.state.committed()).await;
     };
     other.follow(channel.clone(), before).await;
     assert_eq!(key_index::compare(&state, &mut rng).await, 3);
     // The log loses what the member lacks.
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     leading.engine.compact().await;
-    leading.engine.puts(PUTS.1).await;
+    leading.engine.puts(PUTS_AFTER_COMPACTION).await;
     assert!(leading.log.watermark().await.unwrap() > state.committed());
     other.roles.send_replace(Role::Nobody);
     let mut role = other.roles.subscribe();
@@ -251,7 +254,7 @@ async fn index_of_a_member_counts_as_its_rows_do_wherever_its_records_come_from(
 async fn log_tail_behind_a_compaction_gets_missed_commits() {
     let mut leading = Leading::start().await;
     let mut other = Other::open(leading.log.clone(), leading.rows.clone()).await;
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     other.tail().await;
     leading.compact_and_go_on().await;
     // Its barrier proves that everything before it is committed.
@@ -271,15 +274,15 @@ async fn a_follower_hears_of_what_is_committed_while_rows_take_long() {
     let state = other.store.state.clone();
     let before = rows.hooks.snapshot.hold();
     let heard = async {
-        leading.engine.puts(PUTS.0).await;
-        leading.engine.compact_at(COMPACTED).await;
+        leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
+        leading.engine.compact_at(COMPACTED_REVISION).await;
         rows.hooks.snapshot.reached(before).await;
-        leading.engine.puts(PUTS.1).await;
+        leading.engine.puts(PUTS_AFTER_COMPACTION).await;
         state.wait_applied(leading.engine.store.state.committed()).await;
         rows.hooks.snapshot.release();
         state
             .compaction_progress()
-            .wait_for(|deletion| deletion.up_to == COMPACTED)
+            .wait_for(|deletion| deletion.up_to == COMPACTED_REVISION)
             .await
             .map(drop)
     };
@@ -295,7 +298,7 @@ async fn rows_that_took_long_do_not_take_the_place_of_later_ones() {
     let mut refresher = RowsRefresher::new(leading.rows.clone());
     refresher.want();
     let old = refresher.next().await.unwrap();
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     leading.engine.compact().await;
     replica.reset_from_snapshot(&leading.log, &leading.rows).await.unwrap();
     let (before, next) = (replica.state().view().rows_revision, replica.next());

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::program::{Process, READY, STEP_TIMEOUT, lone};
+use crate::program::{Process, READY_MESSAGE, STEP_TIMEOUT, lone};
 
 /// Sends bytes on a connection of their own. Returns the status, the head and the body of the answer.
 async fn send(server: &Process, request: &str) -> (u16, String, String) {
@@ -34,7 +34,7 @@ async fn forms_of_requests_are_answered_as_by_etcd() {
     let temp = TempDir::new().unwrap();
     let (flags, url) = lone(temp.path());
     let server = Process::begin(&flags, url);
-    server.says(READY).await;
+    server.says(READY_MESSAGE).await;
     let range = r#"{"key":"Zm9v"}"#;
     let chunked = |chunks: &str| {
         format!(
@@ -118,7 +118,7 @@ async fn short_secret_of_tokens_is_warned_of_at_the_start() {
         secret.display()
     ));
     let server = Process::begin(&flags, url);
-    server.says(READY).await;
+    server.says(READY_MESSAGE).await;
     let line = "the secret of --auth-token jwt has 1 bytes, but HS256 needs 32 or more";
     assert_eq!(server.said(line), 1);
     server.stop().await;

@@ -15,11 +15,11 @@ use tonic::transport::Channel;
 
 use crate::members::Site;
 use crate::members::certificates::Ca;
-use crate::program::{Kubebrain, Process, READY, lone, refusal};
+use crate::program::{Kubebrain, Process, READY_MESSAGE, lone, refusal};
 use crate::wire::pb;
 
 /// It logs this when it has reached the source.
-const REACHED: &str = "the copy has reached the source";
+const REACHED_MESSAGE: &str = "the copy has reached the source";
 
 /// Begins a copy into a directory.
 fn begin(url: &str, dir: &Path, more: &[&str]) -> Process {
@@ -211,7 +211,7 @@ async fn program_copies_a_running_store() {
     compact(&channel, half - 20).await;
     add_user(&channel, "one").await;
     let earlier = begin(&source.url, &path("earlier"), &["--follow"]);
-    earlier.says(REACHED).await;
+    earlier.says(REACHED_MESSAGE).await;
     earlier.kill().await;
     let newest = write(&channel, 60).await;
     let said = finished(begin(&source.url, &path("copy"), &[])).await;
@@ -250,7 +250,7 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
     let channel = connect(&source.url).await;
     write(&channel, 0).await;
     let copy = begin(&source.url, &path("copy"), &["--follow"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     write(&channel, 60).await;
     copy.kill().await;
     let said = refusal(&path("copy")).await;
@@ -272,7 +272,7 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
     compact(&channel, half / 4).await;
     add_user(&channel, "late").await;
     let mut copy = begin(&source.url, &path("copy"), &["--follow"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     copy.signal(Signal::TERM);
     let (code, said) = copy.ended().await;
     assert!(
@@ -281,7 +281,7 @@ async fn interrupted_copy_is_not_served_and_goes_on() {
     );
 
     let copy = begin(&source.url, &path("copy"), &["--follow"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     assert_eq!(copy.said("created a store"), 0);
     let newest = write(&channel, 180).await;
     copy.signal(Signal::USR1);
@@ -298,7 +298,7 @@ async fn copy_begins_again_when_the_source_has_compacted_what_it_needs() {
     let channel = connect(&source.url).await;
     write(&channel, 0).await;
     let copy = begin(&source.url, &path("copy"), &["--follow"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     copy.kill().await;
     let newest = write(&channel, 60).await;
     compact(&channel, newest - 10).await;
@@ -330,7 +330,7 @@ async fn program_copies_into_a_key_prefix() {
     );
     drop(tikv);
     let copy = begin(&["--follow", "--restart"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     copy.kill().await;
     let (code, said) = site.begin(0, 1, &[prefix]).ended().await;
     assert!(
@@ -341,7 +341,7 @@ async fn program_copies_into_a_key_prefix() {
     let half = write(&channel, 60).await;
     compact(&channel, half / 3).await;
     let mut copy = begin(&["--follow"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     assert_eq!(copy.said("continuing a copy"), 1);
     copy.signal(Signal::TERM);
     let (code, said) = copy.ended().await;
@@ -357,7 +357,7 @@ async fn program_copies_into_a_key_prefix() {
     assert!(code == Some(1) && said.contains("did not confirm"), "{said}");
     site.tikv.faults().remove(silent).unwrap();
     let copy = begin(&["--follow", "--restart"]);
-    copy.says(REACHED).await;
+    copy.says(REACHED_MESSAGE).await;
     assert_eq!(
         (
             copy.said("deleting an incomplete copy"),
@@ -417,7 +417,7 @@ async fn source_with_tls_and_users_is_copied() {
         "--client-cert-auth".to_owned(),
     ]);
     let source = Process::begin(&flags, url.clone());
-    source.says(READY).await;
+    source.says(READY_MESSAGE).await;
     let (ca, cert, key) = (
         file("cacert", "ca.crt"),
         file("cert", "client.crt"),

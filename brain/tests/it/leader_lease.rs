@@ -31,7 +31,7 @@ use crate::engine::Engine;
 const KEY: &[u8] = b"key";
 
 /// Time after which the lease that requests wait for is renewed.
-const RENEWED: Duration = Duration::from_millis(300);
+const RENEWAL_DELAY: Duration = Duration::from_millis(300);
 
 /// A leader that answers a follower, and the sender that sets its lease.
 struct Asked {
@@ -148,13 +148,13 @@ async fn answer_from_memory_waits_for_the_leader_lease() {
     let asked = Asked::start(&lease).await;
     asked.put().await.unwrap();
     let renewed = async {
-        tokio::time::sleep(RENEWED).await;
+        tokio::time::sleep(RENEWAL_DELAY).await;
         lease.extend(since_boot() + Duration::from_secs(3_600));
     };
     let begun = Instant::now();
     let (failed, ()) = tokio::join!(asked.fail(), renewed);
     assert!(!failed.unwrap().get_ref().succeeded);
-    assert!(begun.elapsed() >= RENEWED, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= RENEWAL_DELAY, "{:?}", begun.elapsed());
     assert_eq!(message(asked.refused().await), "etcdserver: requested lease not found");
     asked.engine.stop().await.unwrap();
 }

@@ -23,14 +23,14 @@ use crate::pausable_rows::{Gates, PausableRows};
 use crate::wire::{Request, Response, Target, pb};
 
 /// Limits of one step of the rows, as on TiKV.
-const STEP: StepSize = StepSize {
+const ROWS_STEP: StepSize = StepSize {
     rows: 128,
     bytes: 8 << 10,
     at_once: 4,
 };
 
 /// Maximum age of a snapshot of the rows.
-const RENEW: Duration = Duration::from_secs(60);
+const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(60);
 
 /// Rows that refuse long values, and count the rows of their largest step.
 #[derive(Clone)]
@@ -67,11 +67,11 @@ impl RowsHooks for ValueLimit {
     }
 
     fn renew_after(&self, _: Option<Duration>) -> Option<Duration> {
-        Some(RENEW)
+        Some(MAX_SNAPSHOT_AGE)
     }
 
     fn step(&self, _: StepSize) -> StepSize {
-        STEP
+        ROWS_STEP
     }
 }
 
@@ -163,7 +163,7 @@ async fn views_stay_young_while_a_flush_waits() {
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
     let before = gated.hooks.change.hold();
     let mut last = 0;
-    for n in 0..2 * STEP.rows {
+    for n in 0..2 * ROWS_STEP.rows {
         last = engine.put(format!("key-{n:03}").as_bytes(), b"").await.unwrap();
     }
     // Some of the flush is written, the next step waits.
@@ -175,10 +175,10 @@ async fn views_stay_young_while_a_flush_waits() {
             gated.hooks.snapshot.reached(before).await;
         }
     };
-    timeout(10 * RENEW, young).await.expect("younger snapshots");
+    timeout(10 * MAX_SNAPSHOT_AGE, young).await.expect("younger snapshots");
     let absent = engine.mod_revision(b"key-999").await;
     let newest = engine
-        .mod_revision(format!("key-{:03}", 2 * STEP.rows - 1).as_bytes())
+        .mod_revision(format!("key-{:03}", 2 * ROWS_STEP.rows - 1).as_bytes())
         .await;
     assert_eq!((absent, newest), (None, Some(last)));
     assert_eq!(engine.mod_revision(b"key-000").await, Some(2));
@@ -200,13 +200,13 @@ async fn views_stay_young_while_rows_refuse_a_flush() {
             gated.hooks.snapshot.reached(before).await;
         }
     };
-    timeout(10 * RENEW, young).await.expect("younger snapshots");
+    timeout(10 * MAX_SNAPSHOT_AGE, young).await.expect("younger snapshots");
     engine.stop().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn flushes_go_before_the_deletion_of_a_large_revision() {
-    const KEYS: usize = 40 * STEP.rows;
+    const KEYS: usize = 40 * ROWS_STEP.rows;
     let rows = limited();
     let gated = PausableRows::new(rows.clone(), Gates::default());
     let mut engine = Engine::start(MemLog::new(), gated.clone()).await.unwrap();
@@ -225,7 +225,9 @@ async fn flushes_go_before_the_deletion_of_a_large_revision() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(10 * RENEW, flushed).await.expect("the delete is flushed");
+    timeout(10 * MAX_SNAPSHOT_AGE, flushed)
+        .await
+        .expect("the delete is flushed");
     // Nothing is written any more but what passes step by step.
     let before = gated.hooks.change.hold();
     let compact = pb::CompactionRequest {
@@ -306,9 +308,9 @@ async fn lease_rows_are_flushed_in_bounded_steps() {
     engine.stop().await.unwrap();
     let largest = rows.hooks.largest.load(Ordering::SeqCst);
     assert!(
-        largest <= STEP.rows,
+        largest <= ROWS_STEP.rows,
         "{largest} rows in one step of at most {}",
-        STEP.rows
+        ROWS_STEP.rows
     );
 }
 
@@ -464,9 +466,9 @@ async fn values_that_rows_do_not_take_are_refused_at_once() {
 /// A put that keeps a long value is short itself; its record is not.
 #[tokio::test(start_paused = true)]
 async fn records_are_bounded_by_the_changes_and_not_by_the_requests() {
-    const LONG: usize = 60 << 10; // of the 64 KiB of a record in these tests
+    const LONG_KEY_BYTES: usize = 60 << 10; // of the 64 KiB of a record in these tests
     let mut engine = Engine::start(MemLog::new(), MemRows::new()).await.unwrap();
-    engine.put(b"long", &vec![b'v'; LONG]).await.unwrap();
+    engine.put(b"long", &vec![b'v'; LONG_KEY_BYTES]).await.unwrap();
     let role = || "r".to_owned();
     let permission = |key: Vec<u8>| Permission {
         kind: 0,
@@ -480,7 +482,7 @@ async fn records_are_bounded_by_the_changes_and_not_by_the_requests() {
         changed.result.map(drop)
     };
     change(AuthRequest::AddRole(role())).await.unwrap();
-    let long = permission(vec![b'k'; LONG]);
+    let long = permission(vec![b'k'; LONG_KEY_BYTES]);
     change(AuthRequest::GrantPermission(role(), Some(long))).await.unwrap();
     let before = state.committed().0;
     let kv = &engine.kv;

@@ -256,10 +256,10 @@ impl Member {
 const KEY: &[u8] = b"counter";
 
 /// Interval between flushes.
-const FLUSH: Duration = Duration::from_millis(50);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Number of changes of the leader before the test ends.
-const CHANGES: usize = 8;
+const LEADER_CHANGES: usize = 8;
 
 /// The shared knowledge of the clients.
 #[derive(Default)]
@@ -312,7 +312,7 @@ async fn reader(member: Arc<Member>, known: Arc<Known>) -> usize {
 async fn changes(members: &[Arc<Member>]) {
     let mut last = None;
     let mut changes = 0;
-    while changes < CHANGES {
+    while changes < LEADER_CHANGES {
         for (at, member) in members.iter().enumerate() {
             if last != Some(at) && matches!(&*member.roles.borrow(), Role::Leading(_)) {
                 last = Some(at);
@@ -334,7 +334,7 @@ async fn members_with_different_locks_lose_no_write_and_answer_no_stale_read() {
     let mut members = Vec::new();
     for id in [1, 2] {
         members.push(Arc::new(
-            Member::start(id, (log.clone(), rows.clone()), &LockView::Log, FLUSH).await,
+            Member::start(id, (log.clone(), rows.clone()), &LockView::Log, FLUSH_INTERVAL).await,
         ));
     }
     let known = Arc::new(Known::default());

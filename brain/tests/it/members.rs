@@ -2,7 +2,7 @@
 
 use mock_tikv::MockTikv;
 
-use crate::program::{Process, READY, free_port};
+use crate::program::{Process, READY_MESSAGE, free_port};
 
 mod about;
 mod auth;
@@ -78,7 +78,7 @@ impl Site {
     /// Starts a member, with more flags than usual, and waits until it serves.
     pub(crate) async fn start(&self, member: usize, members: usize, more: &[&str]) -> Process {
         let started = self.begin(member, members, more);
-        started.says(READY).await;
+        started.says(READY_MESSAGE).await;
         started
     }
 

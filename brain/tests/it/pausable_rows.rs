@@ -7,7 +7,7 @@ use engine::rows::{RowChange, RowsError, Scan};
 use tokio::sync::{Semaphore, watch};
 
 /// More than ever pass.
-const FREE: usize = 1 << 20;
+const UNPAUSED_PERMITS: usize = 1 << 20;
 
 /// A point that all callers must pass.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Gate {
 impl Gate {
     fn open() -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(FREE)),
+            permits: Arc::new(Semaphore::new(UNPAUSED_PERMITS)),
             arrived: watch::Sender::new(0),
         }
     }
@@ -50,7 +50,7 @@ impl Gate {
 
     /// Stops no caller any more.
     pub(crate) fn release(&self) {
-        self.permits.add_permits(FREE);
+        self.permits.add_permits(UNPAUSED_PERMITS);
     }
 
     async fn pass(&self) {

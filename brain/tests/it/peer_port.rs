@@ -13,7 +13,7 @@ use tonic::service::{AxumBody, Routes};
 use crate::engine::Engine;
 
 /// The RPCs by which members forward requests. Members of other versions call them: one that is missing breaks an upgrade.
-const FORWARDED: &[&str] = &[
+const FORWARDED_RPCS: &[&str] = &[
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/DeleteRange",
     "/etcdserverpb.KV/Txn",
@@ -39,7 +39,7 @@ const FORWARDED: &[&str] = &[
 ];
 
 /// RPCs that every member answers itself, and paths that name no RPC.
-const REFUSED: &[&str] = &[
+const REFUSED_RPCS: &[&str] = &[
     "/etcdserverpb.KV/Range",
     "/etcdserverpb.KV/RangeStream",
     "/etcdserverpb.Watch/Watch",
@@ -66,7 +66,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// An empty message, which is a valid request of every RPC.
-const EMPTY: &[u8] = &[0; 5];
+const EMPTY_MESSAGE: &[u8] = &[0; 5];
 
 #[tokio::test]
 async fn peer_port_serves_forwarded_requests_alone() {
@@ -79,15 +79,15 @@ async fn peer_port_serves_forwarded_requests_alone() {
     let mut is_served = async |path: &'static str| {
         let request = http::Request::post(path)
             .header("content-type", "application/grpc")
-            .body(AxumBody::from(Bytes::from_static(EMPTY)));
+            .body(AxumBody::from(Bytes::from_static(EMPTY_MESSAGE)));
         let response = routes.call(request.unwrap()).await.unwrap();
         let status = Status::from_header_map(response.headers());
         !status.is_some_and(|status| status.code() == tonic::Code::Unimplemented)
     };
-    for path in FORWARDED {
+    for path in FORWARDED_RPCS {
         assert!(is_served(path).await, "{path} is forwarded");
     }
-    for path in REFUSED {
+    for path in REFUSED_RPCS {
         assert!(!is_served(path).await, "{path} is not forwarded");
     }
     drop(routes);

@@ -9,14 +9,14 @@ use pb::maintenance_client::MaintenanceClient;
 use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-use crate::program::{Kubebrain, Process, READY, command, lone};
+use crate::program::{Kubebrain, Process, READY_MESSAGE, command, lone};
 
 /// Starts it with these flags and waits until it serves; answers the URLs that it serves at, too.
 async fn start(flags: &[String]) -> (Process, Vec<String>) {
     let process = Process::begin(flags, String::new());
-    process.says(READY).await;
+    process.says(READY_MESSAGE).await;
     let log = process.log();
-    let ready = log.iter().find(|line| line.contains(READY)).unwrap();
+    let ready = log.iter().find(|line| line.contains(READY_MESSAGE)).unwrap();
     let entry: serde_json::Value = serde_json::from_str(ready).unwrap();
     let urls = entry["urls"].as_str().unwrap().split(',').map(str::to_owned).collect();
     (process, urls)
@@ -299,7 +299,7 @@ async fn tiny_quota_stops_puts_at_once_and_compaction_and_defragmentation_end_it
     let (mut flags, url) = lone(dir.path());
     flags.push(format!("--quota-backend-bytes={QUOTA}"));
     let server = Process::begin(&flags, url);
-    server.says(READY).await;
+    server.says(READY_MESSAGE).await;
     let (mut kv, mut maintenance) = (
         KvClient::new(server.connect().await),
         MaintenanceClient::new(server.connect().await),
@@ -352,7 +352,7 @@ async fn quota_is_in_status_and_metrics() {
         let (mut flags, url) = lone(dir.path());
         flags.push(format!("--quota-backend-bytes={flag}"));
         let server = Process::begin(&flags, url);
-        server.says(READY).await;
+        server.says(READY_MESSAGE).await;
         let mut maintenance = MaintenanceClient::new(server.connect().await);
         let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
         assert_eq!(status.db_size_quota, quota, "{flag}");

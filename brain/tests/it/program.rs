@@ -21,7 +21,7 @@ use crate::wire::{Answer, Request, Target as _};
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// It logs this when it serves.
-pub(crate) const READY: &str = "ready to serve client requests";
+pub(crate) const READY_MESSAGE: &str = "ready to serve client requests";
 
 /// The program, with nothing to read and no level of logs from outside.
 pub(crate) fn command() -> Command {
@@ -182,7 +182,7 @@ impl Kubebrain {
         let (mut flags, url) = lone(dir);
         flags.extend_from_slice(more);
         let process = Process::begin(&flags, url.clone());
-        process.says(READY).await;
+        process.says(READY_MESSAGE).await;
         Self {
             process,
             client: Grpc::connect(url.clone()).await,
@@ -252,7 +252,7 @@ pub(crate) async fn refusal(dir: &Path) -> String {
     let (code, log) = Process::begin(&flags, url).ended().await;
     let last = log.lines().last().unwrap_or_default().to_owned();
     assert_eq!(code, Some(1), "{last}");
-    assert!(!log.contains(READY), "it started");
+    assert!(!log.contains(READY_MESSAGE), "it started");
     last
 }
 

@@ -23,7 +23,7 @@ use crate::wire::{Request, Response, Target, pb};
 mod points;
 
 /// Attempts that fail: more than a writer makes until its successor has started.
-const ATTEMPTS: usize = 12;
+const FAILED_ATTEMPTS: usize = 12;
 
 /// Number of puts of the old leader before the test interferes.
 const PUTS: usize = 20;
@@ -87,7 +87,7 @@ impl World {
             Some(Some(Fault::Late)) => Fault::Late,
             _ => Fault::Lost,
         };
-        (1..ATTEMPTS).for_each(|n| self.log.fail_nth(faults.len() + n, last));
+        (1..FAILED_ATTEMPTS).for_each(|n| self.log.fail_nth(faults.len() + n, last));
     }
 
     /// Waits until the old leader appended once more than `before`.

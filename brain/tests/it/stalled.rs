@@ -24,10 +24,10 @@ use crate::wire::pb::kv_server::Kv as _;
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time within which a process must end, even if its storage is stuck.
-const STOP: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between flushes.
-const FLUSH: Duration = Duration::from_millis(50);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Which requests of a connection to a log get through; the others hang until they do.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl Pair {
 
     async fn start(&self, member: usize) -> Member {
         let engine = (self.ways[member].clone(), self.rows.clone());
-        Member::start(member as u64 + 1, engine, &self.view, FLUSH).await
+        Member::start(member as u64 + 1, engine, &self.view, FLUSH_INTERVAL).await
     }
 }
 
@@ -140,7 +140,10 @@ async fn a_leader_whose_appends_hang_is_followed_by_another_member_and_leads_aga
     second.stop().await;
     let mut roles = first.roles.clone();
     let leads_again = roles.wait_for(|role| matches!(role, Role::Leading(_)));
-    assert!(timeout(STOP, leads_again).await.is_err(), "it leads without a log");
+    assert!(
+        timeout(STOP_TIMEOUT, leads_again).await.is_err(),
+        "it leads without a log"
+    );
     pair.ways[0].hooks.mend();
     leads(&first).await;
     assert_eq!(first.read().await, Some((2, 3)));
@@ -158,7 +161,7 @@ async fn a_member_that_cannot_begin_its_term_leaves_the_lock_to_another() {
     leads(&second).await;
     assert_eq!(second.add((0, 0)).await.unwrap(), Some(2));
     for member in [first, second] {
-        timeout(STOP, member.stop()).await.expect("it does not end");
+        timeout(STOP_TIMEOUT, member.stop()).await.expect("it does not end");
     }
 }
 
@@ -183,7 +186,7 @@ async fn a_leader_with_a_stuck_append_ends_when_it_is_to_stop() {
     while stuck.receiver_count() == 0 {
         tokio::task::yield_now().await;
     }
-    timeout(STOP, first.stop()).await.expect("it does not end");
+    timeout(STOP_TIMEOUT, first.stop()).await.expect("it does not end");
     assert_eq!(asked.end().await.unwrap(), "etcdserver: request timed out");
     leads(&second).await;
     second.stop().await;

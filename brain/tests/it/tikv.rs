@@ -154,7 +154,7 @@ async fn starting_and_leading_asks_for_no_more_where_there_are_more_keys() {
 }
 
 /// Late attempts of an append: more than a writer makes until it has a successor.
-const ATTEMPTS: usize = 200;
+const LATE_ATTEMPTS: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deposed_writer_on_tikv_commits_and_acknowledges_nothing() {
@@ -163,7 +163,7 @@ async fn a_deposed_writer_on_tikv_commits_and_acknowledges_nothing() {
     let mut old = Engine::start(log.clone(), place.rows.clone()).await.unwrap();
     let revision = old.puts(20).await;
     // Its next append is held back until a successor has written, flushed, compacted and destroyed.
-    (0..ATTEMPTS).for_each(|_| log.fail_next(LogFault::Late));
+    (0..LATE_ATTEMPTS).for_each(|_| log.fail_next(LogFault::Late));
     let mut late = JoinSet::new();
     late.spawn(async move {
         let outcome = old.put(b"late", b"").await;

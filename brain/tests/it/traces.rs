@@ -13,7 +13,7 @@ use tonic::{Code, Request};
 
 use crate::collector::{Collector, Span};
 use crate::members::Site;
-use crate::program::{Process, READY, STEP_TIMEOUT, lone};
+use crate::program::{Process, READY_MESSAGE, STEP_TIMEOUT, lone};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT: &str = "00f067aa0ba902b7";
@@ -33,7 +33,7 @@ async fn start(dir: &Path, more: &[String]) -> Process {
     let (mut flags, url) = lone(dir);
     flags.extend_from_slice(more);
     let process = Process::begin(&flags, url);
-    process.says(READY).await;
+    process.says(READY_MESSAGE).await;
     process
 }
 

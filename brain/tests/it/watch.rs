@@ -14,7 +14,7 @@ use pb::watch_request::RequestUnion;
 /// Every event must come within this time.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two requests for progress: they are dropped while a watcher is catching up.
-const AGAIN: Duration = Duration::from_millis(20);
+const PROGRESS_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Watches all keys from the oldest revision that is left, until the server says that there is no more, and compares every event.
 ///
@@ -66,7 +66,7 @@ async fn all_from(server: &mut Grpc, from: i64, current: i64) -> Vec<Event> {
         .unwrap()
         .into_inner();
     let mut events = Vec::new();
-    let mut ask_again = tokio::time::interval(AGAIN);
+    let mut ask_again = tokio::time::interval(PROGRESS_RETRY_DELAY);
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer.unwrap().expect("the server ended the watch"),

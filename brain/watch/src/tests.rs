@@ -9,7 +9,7 @@ use super::model::ModelHistory;
 use super::*;
 use etcd_types::types::{Committed, Event, EventKind, KeyValue};
 
-pub(super) const LIMIT: Limit = Limit {
+pub(super) const READ_LIMIT: Limit = Limit {
     events: usize::MAX,
     bytes: usize::MAX,
     through: Revision::MAX,

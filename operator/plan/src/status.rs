@@ -23,7 +23,7 @@ use crate::objects::{ObjectKey, ObjectKind};
 use crate::observed::{Observed, is_ready};
 use crate::spec::is_external;
 use crate::spec::{self, Desired, DesiredStorage};
-use crate::steps::leadership::KnownLeader;
+use crate::steps::leadership::LeaderState;
 use crate::steps::{Plan, revision, seen_store};
 
 mod change;
@@ -218,7 +218,7 @@ fn publishable(
 
 /// Returns the leader with the time when it was first seen.
 fn leader(pass: &StatusInput<'_>, previous: Option<&LeaderStatus>) -> Option<LeaderStatus> {
-    let KnownLeader::Held { pod, epoch } = &pass.plan.lead else {
+    let LeaderState::Held { pod, epoch } = &pass.plan.lead else {
         return None;
     };
     let same = previous.filter(|leader| leader.member == *pod && leader.epoch == Some(*epoch));
@@ -242,10 +242,10 @@ fn version(pass: &StatusInput<'_>) -> Option<String> {
 }
 
 /// Returns the role of a member. A silent member leads if the others report it; one that reports itself as the leader may be out of date.
-fn role(lead: &KnownLeader, pod: &str, says: Option<BrainRole>) -> MemberRole {
+fn role(lead: &LeaderState, pod: &str, says: Option<BrainRole>) -> MemberRole {
     match (lead, says) {
-        (KnownLeader::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
-        (_, Some(BrainRole::Follower)) | (KnownLeader::Held { .. }, Some(BrainRole::Leader)) => MemberRole::Follower,
+        (LeaderState::Held { pod: leader, .. }, _) if leader == pod => MemberRole::Leader,
+        (_, Some(BrainRole::Follower)) | (LeaderState::Held { .. }, Some(BrainRole::Leader)) => MemberRole::Follower,
         _ => MemberRole::Unknown,
     }
 }

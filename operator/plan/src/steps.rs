@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use self::leadership::KnownLeader;
+use self::leadership::LeaderState;
 use crate::certificates::{AuthorityChange, AuthorityState, CertificatePair, CertificateRequest, Leaf};
 use crate::event::ClusterEvent;
 use crate::objects::{Object, ObjectKey, ObjectKind, Renderer, resources};
@@ -145,7 +145,7 @@ pub struct Plan {
     pub certificates: CertificatesStatus,
     pub rollout: Rollout,
     /// The leader.
-    pub lead: KnownLeader,
+    pub lead: LeaderState,
     pub claims: claims::ClaimsStatus,
     /// Objects that are not applied now, because another manager keeps changing them.
     pub contested: BTreeMap<ObjectKey, ContestedObject>,

@@ -16,10 +16,10 @@ use super::*;
 use crate::memory::{Faults, MemoryLock};
 use crate::{Moment, Term, Timestamp};
 
-const LEASE: Duration = Duration::from_secs(2);
-const RENEW: Duration = Duration::from_millis(1500);
-const RETRY_MOST: Duration = Duration::from_millis(880);
-const TICK: Duration = Duration::from_millis(5);
+const LEASE_DURATION: Duration = Duration::from_secs(2);
+const RENEW_DEADLINE: Duration = Duration::from_millis(1500);
+const MAX_RETRY_PERIOD: Duration = Duration::from_millis(880);
+const CLOCK_TICK: Duration = Duration::from_millis(5);
 
 /// Tokio's clock, which tests pause, from an origin of its own; it can be set forward, as if the machine had been suspended.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ async fn pass(time: Duration) {
 
 fn quiet_faults() -> Faults {
     Faults {
-        delay: TICK..2 * TICK,
+        delay: CLOCK_TICK..2 * CLOCK_TICK,
         ..Faults::default()
     }
 }
@@ -136,7 +136,7 @@ async fn a_leader_renews_and_a_follower_waits() {
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
     for _ in 0..6_000 {
-        pass(TICK).await;
+        pass(CLOCK_TICK).await;
         assert!(a.handle.is_leading() && !b.handle.is_leading());
         assert!(a.handle.valid_until(1).is_some() && a.handle.valid_until(2).is_none());
         a.handle.check(Duration::ZERO).unwrap();
@@ -153,7 +153,7 @@ async fn a_dead_leader_is_followed_after_its_lease_and_a_retry() {
     leads(&a).await;
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
-    pass(10 * LEASE).await;
+    pass(10 * LEASE_DURATION).await;
 
     first.shutdown().await;
     assert!(!a.handle.is_leading(), "dropping the loop ends the term");
@@ -162,10 +162,13 @@ async fn a_dead_leader_is_followed_after_its_lease_and_a_retry() {
     assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Expired));
     let took = died.elapsed();
     assert!(
-        took > LEASE - Duration::from_millis(450),
+        took > LEASE_DURATION - Duration::from_millis(450),
         "{took:?} is sooner than a lease after the last renewal"
     );
-    assert!(took < LEASE + RETRY_MOST + 10 * TICK, "{took:?} is too late");
+    assert!(
+        took < LEASE_DURATION + MAX_RETRY_PERIOD + 10 * CLOCK_TICK,
+        "{took:?} is too late"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,13 +178,17 @@ async fn a_stopped_leader_releases_and_the_next_one_needs_no_lease_to_run_out() 
     leads(&a).await;
     let b = start(&lock, "b", &mut running);
     follows(&b, "a").await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
 
     a.stop.cancel();
     let stopped = Instant::now();
     let term = leads(&b).await;
     assert_eq!((term.transitions, term.predecessor), (1, Predecessor::Released));
-    assert!(stopped.elapsed() < RETRY_MOST + 10 * TICK, "{:?}", stopped.elapsed());
+    assert!(
+        stopped.elapsed() < MAX_RETRY_PERIOD + 10 * CLOCK_TICK,
+        "{:?}",
+        stopped.elapsed()
+    );
     running.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(a.handle.election_state(), ElectionState::NoLeader);
 }
@@ -209,7 +216,7 @@ async fn transfer_names_the_next_leader_who_leads_as_soon_as_it_looks() {
     let (b, c) = (start(&lock, "b", &mut running), start(&lock, "c", &mut running));
     follows(&b, "a").await;
     follows(&c, "a").await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
 
     assert!(matches!(
         b.handle.transfer_leadership("c").await,
@@ -248,10 +255,10 @@ async fn transfer_that_gets_no_answer_is_tried_again() {
         leads(&a).await;
         let b = start(&lock, "b", &mut running);
         follows(&b, "a").await;
-        pass(LEASE).await;
+        pass(LEASE_DURATION).await;
         let renewed = a.handle.renewed(1);
         while a.handle.renewed(1) == renewed {
-            pass(TICK).await;
+            pass(CLOCK_TICK).await;
         }
         lock.set_faults(lost);
         let mend = async {
@@ -270,11 +277,14 @@ async fn transfer_to_nobody_costs_a_lease() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     a.handle.transfer_leadership("dead").await.unwrap();
     let asked = Instant::now();
     assert_eq!(leads(&a).await.predecessor, Predecessor::Expired);
-    assert!(asked.elapsed() > LEASE - TICK && asked.elapsed() < LEASE + RETRY_MOST + 10 * TICK);
+    assert!(
+        asked.elapsed() > LEASE_DURATION - CLOCK_TICK
+            && asked.elapsed() < LEASE_DURATION + MAX_RETRY_PERIOD + 10 * CLOCK_TICK
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +292,7 @@ async fn a_leader_without_a_lock_stops_in_time_and_campaigns_again() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     lock.set_faults(deaf());
     let cut = Instant::now();
     let mut election_state = a.handle.watch();
@@ -290,7 +300,7 @@ async fn a_leader_without_a_lock_stops_in_time_and_campaigns_again() {
         .wait_for(|election_state| *election_state == ElectionState::NoLeader)
         .await
         .unwrap();
-    assert!(cut.elapsed() <= RENEW, "{:?}", cut.elapsed());
+    assert!(cut.elapsed() <= RENEW_DEADLINE, "{:?}", cut.elapsed());
     assert!(!a.handle.is_leading());
 
     lock.set_faults(Faults::default());
@@ -313,7 +323,7 @@ async fn one_lost_request_does_not_cost_the_term() {
         for _ in 0..20 {
             let renewed = a.handle.renewed(1).unwrap();
             while a.handle.renewed(1) == Some(renewed) {
-                pass(TICK).await;
+                pass(CLOCK_TICK).await;
             }
             lock.set_faults(lost.clone());
             pass(Duration::from_millis(450)).await; // exactly the next request is sent in this time
@@ -340,7 +350,7 @@ async fn run_ends_on_a_lost_lock_if_asked_to() {
     leads(&a).await;
     let taken = Record {
         holder_identity: "b".to_owned(),
-        lease_duration: LEASE,
+        lease_duration: LEASE_DURATION,
         ..Record::default()
     };
     lock.force(Some(taken));
@@ -353,7 +363,7 @@ async fn a_suspended_leader_is_none_when_it_wakes_even_before_its_loop_runs() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     let term = leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     a.clock.suspend(60_000);
     assert!(
         matches!(a.handle.election_state(), ElectionState::Leading(_)),
@@ -374,10 +384,10 @@ async fn the_watchdog_finds_a_loop_that_stands_still() {
     }
     // `run` is not polled from here on.
     let tolerance = Duration::from_secs(1);
-    pass(LEASE + tolerance - 5 * TICK).await;
+    pass(LEASE_DURATION + tolerance - 5 * CLOCK_TICK).await;
     a.handle.check(tolerance).unwrap();
-    pass(6 * TICK).await;
-    assert!(a.handle.check(tolerance).unwrap_err().since > LEASE + tolerance);
+    pass(6 * CLOCK_TICK).await;
+    assert!(a.handle.check(tolerance).unwrap_err().since > LEASE_DURATION + tolerance);
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,7 +425,7 @@ async fn a_release_that_meets_its_own_late_renewal_is_tried_again() {
     let (lock, mut running) = (MemoryLock::new(1, way.clone()), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     let renewed = a.handle.renewed(1);
     while a.handle.renewed(1) == renewed {
         pass(ms(1)).await;
@@ -441,10 +451,10 @@ async fn a_leader_that_steps_down_claims_nothing_until_it_competes_again() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     a.handle.step_down().await.unwrap();
     assert!(matches!(a.handle.step_down().await, Err(TransferError::NotLeading)));
-    pass(10 * LEASE).await;
+    pass(10 * LEASE_DURATION).await;
     assert_eq!(
         a.handle.election_state(),
         ElectionState::NoLeader,
@@ -454,7 +464,7 @@ async fn a_leader_that_steps_down_claims_nothing_until_it_competes_again() {
     assert_eq!(leads(&b).await.predecessor, Predecessor::Released);
     // It rests even if another candidate names it.
     b.handle.transfer_leadership("a").await.unwrap();
-    pass(LEASE / 2).await;
+    pass(LEASE_DURATION / 2).await;
     assert!(!a.handle.is_leading());
     a.handle.compete().await;
     leads(&a).await;
@@ -465,11 +475,11 @@ async fn a_leader_steps_down_although_the_lock_does_not_answer() {
     let (lock, mut running) = (quiet(), Running::new());
     let a = start(&lock, "a", &mut running);
     leads(&a).await;
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     lock.set_faults(deaf());
     assert!(matches!(a.handle.step_down().await, Err(TransferError::Lock(_))));
     assert!(!a.handle.is_leading());
     lock.set_faults(Faults::default());
-    pass(10 * LEASE).await;
+    pass(10 * LEASE_DURATION).await;
     assert!(!a.handle.is_leading(), "the record names it, and it rests");
 }

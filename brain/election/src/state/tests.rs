@@ -1,6 +1,6 @@
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE_DURATION: Duration = Duration::from_secs(2);
 
 fn at(millis: u64) -> Moment {
     Moment::new(Duration::from_millis(millis))
@@ -17,7 +17,7 @@ fn state(me: &str) -> State<u32> {
 fn held_by(holder: &str, transitions: u32) -> Record {
     Record {
         holder_identity: holder.to_owned(),
-        lease_duration: LEASE,
+        lease_duration: LEASE_DURATION,
         acquire_time: Some(wall(0)),
         renew_time: Some(wall(i64::from(transitions))),
         leader_transitions: transitions,
@@ -113,7 +113,7 @@ fn a_holder_that_does_not_say_for_how_long_gets_our_duration() {
         )),
         at(0),
     );
-    assert_eq!(state.decide(at(0), wall(0)), Decision::Wait(LEASE));
+    assert_eq!(state.decide(at(0), wall(0)), Decision::Wait(LEASE_DURATION));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn giving_the_lock_away_ends_the_term_first() {
     acquire(&mut state, at(0), at(1));
     let (record, _) = state.yield_to("b", at(2), wall(2)).unwrap();
     assert_eq!((record.holder_identity.as_str(), record.leader_transitions), ("b", 8));
-    assert_eq!(record.lease_duration, LEASE);
+    assert_eq!(record.lease_duration, LEASE_DURATION);
     assert_eq!(state.valid_until(), None);
 
     let (record, _) = state.yield_to("", at(2), wall(2)).unwrap();
@@ -273,7 +273,7 @@ fn heard_renewal_counts_only_after_a_read_shows_it() {
     let mut state = state("a");
     state.read(Some((held_by("b", 1), 1)), at(0));
     state.hear(held_by("b", 2), at(1_000));
-    assert_eq!(state.quiet(at(1_000)), Some(LEASE / 2));
+    assert_eq!(state.quiet(at(1_000)), Some(LEASE_DURATION / 2));
     assert_eq!(
         state.decide(at(9_000), wall(0)),
         Decision::Read,
@@ -287,7 +287,7 @@ fn heard_renewal_counts_only_after_a_read_shows_it() {
     // Another write followed the one that was received.
     state.hear(held_by("b", 3), at(2_600));
     state.read(Some((held_by("b", 4), 4)), at(2_800));
-    assert_eq!(state.decide(at(2_800), wall(0)), Decision::Wait(LEASE));
+    assert_eq!(state.decide(at(2_800), wall(0)), Decision::Wait(LEASE_DURATION));
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod segment_index;
 mod space;
 
 /// Segments that a few records fill.
-const SMALL: FileLogOptions = FileLogOptions {
+const SMALL_SEGMENTS: FileLogOptions = FileLogOptions {
     first_segment_bytes: 8 << 10,
     segment_bytes: 8 << 10,
     unsafe_no_fsync: false,
@@ -34,7 +34,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 }
 
 fn open_small(dir: &Path) -> FileLog {
-    FileLog::open(dir, SMALL).unwrap()
+    FileLog::open(dir, SMALL_SEGMENTS).unwrap()
 }
 
 async fn append_range(log: &FileLog, slots: std::ops::RangeInclusive<u64>, len: usize) -> Vec<(u64, Bytes)> {
@@ -133,7 +133,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
     ] {
         let dir = scratch();
         let disk = Disk::default();
-        let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+        let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
         let written = append_range(&log, 1..=3, 100).await;
         fail(&disk);
         for slot in [4, 4, 5] {
@@ -153,7 +153,7 @@ async fn a_failed_write_or_sync_ends_the_service() {
 async fn a_failed_sync_of_the_control_file_ends_the_service() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     append_range(&log, 1..=3, 100).await;
     disk.faults.failed_sync.store(true, SeqCst);
     assert!(log.raise_watermark(Slot(2)).await.is_err());
@@ -186,7 +186,7 @@ async fn without_preallocation_zeros_are_written() {
     let dir = scratch();
     let disk = Disk::default();
     disk.faults.no_fallocate.store(true, SeqCst);
-    let log = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk, None).unwrap();
     let written = append_range(&log, 1..=40, 500).await;
     drop(log);
     assert_eq!(read_all(&open_small(dir.path()), 0).await, written);

@@ -12,7 +12,7 @@ use super::super::pd::SafePointCalls;
 use super::super::testing::{prefix, until};
 use super::*;
 
-const EVERY: Duration = Duration::from_secs(1);
+const GC_INTERVAL: Duration = Duration::from_secs(1);
 
 async fn mock_tikv(gc: GcApi) -> MockTikv {
     let setup = mock_tikv::Options {
@@ -26,7 +26,7 @@ async fn mock_tikv(gc: GcApi) -> MockTikv {
 async fn store(mock_tikv: &MockTikv, window: Duration) -> (Tikv, ConnectionSupervisor) {
     let mut options = ConnectOptions::new(vec![mock_tikv.pd()], prefix());
     options.gc_window = window;
-    options.gc = GcOwner::Every(EVERY);
+    options.gc = GcOwner::Every(GC_INTERVAL);
     Tikv::connect(options).await.unwrap()
 }
 

@@ -6,7 +6,7 @@ use crate::ConnectOptions;
 use crate::testing::{self, Connected, on_mock};
 use engine::rows::{Order, Scan, Snapshot, laws};
 
-const LOST: Action = Action::LoseReply { silent: false };
+const LOSE_REPLY: Action = Action::LoseReply { silent: false };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_laws_of_rows_hold_in_tikv() {
@@ -72,7 +72,7 @@ async fn a_change_whose_replies_are_lost_is_made_once() {
         (Rpc::Prewrite, 60),
     ];
     for ((rpc, times), n) in cases.into_iter().zip(1u8..) {
-        faults.add(Fault::new(rpc, LOST).times(times)).unwrap();
+        faults.add(Fault::new(rpc, LOSE_REPLY).times(times)).unwrap();
         rows.apply(Some(fence(n - 1)), fence(n), many(&n.to_string()))
             .await
             .unwrap();
@@ -83,12 +83,12 @@ async fn a_change_whose_replies_are_lost_is_made_once() {
 }
 
 /// Time to live of a lock that no client resolves.
-const LASTING: Duration = Duration::from_secs(60);
+const LASTING_LOCK_TTL: Duration = Duration::from_secs(60);
 
 /// A store whose locks live so long that a test notices if anything waits for one to expire.
 async fn with_lasting_locks() -> Connected {
     let setup = mock_tikv::Options {
-        lock_ttl: Some(LASTING),
+        lock_ttl: Some(LASTING_LOCK_TTL),
         ..mock_tikv::Options::default()
     };
     testing::on(setup, |_| {}).await
@@ -125,7 +125,7 @@ async fn a_writer_that_vanished_in_the_middle_leaves_nothing_in_the_way() {
         successor.take_over().await.unwrap();
         successor.apply(Some(fence(0)), fence(2), many("new")).await.unwrap();
         check(&successor, "new").await;
-        assert!(begun.elapsed() < LASTING, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LASTING_LOCK_TTL, "{:?}", begun.elapsed());
     }
 }
 
@@ -259,7 +259,7 @@ async fn late_locks_do_not_stop_readers() -> bool {
     check(&successor, "0").await;
     successor.apply(Some(fence(2)), fence(3), many("new")).await.unwrap();
     check(&successor, "new").await;
-    assert!(begun.elapsed() < LASTING, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LASTING_LOCK_TTL, "{:?}", begun.elapsed());
     true
 }
 

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::log::{Fault, Faulty, MemLog};
 
-    const LIMIT: Duration = Duration::from_secs(3);
+    const OVERDUE_LIMIT: Duration = Duration::from_secs(3);
 
     #[tokio::test(start_paused = true)]
     async fn an_append_is_overdue_from_its_first_attempt_on_until_it_is_known() {
@@ -143,14 +143,17 @@ mod tests {
         faulty.fail_next(Fault::Lost);
         let record = Bytes::from_static(b"record");
         log.append(Slot(1), record.clone()).await.unwrap_err();
-        assert_eq!((unanswered.overdue(LIMIT), unanswered.next()), (None, Some(Slot(2))));
-        tokio::time::advance(LIMIT / 2).await;
+        assert_eq!(
+            (unanswered.overdue(OVERDUE_LIMIT), unanswered.next()),
+            (None, Some(Slot(2)))
+        );
+        tokio::time::advance(OVERDUE_LIMIT / 2).await;
         faulty.fail_next(Fault::Lost);
         log.append(Slot(1), record.clone()).await.unwrap_err();
-        tokio::time::advance(LIMIT / 2).await;
-        assert_eq!(unanswered.overdue(LIMIT), Some(("an append", LIMIT)));
+        tokio::time::advance(OVERDUE_LIMIT / 2).await;
+        assert_eq!(unanswered.overdue(OVERDUE_LIMIT), Some(("an append", OVERDUE_LIMIT)));
         log.append(Slot(1), record).await.unwrap();
-        assert_eq!(unanswered.overdue(LIMIT), None);
+        assert_eq!(unanswered.overdue(OVERDUE_LIMIT), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,9 +164,12 @@ mod tests {
         faulty.fail_next(Fault::Lost);
         let len = log.max_record_len().min(2 * APPEND_BYTES_PER_SECOND);
         log.append(Slot(1), vec![0; len].into()).await.unwrap_err();
-        tokio::time::advance(LIMIT).await;
-        assert_eq!(unanswered.overdue(LIMIT).is_some(), len < APPEND_BYTES_PER_SECOND);
-        tokio::time::advance(LIMIT).await;
-        assert!(unanswered.overdue(LIMIT).is_some());
+        tokio::time::advance(OVERDUE_LIMIT).await;
+        assert_eq!(
+            unanswered.overdue(OVERDUE_LIMIT).is_some(),
+            len < APPEND_BYTES_PER_SECOND
+        );
+        tokio::time::advance(OVERDUE_LIMIT).await;
+        assert!(unanswered.overdue(OVERDUE_LIMIT).is_some());
     }
 }

@@ -77,10 +77,10 @@ mod tests {
 
     static DESCRIBED: Mutex<Vec<(Bytes, Option<Bytes>)>> = Mutex::new(Vec::new());
 
-    const LIMIT: Duration = Duration::from_millis(300);
+    const SLOW_RPC_TIME: Duration = Duration::from_millis(300);
 
     fn begin(path: &'static str) -> Option<RpcTimer> {
-        let log = RpcLog::new(LIMIT, |rpc| {
+        let log = RpcLog::new(SLOW_RPC_TIME, |rpc| {
             DESCRIBED.lock().unwrap().push((rpc.request, rpc.answer));
             RequestStats::default()
         });
@@ -99,7 +99,7 @@ mod tests {
         }
         let rpc = || begin("/etcdserverpb.KV/Put").unwrap();
         let (fast, slow, gone) = (rpc(), rpc(), rpc());
-        tokio::time::advance(LIMIT).await;
+        tokio::time::advance(SLOW_RPC_TIME).await;
         assert!(fast.answered().is_none());
         tokio::time::advance(tick).await;
         slow.answered()

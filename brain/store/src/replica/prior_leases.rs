@@ -71,8 +71,8 @@ fn millis(millis: u32) -> Duration {
 mod tests {
     use super::*;
 
-    const SHORT: Duration = Duration::from_secs(2);
-    const LONG: Duration = Duration::from_secs(15);
+    const SHORT_LEASE: Duration = Duration::from_secs(2);
+    const LONG_LEASE: Duration = Duration::from_secs(15);
 
     fn after(prior_leases: &[(u64, Duration)]) -> PriorLeases {
         let mut all = PriorLeases::default();
@@ -85,18 +85,22 @@ mod tests {
     #[test]
     fn leader_that_saw_the_only_lock_end_does_not_wait() {
         assert_eq!(PriorLeases::default().wait(0, false), Duration::ZERO);
-        assert_eq!(after(&[(0, SHORT)]).wait(0, true), Duration::ZERO);
-        assert_eq!(after(&[(0, SHORT)]).wait(0, false), SHORT);
+        assert_eq!(after(&[(0, SHORT_LEASE)]).wait(0, true), Duration::ZERO);
+        assert_eq!(after(&[(0, SHORT_LEASE)]).wait(0, false), SHORT_LEASE);
     }
 
     #[test]
     fn holders_of_another_lock_are_waited_for_until_somebody_did() {
-        let mut prior_leases = after(&[(7, LONG), (0, SHORT)]);
-        assert_eq!(prior_leases.wait(0, true), LONG, "the last one may not have waited");
-        assert_eq!(prior_leases.wait(7, true), SHORT);
+        let mut prior_leases = after(&[(7, LONG_LEASE), (0, SHORT_LEASE)]);
+        assert_eq!(
+            prior_leases.wait(0, true),
+            LONG_LEASE,
+            "the last one may not have waited"
+        );
+        assert_eq!(prior_leases.wait(7, true), SHORT_LEASE);
         prior_leases.served();
         assert_eq!(prior_leases.wait(0, true), Duration::ZERO);
-        assert_eq!(prior_leases.wait(7, true), SHORT);
+        assert_eq!(prior_leases.wait(7, true), SHORT_LEASE);
     }
 
     #[test]
@@ -106,14 +110,18 @@ mod tests {
             lease: 15_000,
             ..Manifest::fresh()
         };
-        assert_eq!(PriorLeases::of(&manifest).wait(0, true), LONG);
+        assert_eq!(PriorLeases::of(&manifest).wait(0, true), LONG_LEASE);
         assert_eq!(PriorLeases::of(&manifest).wait(7, true), Duration::ZERO);
         manifest.prior_lease_ms = 2_000;
         let mut prior_leases = PriorLeases::of(&manifest);
-        assert_eq!(prior_leases.wait(7, true), SHORT);
+        assert_eq!(prior_leases.wait(7, true), SHORT_LEASE);
         prior_leases.served();
-        assert_eq!(prior_leases.wait(7, true), SHORT, "the batch may be of an older leader");
-        prior_leases.begin(7, LONG);
+        assert_eq!(
+            prior_leases.wait(7, true),
+            SHORT_LEASE,
+            "the batch may be of an older leader"
+        );
+        prior_leases.begin(7, LONG_LEASE);
         prior_leases.served();
         assert_eq!(prior_leases.wait(7, true), Duration::ZERO);
     }

@@ -241,18 +241,18 @@ struct QueuePlace {
 }
 
 impl QueueRoom {
-    const LARGE: u32 = MAX_QUEUED_BYTES / 4 * 3;
+    const MAX_LARGE_BYTES: u32 = MAX_QUEUED_BYTES / 4 * 3;
 
     fn new() -> Self {
         Self {
             all: Arc::new(Semaphore::new(MAX_QUEUED_BYTES as usize)),
-            large: Arc::new(Semaphore::new(Self::LARGE as usize)),
+            large: Arc::new(Semaphore::new(Self::MAX_LARGE_BYTES as usize)),
         }
     }
 
     /// Takes a place for `size` bytes. Returns [`Error::TooManyRequests`] if there is none.
     fn take(&self, size: usize) -> Result<QueuePlace, Error> {
-        let bytes = u32::try_from(size).unwrap_or(u32::MAX).min(Self::LARGE);
+        let bytes = u32::try_from(size).unwrap_or(u32::MAX).min(Self::MAX_LARGE_BYTES);
         let take = |of: &Arc<Semaphore>| of.clone().try_acquire_many_owned(bytes);
         let large = (size > SMALL_REQUEST_BYTES).then(|| take(&self.large)).transpose();
         Ok(QueuePlace {
@@ -406,7 +406,10 @@ mod tests {
     fn large_requests_leave_room_to_small_ones() {
         let room = QueueRoom::new();
         let large: Vec<_> = std::iter::from_fn(|| room.take(SMALL_REQUEST_BYTES + 1).ok()).collect();
-        assert_eq!(large.len(), QueueRoom::LARGE as usize / (SMALL_REQUEST_BYTES + 1));
+        assert_eq!(
+            large.len(),
+            QueueRoom::MAX_LARGE_BYTES as usize / (SMALL_REQUEST_BYTES + 1)
+        );
         let small: Vec<_> = std::iter::from_fn(|| room.take(SMALL_REQUEST_BYTES).ok()).collect();
         assert!(
             small.len() >= MAX_QUEUED_BYTES as usize / 4 / SMALL_REQUEST_BYTES,

@@ -9,7 +9,7 @@ use engine::rows::Scan;
 use engine::rows::mem::MemRows;
 
 /// Keys with this in them cannot be read while rows are silent.
-const SILENT: &[u8] = b"silent";
+const SILENT_KEY_PART: &[u8] = b"silent";
 
 /// Reads of rows. Clones share them.
 #[derive(Clone, Default)]
@@ -39,7 +39,7 @@ impl Reads {
     async fn pass(&self, key: &[u8]) {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let _under_way = UnderWay(&self.under_way);
-        let is_silent = key.windows(SILENT.len()).any(|part| part == SILENT);
+        let is_silent = key.windows(SILENT_KEY_PART.len()).any(|part| part == SILENT_KEY_PART);
         if is_silent && self.is_silent.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }

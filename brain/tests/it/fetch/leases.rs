@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::wire::{Request, Target as _, pb};
 
 /// Longer than anybody waits for an answer.
-const LONG: Duration = Duration::from_secs(60);
+const LONGER_THAN_ANY_ANSWER: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
 async fn lease_that_ends_reads_its_keys_at_once() {
@@ -66,7 +66,7 @@ async fn lease_that_expires_reads_its_keys_at_once_and_nobody_waits() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(LONG, ended)
+    timeout(LONGER_THAN_ANY_ANSWER, ended)
         .await
         .expect("the lease ends when its keys can be read");
     assert_eq!(delete(&mut engine, false).await.deleted, 0);
@@ -102,7 +102,7 @@ async fn lease_that_runs_out_while_data_is_corrupt_ends_afterwards() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(LONG, ended).await.expect("the lease ends");
+    timeout(LONGER_THAN_ANY_ANSWER, ended).await.expect("the lease ends");
     engine.stop().await.unwrap();
 }
 
@@ -167,6 +167,6 @@ async fn lease_ends_while_the_keys_of_others_cannot_be_read() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(2 * LONG, all).await.expect("all leases end");
+    timeout(2 * LONGER_THAN_ANY_ANSWER, all).await.expect("all leases end");
     engine.stop().await.unwrap();
 }

@@ -8,7 +8,7 @@ use engine::log::{Log as _, LogError, MemLog, Slot};
 use store::history::LogHistory;
 
 use super::hooked_log::{HookedLog, hooked_log};
-use super::{COMPACTED, Leading, Other, PUTS};
+use super::{COMPACTED_REVISION, Leading, Other, PUTS_BEFORE_COMPACTION};
 
 /// The fault of a read that looks back in a log, that is, one from a slot before that of an earlier read.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ enum Back {
 }
 
 /// The slot at which a log is cut, after the indexed slots of the revisions that are read then.
-const CUT: Slot = Slot(36);
+const CUT_SLOT: Slot = Slot(36);
 
 /// Returns a log with this fault.
 fn looks_back(log: &MemLog, back: Back) -> HookedLog {
@@ -38,11 +38,11 @@ async fn meddle(log: MemLog, back: Back, looks_back: bool) -> Result<(), LogErro
     match back {
         Back::Hangs if looks_back => std::future::pending().await,
         Back::Hangs => {}
-        Back::Cuts if watermark < CUT => {
-            log.raise_watermark(CUT).await?;
+        Back::Cuts if watermark < CUT_SLOT => {
+            log.raise_watermark(CUT_SLOT).await?;
             log.destroy_below_watermark().await?;
             // These slots are after the barrier, which stays.
-            for slot in 2..CUT.0 {
+            for slot in 2..CUT_SLOT.0 {
                 log.append(Slot(slot), "late".into()).await.unwrap();
             }
         }
@@ -56,10 +56,10 @@ async fn meddle(log: MemLog, back: Back, looks_back: bool) -> Result<(), LogErro
 async fn a_member_does_not_wait_for_what_its_watchers_missed() {
     let mut leading = Leading::start().await;
     let mut other = Other::open(looks_back(&leading.log, Back::Hangs), leading.rows.clone()).await;
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     other.tail().await;
     let view = other.store.state.view();
-    assert!(view.revision > COMPACTED);
+    assert!(view.revision > COMPACTED_REVISION);
     assert_eq!(other.store.hub.revision(), view.revision);
     leading.engine.stop().await.unwrap();
 }
@@ -67,7 +67,7 @@ async fn a_member_does_not_wait_for_what_its_watchers_missed() {
 #[tokio::test]
 async fn slots_that_are_destroyed_under_a_read_of_history_are_no_damage() {
     let mut leading = Leading::start().await;
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     let state = leading.engine.store.state.clone();
     let history = LogHistory::new(looks_back(&leading.log, Back::Cuts), state.clone());
     let read = history.read(30, usize::MAX, PrevKv::Included).await.unwrap();
@@ -80,7 +80,7 @@ async fn slots_that_are_destroyed_under_a_read_of_history_are_no_damage() {
 #[tokio::test]
 async fn a_log_that_begins_later_all_the_time_is_not_read_for_ever() {
     let mut leading = Leading::start().await;
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     let state = leading.engine.store.state.clone();
     let history = LogHistory::new(looks_back(&leading.log, Back::Creeps), state);
     let refused = history.read(2, usize::MAX, PrevKv::Included).await;

@@ -11,7 +11,7 @@ use store::replica::{RefreshedRows, RowsRefresher};
 use tokio::time::{Instant, timeout};
 
 use super::hooked_log::{HookedLog, hooked_log};
-use super::{Leading, Other, PUTS, STEP_TIMEOUT};
+use super::{Leading, Other, PUTS_BEFORE_COMPACTION, STEP_TIMEOUT};
 use crate::pausable_rows::{Gates, PausableRows};
 
 /// A log whose reads take so long that another record is committed in the meantime.
@@ -37,7 +37,7 @@ async fn slow_follower_keeps_following() {
         }
     };
     let mut other = timeout(STEP_TIMEOUT, opened).await.expect("it takes too long");
-    leading.engine.puts(PUTS.0).await;
+    leading.engine.puts(PUTS_BEFORE_COMPACTION).await;
     let mut role = other.roles.subscribe();
     let follows = async {
         tokio::select! {

@@ -14,7 +14,7 @@ use super::Site;
 use super::certificates::Ca;
 use crate::program::Process;
 
-const CHEAP: &[&str] = &["--bcrypt-cost=4"];
+const CHEAP_BCRYPT_FLAGS: &[&str] = &["--bcrypt-cost=4"];
 const NOT_PERMITTED: &str = "etcdserver: permission denied";
 
 /// Clients of one member.
@@ -126,7 +126,10 @@ fn refused(answer: Result<(), Status>) -> String {
 #[tokio::test]
 async fn token_of_any_member_is_valid_on_all() {
     let site = Site::new(2).await;
-    let (leader, follower) = (site.start(0, 2, CHEAP).await, site.start(1, 2, CHEAP).await);
+    let (leader, follower) = (
+        site.start(0, 2, CHEAP_BCRYPT_FLAGS).await,
+        site.start(1, 2, CHEAP_BCRYPT_FLAGS).await,
+    );
     let (mut first, mut second) = (Clients::of(&leader).await, Clients::of(&follower).await);
     second.enable().await;
     let (of_first, of_second) = (first.token("u").await, second.token("u").await);
@@ -215,7 +218,10 @@ async fn common_name_of_a_certificate_is_its_user() {
 #[tokio::test]
 async fn client_cannot_speak_for_a_member() {
     let site = Site::new(2).await;
-    let (leader, follower) = (site.start(0, 2, CHEAP).await, site.start(1, 2, CHEAP).await);
+    let (leader, follower) = (
+        site.start(0, 2, CHEAP_BCRYPT_FLAGS).await,
+        site.start(1, 2, CHEAP_BCRYPT_FLAGS).await,
+    );
     let (mut first, mut second) = (Clients::of(&leader).await, Clients::of(&follower).await);
     second.enable().await;
     for clients in [&mut first, &mut second] {

@@ -14,8 +14,8 @@ use super::Site;
 use crate::program::{Process, STEP_TIMEOUT};
 
 /// Log lines of the member that accepts, and of the one that dials.
-const ACCEPTS: &str = "rejected a peer";
-const DIALS: &str = "the leader refuses this member's certificate, or has a wrong one";
+const ACCEPTOR_MESSAGE: &str = "rejected a peer";
+const DIALLER_MESSAGE: &str = "the leader refuses this member's certificate, or has a wrong one";
 
 pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
@@ -162,10 +162,14 @@ async fn a_peer_with_a_wrong_certificate_is_refused_and_both_say_so_once() {
         spoil(&pair);
         let leader = pair.leader(leaders).await;
         let follower = pair.begin(1, &[]);
-        leader.says(ACCEPTS).await;
-        follower.says(DIALS).await;
+        leader.says(ACCEPTOR_MESSAGE).await;
+        follower.says(DIALLER_MESSAGE).await;
         refuses_many(&leader).await;
-        assert_eq!((leader.said(ACCEPTS), follower.said(DIALS)), (1, 1), "{case}");
+        assert_eq!(
+            (leader.said(ACCEPTOR_MESSAGE), follower.said(DIALLER_MESSAGE)),
+            (1, 1),
+            "{case}"
+        );
         assert_eq!(leader.said(reason), 1, "{case}");
         assert_eq!(follower.said("ready to serve client requests"), 0, "{case}");
         follower.kill().await;
@@ -193,9 +197,9 @@ async fn a_leader_with_a_wrong_certificate_is_not_followed() {
         spoil(&pair);
         let leader = pair.leader(&[]).await;
         let follower = pair.begin(1, followers);
-        follower.says(DIALS).await;
+        follower.says(DIALLER_MESSAGE).await;
         refuses_many(&leader).await;
-        assert_eq!(follower.said(DIALS), 1, "{case}");
+        assert_eq!(follower.said(DIALLER_MESSAGE), 1, "{case}");
         assert_eq!(follower.said("ready to serve client requests"), 0, "{case}");
         follower.kill().await;
         leader.stop().await;
@@ -210,7 +214,7 @@ async fn replaced_certificates_are_shown_without_a_restart() {
         Ca::new("other").write(pair.dir.path(), file, name, Duration::days(1));
         let leader = pair.leader(&[]).await;
         let follower = pair.begin(1, &[]);
-        follower.says(DIALS).await;
+        follower.says(DIALLER_MESSAGE).await;
         pair.ca.write(pair.dir.path(), file, name, Duration::days(1));
         follower.says("ready to serve client requests").await;
         follower.stop().await;

@@ -10,7 +10,7 @@ use super::Site;
 use crate::program::{Kubebrain, Process};
 use crate::wire::{Request, Target as _};
 
-const COMPACTED: i64 = 20;
+const COMPACTED_REVISION: i64 = 20;
 
 fn put(n: i64, lease: i64) -> pb::PutRequest {
     pb::PutRequest {
@@ -30,7 +30,7 @@ fn delete(key: &'static str) -> pb::DeleteRangeRequest {
 
 fn compact() -> pb::CompactionRequest {
     pb::CompactionRequest {
-        revision: COMPACTED,
+        revision: COMPACTED_REVISION,
         physical: true,
     }
 }
@@ -45,7 +45,7 @@ async fn hashes(channel: Channel, newest: i64) -> Vec<(u32, i64, i64)> {
     let read = KvClient::new(channel.clone()).range(first).await.unwrap().into_inner();
     assert_eq!(read.header.unwrap().revision, newest);
     let (mut maintenance, mut hashes) = (MaintenanceClient::new(channel), Vec::new());
-    for revision in COMPACTED..=newest {
+    for revision in COMPACTED_REVISION..=newest {
         let answer = maintenance
             .hash_kv(pb::HashKvRequest { revision })
             .await
@@ -62,7 +62,7 @@ fn differ(hashes: &[(u32, i64, i64)]) {
     assert!(hashes.len() > 10, "{hashes:?}");
     for (one, next) in hashes.iter().zip(&hashes[1..]) {
         assert!(
-            one.0 != next.0 && one.1 + 1 == next.1 && one.2 == COMPACTED,
+            one.0 != next.0 && one.1 + 1 == next.1 && one.2 == COMPACTED_REVISION,
             "{hashes:?}"
         );
     }

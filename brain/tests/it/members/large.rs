@@ -10,12 +10,12 @@ use super::Site;
 use crate::program::Process;
 
 /// More than TiKV takes in one entry of its raft log, and less than the flag allows.
-const TOO_LARGE: usize = 9 << 20;
+const TOO_LARGE_BYTES: usize = 9 << 20;
 
 /// The largest value that TiKV takes, but for what is stored around it.
-const LARGE: usize = 7 << 20;
+const LARGE_BYTES: usize = 7 << 20;
 
-const FLAG: &str = "--max-request-bytes=10485760";
+const MAX_REQUEST_BYTES_FLAG: &str = "--max-request-bytes=10485760";
 
 fn put(key: Vec<u8>, bytes: usize) -> pb::PutRequest {
     pb::PutRequest {
@@ -51,15 +51,18 @@ async fn is_too_large(kv: &mut KvClient<Channel>, ops: Vec<pb::PutRequest>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_too_large_for_tikv_are_refused_and_others_survive_a_restart() {
     let site = Site::new(2).await;
-    let (leader, follower) = (site.start(0, 2, &[FLAG]).await, site.start(1, 2, &[FLAG]).await);
+    let (leader, follower) = (
+        site.start(0, 2, &[MAX_REQUEST_BYTES_FLAG]).await,
+        site.start(1, 2, &[MAX_REQUEST_BYTES_FLAG]).await,
+    );
     for member in [&leader, &follower] {
         let mut kv = client(member).await;
-        is_too_large(&mut kv, vec![put(b"value".to_vec(), TOO_LARGE)]).await;
-        is_too_large(&mut kv, vec![put(vec![b'k'; TOO_LARGE], 1)]).await;
+        is_too_large(&mut kv, vec![put(b"value".to_vec(), TOO_LARGE_BYTES)]).await;
+        is_too_large(&mut kv, vec![put(vec![b'k'; TOO_LARGE_BYTES], 1)]).await;
         is_too_large(&mut kv, vec![put(vec![b'k'; 8 << 10], 1)]).await;
-        let three = [b"a", b"b", b"c"].map(|key| put(key.to_vec(), TOO_LARGE / 3));
+        let three = [b"a", b"b", b"c"].map(|key| put(key.to_vec(), TOO_LARGE_BYTES / 3));
         is_too_large(&mut kv, three.to_vec()).await;
-        kv.put(put(b"large".to_vec(), LARGE)).await.unwrap();
+        kv.put(put(b"large".to_vec(), LARGE_BYTES)).await.unwrap();
     }
     let mut kv = client(&leader).await;
     let flushed = pb::CompactionRequest {
@@ -69,7 +72,7 @@ async fn writes_too_large_for_tikv_are_refused_and_others_survive_a_restart() {
     kv.compact(flushed).await.unwrap();
     follower.stop().await;
     leader.stop().await;
-    let again = site.start(0, 2, &[FLAG]).await;
+    let again = site.start(0, 2, &[MAX_REQUEST_BYTES_FLAG]).await;
     let mut kv = client(&again).await;
     let all = pb::RangeRequest {
         key: vec![0].into(),
@@ -79,7 +82,7 @@ async fn writes_too_large_for_tikv_are_refused_and_others_survive_a_restart() {
     let found = kv.range(all).await.unwrap().into_inner();
     assert_eq!(found.header.unwrap().revision, 3);
     let found: Vec<_> = found.kvs.iter().map(|kv| (&kv.key[..], kv.value.len())).collect();
-    assert_eq!(found, [(&b"large"[..], LARGE)]);
+    assert_eq!(found, [(&b"large"[..], LARGE_BYTES)]);
     kv.put(put(b"after".to_vec(), 1)).await.unwrap();
     again.stop().await;
 }

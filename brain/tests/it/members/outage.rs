@@ -16,14 +16,14 @@ use crate::number;
 use crate::program::{Process, STEP_TIMEOUT};
 
 /// Longer than a request waits for its outcome.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of memory that a member may take on under a load that it cannot get rid of: what may wait for the writer and
 /// what may wait for a leader (128 MiB each), what is in memory before it is in rows, and the ring of watchers.
-const MEMORY: u64 = 512 << 20;
+const MAX_MEMORY_GROWTH: u64 = 512 << 20;
 
 /// Time within which the cluster must recover, on a busy machine.
-const SECONDS: Duration = Duration::from_secs(20);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the length of a storage outage, which is longer in long tests.
 fn outage(short: u64, long: u64) -> Duration {
@@ -74,7 +74,7 @@ impl Load {
                     if stop.is_cancelled() {
                         break;
                     }
-                    let asked = timeout(REQUEST, kv.put(put(&format!("load/{writer}/{n}"), bytes))).await;
+                    let asked = timeout(REQUEST_TIMEOUT, kv.put(put(&format!("load/{writer}/{n}"), bytes))).await;
                     match asked.expect("a write hangs") {
                         Ok(_) => told.done += 1,
                         Err(status) if is(&status, Code::Unavailable, "etcdserver: request timed out") => {
@@ -120,7 +120,10 @@ fn times_out<T: std::fmt::Debug>(outcome: &Result<T, Status>) {
 /// Waits until a write is done, and answers how long that took.
 async fn until_done(kv: &mut KvClient<tonic::transport::Channel>, key: &str) -> Duration {
     let begun = Instant::now();
-    while let Err(status) = timeout(REQUEST, kv.put(put(key, 1))).await.expect("a write hangs") {
+    while let Err(status) = timeout(REQUEST_TIMEOUT, kv.put(put(key, 1)))
+        .await
+        .expect("a write hangs")
+    {
         assert!(
             matches!(status.code(), Code::Unavailable | Code::ResourceExhausted),
             "{status:?}"
@@ -158,11 +161,11 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
         for member in [&leader, &follower] {
             let mut kv = KvClient::new(member.connect().await);
             times_out(
-                &timeout(REQUEST, kv.range(get("before", false)))
+                &timeout(REQUEST_TIMEOUT, kv.range(get("before", false)))
                     .await
                     .expect("a read hangs"),
             );
-            let read = timeout(REQUEST, kv.range(get("before", true)))
+            let read = timeout(REQUEST_TIMEOUT, kv.range(get("before", true)))
                 .await
                 .expect("a read hangs");
             // A follower may have it in memory yet.
@@ -174,7 +177,10 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
         }
         rounds += 1;
     }
-    assert!(rounds > 0 && most < before + MEMORY, "{most} bytes, {before} before");
+    assert!(
+        rounds > 0 && most < before + MAX_MEMORY_GROWTH,
+        "{most} bytes, {before} before"
+    );
     for member in [&leader, &follower] {
         let mut maintenance = MaintenanceClient::new(member.connect().await);
         let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
@@ -187,7 +193,7 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
         site.tikv.revive(*process).await.unwrap();
     }
     let back = until_done(&mut kv, "after").await;
-    assert!(back < SECONDS, "{back:?}");
+    assert!(back < RECOVERY_TIMEOUT, "{back:?}");
     for load in [load, other] {
         let told = load.end().await;
         assert!(told.timed_out > 0, "{told:?}");
@@ -197,9 +203,11 @@ async fn while_tikv_is_down_requests_time_out_and_when_it_returns_all_is_well() 
         let mut kv = KvClient::new(member.connect().await);
         for key in ["before", "after"] {
             let found = loop {
-                let read = timeout(REQUEST, kv.range(get(key, false))).await.expect("a read hangs");
+                let read = timeout(REQUEST_TIMEOUT, kv.range(get(key, false)))
+                    .await
+                    .expect("a read hangs");
                 assert!(
-                    read.is_ok() || ended.elapsed() < SECONDS,
+                    read.is_ok() || ended.elapsed() < RECOVERY_TIMEOUT,
                     "{key} at {}: {read:?}",
                     member.url
                 );
@@ -264,7 +272,7 @@ async fn while_rows_cannot_be_written_memory_stays_and_writers_wait_or_are_refus
     let load = Load::begin(&member, 64, 64 << 10).await;
     let mut most = 0;
     while begun.elapsed() < outage(15, 60) {
-        let found = timeout(REQUEST, kv.range(get("before", false)))
+        let found = timeout(REQUEST_TIMEOUT, kv.range(get("before", false)))
             .await
             .expect("a read hangs");
         assert_eq!(found.unwrap().get_ref().count, 1, "reads continue");
@@ -273,10 +281,10 @@ async fn while_rows_cannot_be_written_memory_stays_and_writers_wait_or_are_refus
     assert!(faults.happened(stuck).unwrap() > 0, "nothing was to be flushed");
     let told = load.end().await;
     assert!(told.done > 0 && told.timed_out + told.refused > 0, "{told:?}");
-    assert!(most < before + MEMORY, "{most} bytes, {before} before");
+    assert!(most < before + MAX_MEMORY_GROWTH, "{most} bytes, {before} before");
     faults.clear();
     let back = until_done(&mut kv, "after").await;
-    assert!(back < SECONDS, "{back:?}");
+    assert!(back < RECOVERY_TIMEOUT, "{back:?}");
     member.stop().await;
 }
 
@@ -334,7 +342,11 @@ async fn a_log_without_space_raises_the_alarm_and_reads_go_on() {
     let error = RegionFault::DiskFull;
     let fault = Fault::new(Rpc::Prewrite, Action::Region { error }).on_keys(Site::key(b'w', b""));
     site.tikv.faults().add(fault).unwrap();
-    times_out(&timeout(REQUEST, kv.put(put("b", 1))).await.expect("a write hangs"));
+    times_out(
+        &timeout(REQUEST_TIMEOUT, kv.put(put("b", 1)))
+            .await
+            .expect("a write hangs"),
+    );
     assert_eq!(alarms(&mut maintenance).await.len(), 1);
     let begun = Instant::now();
     let refused = kv.put(put("b", 1)).await.unwrap_err();
@@ -346,7 +358,7 @@ async fn a_log_without_space_raises_the_alarm_and_reads_go_on() {
         ),
         "{refused:?}"
     );
-    assert!(begun.elapsed() < REQUEST, "it is refused at once");
+    assert!(begun.elapsed() < REQUEST_TIMEOUT, "it is refused at once");
     assert_eq!(kv.range(get("a", false)).await.unwrap().get_ref().count, 1);
     let (status, body) = member.get("/health").await;
     assert!(status == 503 && body.contains("ALARM NOSPACE"), "{status} {body}");
@@ -396,7 +408,11 @@ async fn a_leader_whose_log_is_silent_gives_the_lock_up_and_ends_on_sigterm() {
     let silent = Fault::new(Rpc::Prewrite, Action::LoseRequest { silent: true });
     let silent = silent.on_keys(Site::key(b'w', b""));
     site.tikv.faults().add(silent).unwrap();
-    let stuck = async { timeout(REQUEST, kv.put(put("stuck", 1))).await.expect("a write hangs") };
+    let stuck = async {
+        timeout(REQUEST_TIMEOUT, kv.put(put("stuck", 1)))
+            .await
+            .expect("a write hangs")
+    };
     let given_up = async {
         leader.says("cannot lead: giving up the lock").await;
         leader.get("/readyz").await
@@ -412,7 +428,7 @@ async fn a_leader_whose_log_is_silent_gives_the_lock_up_and_ends_on_sigterm() {
     assert_eq!(leader.get("/livez").await.0, 200, "a restart would not help");
     for member in [&mut leader, &mut follower] {
         member.signal(rustix::process::Signal::TERM);
-        let ended = timeout(REQUEST, member.ended()).await;
+        let ended = timeout(REQUEST_TIMEOUT, member.ended()).await;
         let (code, said) = ended.expect("it does not end");
         assert_eq!(code, Some(0), "{said}");
     }
@@ -435,7 +451,9 @@ async fn leader_whose_rows_take_no_write_gives_the_lock_up_to_a_follower() {
     assert_eq!(leader.said("cannot start the term"), 0);
     site.tikv.faults().clear();
     for key in ["before", "meanwhile"] {
-        let found = timeout(REQUEST, kv.range(get(key, false))).await.expect("a read hangs");
+        let found = timeout(REQUEST_TIMEOUT, kv.range(get(key, false)))
+            .await
+            .expect("a read hangs");
         assert_eq!(found.unwrap().get_ref().count, 1, "{key}");
     }
     let flushed = pb::CompactionRequest {

@@ -9,19 +9,19 @@ use tokio::time::timeout;
 use tonic::{Code, Request};
 
 use super::Site;
-use crate::program::{Process, READY, STEP_TIMEOUT};
+use crate::program::{Process, READY_MESSAGE, STEP_TIMEOUT};
 
 /// Longer than a write on these stores takes.
-const WRITE: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longer than a start on the slowest of these stores takes, on a busy machine.
-const START: Duration = Duration::from_secs(300);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 const SECOND: Duration = Duration::from_secs(1);
-const HALF: Duration = Duration::from_millis(500);
+const HALF_SECOND: Duration = Duration::from_millis(500);
 
 /// The log lines of a leader that loses its lead.
-const LOST: [&str; 2] = ["lost leadership", "could not renew the lease in time"];
+const LOST_LEADERSHIP_MESSAGES: [&str; 2] = ["lost leadership", "could not renew the lease in time"];
 
 fn put(key: &str) -> Request<pb::PutRequest> {
     Request::new(pb::PutRequest {
@@ -35,7 +35,7 @@ fn put(key: &str) -> Request<pb::PutRequest> {
 async fn writes(member: &Process, count: usize) {
     let mut kv = KvClient::new(member.connect().await);
     for n in 0..count {
-        let done = timeout(WRITE, kv.put(put(&format!("key-{n}")))).await;
+        let done = timeout(WRITE_TIMEOUT, kv.put(put(&format!("key-{n}")))).await;
         done.expect("a write hangs")
             .unwrap_or_else(|status| panic!("write {n}: {status:?}"));
     }
@@ -54,14 +54,14 @@ async fn writes_at_last(member: &Process, key: &str) {
 }
 
 fn kept_its_lead(member: &Process) {
-    for text in LOST {
+    for text in LOST_LEADERSHIP_MESSAGES {
         assert_eq!(member.said(text), 0, "{text}");
     }
 }
 
 async fn starts(site: &Site, more: &[&str]) -> Process {
     let member = site.begin(0, 1, more);
-    member.says_within(READY, 1, START).await;
+    member.says_within(READY_MESSAGE, 1, START_TIMEOUT).await;
     member
 }
 
@@ -82,9 +82,9 @@ async fn leader_keeps_its_lead_on_stores_that_are_slow_in_any_way() {
     let by_stores = |delay: Delay| stores.map(|store| delay.at(store)).to_vec();
     let jitter = Delay::of(Duration::from_millis(50)).with_jitter(Duration::from_millis(300));
     for delays in [
-        by_stores(Delay::of(HALF)),
+        by_stores(Delay::of(HALF_SECOND)),
         vec![jitter],
-        vec![Delay::of(HALF).at(1)],
+        vec![Delay::of(HALF_SECOND).at(1)],
         vec![Delay::stalls(5 * SECOND, SECOND)],
     ] {
         let site = Site::new(1).await;
@@ -159,7 +159,7 @@ async fn member_outlives_a_change_of_the_leader_of_pd() {
     flags.retain(|flag| !flag.starts_with("--tikv-pd-endpoints"));
     flags.push(format!("--tikv-pd-endpoints={}", site.tikv.pd_members().join(",")));
     let member = Process::begin(&flags, site.client_url(0));
-    member.says(READY).await;
+    member.says(READY_MESSAGE).await;
     for leader in [1, 2, 0] {
         site.tikv.lead_pd(leader);
         // One member of PD does not know of the new leader.

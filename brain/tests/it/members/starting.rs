@@ -13,11 +13,11 @@ use super::Site;
 use crate::program::Process;
 use crate::self_hosted_lease::kubeconfig;
 
-const UNREACHABLE: &str = "TiKV cannot be reached";
+const UNREACHABLE_MESSAGE: &str = "TiKV cannot be reached";
 
 /// Alive, not ready for a reason, and without a leader for clients.
 async fn waits(member: &Process) {
-    member.says(UNREACHABLE).await;
+    member.says(UNREACHABLE_MESSAGE).await;
     assert_eq!(member.get("/livez").await, (200, "ok\n".to_owned()));
     let (status, body) = member.get("/readyz").await;
     assert_eq!(status, 503);

@@ -21,10 +21,10 @@ use crate::program::{Process, STEP_TIMEOUT};
 const LEASES: i64 = 500;
 
 /// Keep-alives of each lease.
-const TIMES: i64 = 8;
+const KEEP_ALIVES_PER_LEASE: i64 = 8;
 
 /// A machine with little time to spare does not change the leader.
-const PATIENT: &[&str] = &["--election-lease-duration=60s", "--election-renew-deadline=45s"];
+const PATIENT_ELECTION_FLAGS: &[&str] = &["--election-lease-duration=60s", "--election-renew-deadline=45s"];
 
 /// Streams of keep-alives that a member was asked for, by clients and by other members.
 async fn keep_alive_streams(member: &Process) -> u64 {
@@ -40,8 +40,8 @@ async fn keep_alive_streams(member: &Process) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_forwards_keep_alives_in_bulk() {
     let site = Site::new(2).await;
-    let leader = site.start(0, 2, PATIENT).await;
-    let follower = site.start(1, 2, PATIENT).await;
+    let leader = site.start(0, 2, PATIENT_ELECTION_FLAGS).await;
+    let follower = site.start(1, 2, PATIENT_ELECTION_FLAGS).await;
     let channel = Endpoint::new(site.client_url(1)).unwrap().connect().await.unwrap();
     let mut grants = JoinSet::new();
     for id in 1..=LEASES {
@@ -55,7 +55,7 @@ async fn a_follower_forwards_keep_alives_in_bulk() {
     }
     grants.join_all().await;
     let before = keep_alive_streams(&leader).await;
-    let asked = (0..LEASES * TIMES).map(|n| pb::LeaseKeepAliveRequest { id: 1 + n % LEASES });
+    let asked = (0..LEASES * KEEP_ALIVES_PER_LEASE).map(|n| pb::LeaseKeepAliveRequest { id: 1 + n % LEASES });
     let answers = LeaseClient::new(channel.clone())
         .lease_keep_alive(tokio_stream::iter(asked))
         .await;
@@ -66,12 +66,12 @@ async fn a_follower_forwards_keep_alives_in_bulk() {
         *renewed.entry(answer.id).or_default() += 1;
     }
     assert_eq!(renewed.len(), usize::try_from(LEASES).unwrap());
-    assert!(renewed.values().all(|times| *times == TIMES));
+    assert!(renewed.values().all(|times| *times == KEEP_ALIVES_PER_LEASE));
     let forwarded = keep_alive_streams(&leader).await - before;
     assert!(
         forwarded <= 40,
         "{forwarded} requests for {} keep-alives",
-        LEASES * TIMES
+        LEASES * KEEP_ALIVES_PER_LEASE
     );
 
     // Many streams of one keep-alive each share requests, too.

@@ -12,7 +12,7 @@ use super::Site;
 use crate::program::STEP_TIMEOUT;
 
 /// Time for which an append takes: less than a leader waits for it before it hands over, and enough for a follower to leave.
-const APPEND: Duration = Duration::from_secs(2);
+const APPEND_TIME: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn target_takes_the_lead_although_it_stops_following_before_the_leader_is_done() {
@@ -32,7 +32,7 @@ async fn target_takes_the_lead_although_it_stops_following_before_the_leader_is_
         .header
         .unwrap()
         .member_id;
-    let slow = Fault::new(Rpc::Prewrite, Action::DelayRequest { by: APPEND });
+    let slow = Fault::new(Rpc::Prewrite, Action::DelayRequest { by: APPEND_TIME });
     let slow = site
         .tikv
         .faults()

@@ -1,4 +1,4 @@
-use super::super::tests::{LIMIT, brief, range, revision};
+use super::super::tests::{READ_LIMIT, brief, range, revision};
 use super::*;
 
 fn push(ring: &mut Ring, at: Revision, keys: &[&str], len: usize) -> usize {
@@ -40,16 +40,19 @@ fn the_ring_drops_whole_revisions_when_it_is_full() {
 fn skipped_revisions_empty_the_ring_and_whoever_stood_at_its_end_notices() {
     let mut ring = ring(usize::MAX);
     let end = ring.end();
-    assert_eq!(ring.at_position(end, LIMIT).unwrap().len(), 0);
+    assert_eq!(ring.at_position(end, READ_LIMIT).unwrap().len(), 0);
     assert_eq!(push(&mut ring, 20, &["c"], 0), 16);
-    assert_eq!(ring.at_position(end, LIMIT).unwrap_err(), Evicted);
+    assert_eq!(ring.at_position(end, READ_LIMIT).unwrap_err(), Evicted);
     assert_eq!((ring.covers_from(), ring.through()), (20, 20));
 }
 
 #[test]
 fn positions_are_read_in_whole_revisions() {
     let ring = ring(usize::MAX);
-    let limit = Limit { events: 3, ..LIMIT };
+    let limit = Limit {
+        events: 3,
+        ..READ_LIMIT
+    };
     assert_eq!(brief(&ring.at_position(0, limit).unwrap()), "a@2 b@2 a@3 b@3");
     assert_eq!(
         ring.at_position(17, limit).unwrap_err(),
@@ -63,17 +66,23 @@ fn runs_are_taken_in_whole_revisions_and_the_rest_stays() {
     let ring = ring(usize::MAX);
     let run = |start, end, revision| Run { start, end, revision };
     let mut runs = VecDeque::from([run(0, 1, 2), run(1, 2, 2), run(4, 8, 4), run(15, 16, 9)]);
-    let one = Limit { events: 1, ..LIMIT };
+    let one = Limit {
+        events: 1,
+        ..READ_LIMIT
+    };
     assert_eq!(brief(&ring.take_runs(&mut runs, one).unwrap()), "a@2 b@2");
     assert_eq!(brief(&ring.take_runs(&mut runs, one).unwrap()), "a@4 b@4");
     assert_eq!(runs, [run(6, 8, 5), run(15, 16, 9)]);
-    let held = Limit { through: 5, ..LIMIT };
+    let held = Limit {
+        through: 5,
+        ..READ_LIMIT
+    };
     assert_eq!(brief(&ring.take_runs(&mut runs, held).unwrap()), "a@5 b@5");
     assert_eq!(ring.take_runs(&mut runs, held).unwrap().len(), 0);
-    assert_eq!(brief(&ring.take_runs(&mut runs, LIMIT).unwrap()), "b@9");
+    assert_eq!(brief(&ring.take_runs(&mut runs, READ_LIMIT).unwrap()), "b@9");
     assert!(runs.is_empty());
     assert_eq!(
-        ring.take_runs(&mut VecDeque::from([run(20, 21, 12)]), LIMIT)
+        ring.take_runs(&mut VecDeque::from([run(20, 21, 12)]), READ_LIMIT)
             .unwrap_err(),
         Evicted
     );
@@ -86,7 +95,10 @@ fn a_scan_answers_where_to_go_on() {
         let (entries, next) = ring.scan(&range("b", ""), from, limit);
         (brief(&entries), next)
     };
-    let all = Limit { through: 9, ..LIMIT };
+    let all = Limit {
+        through: 9,
+        ..READ_LIMIT
+    };
     assert_eq!(look(8, all), ("b@8 b@9".to_owned(), 10));
     assert_eq!(look(2, Limit { bytes: 1, ..all }), ("b@2".to_owned(), 3));
     assert_eq!(look(2, Limit { events: 3, ..all }), ("b@2 b@3".to_owned(), 4));

@@ -14,7 +14,7 @@ use crate::member::BrainRefusal;
 use crate::names::ADOPT_CA;
 use crate::observed::is_ready;
 use crate::spec::{DesiredStorage, SpecRefusal};
-use crate::steps::leadership::KnownLeader;
+use crate::steps::leadership::LeaderState;
 use crate::steps::{CLUSTER_ID_CHANGED, DATA_REPLACED, Plan, claims, failed_trial};
 
 /// Time before the end of an authority from which the conditions report it.
@@ -181,7 +181,7 @@ impl ConditionFacts {
             pods: plan.rollout.pods + plan.rollout.terminating,
             leader: plan.lead.pod().map(str::to_owned),
             lock: lock::other_holder(cluster, pass, plan.lead.pod()),
-            lead_unknown: plan.lead == KnownLeader::Unknown && plan.rollout.ready > 0,
+            lead_unknown: plan.lead == LeaderState::Unknown && plan.rollout.ready > 0,
             trouble: troubles
                 .into_iter()
                 .next()

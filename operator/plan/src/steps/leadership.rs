@@ -9,7 +9,7 @@ use crate::observed::Observed;
 
 /// The leadership as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum KnownLeader {
+pub enum LeaderState {
     /// This pod leads, in this epoch.
     Held { pod: String, epoch: i64 },
     /// Every member answers, and none leads.
@@ -19,7 +19,7 @@ pub enum KnownLeader {
     Unknown,
 }
 
-impl KnownLeader {
+impl LeaderState {
     /// Returns the leader's pod, if it is known.
     pub fn pod(&self) -> Option<&str> {
         match self {
@@ -31,7 +31,7 @@ impl KnownLeader {
 
 /// Returns the leader, ignoring the `strangers`. If two brains claim to lead, the one in the higher epoch does: the other does not know of
 /// the change yet. If only followers answer, the leader that they name leads, provided that its pod is one of ours.
-pub fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> KnownLeader {
+pub fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> LeaderState {
     let staying = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && !strangers.contains(&pod.name_any());
     let answers = || {
         observed
@@ -43,7 +43,7 @@ pub fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> KnownLeader {
     let newest = answers().map(|(_, answer)| answer.epoch).max();
     let claims = answers().filter(|(_, answer)| answer.is_leader() && Some(answer.epoch) == newest);
     if let Some((pod, answer)) = claims.max_by_key(|(_, answer)| answer.epoch) {
-        return KnownLeader::Held {
+        return LeaderState::Held {
             pod: pod.clone(),
             epoch: answer.epoch,
         };
@@ -54,12 +54,12 @@ pub fn lead(observed: &Observed, strangers: &BTreeSet<String>) -> KnownLeader {
     if let Some((pod, epoch)) = named {
         let known = observed.pods.iter().any(|each| each.name_any() == pod);
         return if known {
-            KnownLeader::Held { pod, epoch }
+            LeaderState::Held { pod, epoch }
         } else {
-            KnownLeader::Unknown
+            LeaderState::Unknown
         };
     }
     let mut members = observed.pods.iter().filter(staying);
     let all = members.all(|pod| matches!(observed.probes.get(&pod.name_any()), Some(Ok(_))));
-    if all { KnownLeader::Nobody } else { KnownLeader::Unknown }
+    if all { LeaderState::Nobody } else { LeaderState::Unknown }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 
-use super::leadership::KnownLeader;
+use super::leadership::LeaderState;
 use super::{Plan, PlanStep};
 use crate::member::BrainRole;
 use crate::names::ROLE;
@@ -27,12 +27,12 @@ pub(super) fn plan(plan: &mut Plan, observed: &Observed, strangers: &BTreeSet<St
         let role = match &plan.lead {
             _ if strangers.contains(&name) => None,
             // A member that reports that it does not lead must not be selected by the leader's Service.
-            KnownLeader::Unknown if says != Some(BrainRole::Follower) || labelled != Some("leader") => continue,
-            KnownLeader::Unknown => Some("follower"),
-            KnownLeader::Held { pod, .. } if *pod == name => Some("leader"),
-            KnownLeader::Held { .. } if says.is_some() => Some("follower"),
+            LeaderState::Unknown if says != Some(BrainRole::Follower) || labelled != Some("leader") => continue,
+            LeaderState::Unknown => Some("follower"),
+            LeaderState::Held { pod, .. } if *pod == name => Some("leader"),
+            LeaderState::Held { .. } if says.is_some() => Some("follower"),
             // It does not lead, and reports no other role.
-            KnownLeader::Held { .. } if labelled == Some("follower") => Some("follower"),
+            LeaderState::Held { .. } if labelled == Some("follower") => Some("follower"),
             _ => None,
         };
         if let (true, Some(uid)) = (labelled != role, pod.uid()) {

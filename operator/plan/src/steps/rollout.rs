@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::leadership::KnownLeader;
+use super::leadership::LeaderState;
 use super::{Plan, PlanStep, resize, store, trial};
 use crate::drift;
 use crate::names::RESTART_HASH;
@@ -203,7 +203,7 @@ fn hand_over(plan: &mut Plan, members: &ComparedMembers<'_>, (from, to, epoch): 
 
 /// A leader that scaling would remove hands over first: until then, or until the timeout, the StatefulSet keeps its size.
 fn hold_back_scaling(plan: &mut Plan, members: &ComparedMembers<'_>, live: Option<&Value>) -> bool {
-    let KnownLeader::Held { pod: leader, epoch } = &members.lead else {
+    let LeaderState::Held { pod: leader, epoch } = &members.lead else {
         return false;
     };
     let replicas = members.desired.replicas;

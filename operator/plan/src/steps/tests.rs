@@ -350,7 +350,7 @@ fn of_two_that_claim_the_lead_the_newer_one_has_it() {
     fake.seen.probes.insert("dev-1".to_owned(), Err("silent".to_owned()));
     assert_eq!(fake.plan().lead.pod(), Some("dev-0"));
     fake.seen.probes.clear();
-    assert_eq!(fake.plan().lead, KnownLeader::Unknown);
+    assert_eq!(fake.plan().lead, LeaderState::Unknown);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 use runtime::budget::Budget;
 
 /// Bounds so small that nearly everything comes from history.
-pub(super) const TINY: Bounds = Bounds {
+pub(super) const TINY_LIMITS: Bounds = Bounds {
     ring_bytes: 2 << 10,
     mailbox_runs: 2,
     batch_bytes: 64,
@@ -85,7 +85,7 @@ async fn events_look_like_etcds() {
 
 #[tokio::test]
 async fn a_watch_from_the_past_gets_history_and_goes_on_live() {
-    for bounds in [Bounds::default(), TINY] {
+    for bounds in [Bounds::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         for n in 0..100 {
             member.put(if n % 2 == 0 { "a" } else { "b" }, &[n; 40]);
@@ -160,7 +160,7 @@ async fn a_negative_start_is_refused_as_compacted() {
 
 #[tokio::test]
 async fn a_compacted_start_is_made_and_then_canceled_but_the_compacted_revision_is_not() {
-    for bounds in [Bounds::default(), TINY] {
+    for bounds in [Bounds::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         member.put("a", &[1; 100]);
         member.commit(&[("a", None)]);
@@ -198,7 +198,7 @@ async fn previous_values_that_cannot_be_read_end_the_watches_that_ask_for_them()
         prev_kv: true,
         ..create
     };
-    for bounds in [Bounds::default(), TINY] {
+    for bounds in [Bounds::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         member.put("a", b"1");
         let mut stream = member.stream().await;
@@ -348,7 +348,7 @@ async fn a_canceled_watcher_is_silent_and_the_others_are_not() {
 
 #[tokio::test]
 async fn all_events_of_a_revision_come_in_one_response() {
-    for bounds in [Bounds::default(), TINY] {
+    for bounds in [Bounds::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         let mut stream = member.stream().await;
         stream.create(span("a", "b")).await;

@@ -3,7 +3,7 @@
 use super::*;
 use ::watch::{History, WatchLimits as Bounds};
 
-const CROWD: usize = 10_000;
+const WATCHERS: usize = 10_000;
 const STREAMS: usize = 10;
 
 /// Opens streams with 10,000 watchers in all, which `create` makes from a number.
@@ -11,7 +11,7 @@ async fn crowd(member: &Member, create: impl Fn(usize) -> WatchCreateRequest) ->
     let mut streams = Vec::new();
     for stream in 0..STREAMS {
         let mut watching = member.stream().await;
-        let numbers: Vec<usize> = (stream * CROWD / STREAMS..(stream + 1) * CROWD / STREAMS).collect();
+        let numbers: Vec<usize> = (stream * WATCHERS / STREAMS..(stream + 1) * WATCHERS / STREAMS).collect();
         for some in numbers.chunks(50) {
             for n in some {
                 watching.send(RequestUnion::CreateRequest(create(*n))).await;
@@ -22,7 +22,7 @@ async fn crowd(member: &Member, create: impl Fn(usize) -> WatchCreateRequest) ->
         }
         streams.push(watching);
     }
-    assert_eq!(member.hub.watchers(), CROWD as u64);
+    assert_eq!(member.hub.watchers(), WATCHERS as u64);
     streams
 }
 
@@ -36,15 +36,15 @@ async fn ten_thousand_watchers_of_different_keys_see_each_its_own() {
         ..WatchCreateRequest::default()
     };
     let mut streams = crowd(&member, create).await;
-    for n in 0..CROWD {
+    for n in 0..WATCHERS {
         member.put(&key(n), b"");
     }
     for (at, stream) in streams.iter_mut().enumerate() {
-        let mut seen = vec![false; CROWD / STREAMS];
-        for _ in 0..CROWD / STREAMS {
+        let mut seen = vec![false; WATCHERS / STREAMS];
+        for _ in 0..WATCHERS / STREAMS {
             let response = stream.response().await;
             let id = usize::try_from(response.watch_id).unwrap();
-            let n = at * (CROWD / STREAMS) + id;
+            let n = at * (WATCHERS / STREAMS) + id;
             assert_eq!(brief(&response), format!("{}@{}", key(n), n + 2));
             assert!(!std::mem::replace(&mut seen[id], true), "seen twice");
         }
@@ -61,8 +61,8 @@ async fn ten_thousand_watchers_of_one_prefix_see_everything() {
         member.commit(&[("a/1", Some(b"")), ("a/2", Some(b""))]);
     }
     for stream in &mut streams {
-        let mut seen = vec![String::new(); CROWD / STREAMS];
-        let mut missing = 6 * CROWD / STREAMS;
+        let mut seen = vec![String::new(); WATCHERS / STREAMS];
+        let mut missing = 6 * WATCHERS / STREAMS;
         while missing > 0 {
             let response = stream.response().await;
             missing -= response.events.len();

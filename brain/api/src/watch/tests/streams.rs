@@ -2,13 +2,13 @@
 
 use tonic::Code;
 
-use super::contract::TINY;
+use super::contract::TINY_LIMITS;
 use super::*;
 use ::watch::WatchLimits as Bounds;
 
 #[tokio::test]
 async fn progress_waits_for_those_who_lag_and_for_what_is_being_published() {
-    let mut member = Member::start(TINY).await;
+    let mut member = Member::start(TINY_LIMITS).await;
     for n in 0..100 {
         member.put("a", &[n; 40]);
     }
@@ -141,7 +141,7 @@ async fn a_client_that_sends_no_more_still_hears_of_its_watchers() {
 
 #[tokio::test]
 async fn history_that_cannot_be_read_is_asked_again() {
-    let mut member = Member::start(TINY).await;
+    let mut member = Member::start(TINY_LIMITS).await;
     for n in 0..100 {
         member.put("a", &[n; 40]);
     }

@@ -21,7 +21,7 @@ async fn heard(lock: &MemoryLock, telling: &mut JoinSet<()>) -> [(Candidate, Run
     let b = start(lock, "b", &mut running_b);
     follows(&b, "a").await;
     tell(&a, &b, telling);
-    pass(LEASE).await;
+    pass(LEASE_DURATION).await;
     [(a, running_a), (b, running_b)]
 }
 
@@ -47,12 +47,15 @@ async fn a_leader_that_went_silent_is_followed_a_lease_after_its_last_word() {
     let (lock, mut telling) = (quiet(), JoinSet::new());
     let [(a, running_a), (b, _running_b)] = heard(&lock, &mut telling).await;
     a.handle.renewals().changed().await.unwrap();
-    pass(TICK).await;
+    pass(CLOCK_TICK).await;
     let last = Instant::now();
     drop(running_a);
     leads(&b).await;
     let passed = last.elapsed();
-    assert!((LEASE - TICK..LEASE + 12 * TICK).contains(&passed), "{passed:?}");
+    assert!(
+        (LEASE_DURATION - CLOCK_TICK..LEASE_DURATION + 12 * CLOCK_TICK).contains(&passed),
+        "{passed:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,5 +67,5 @@ async fn candidate_that_lost_its_leader_reads_at_once() {
     let given = Instant::now();
     b.handle.look();
     leads(&b).await;
-    assert!(given.elapsed() < 10 * TICK, "{:?}", given.elapsed());
+    assert!(given.elapsed() < 10 * CLOCK_TICK, "{:?}", given.elapsed());
 }

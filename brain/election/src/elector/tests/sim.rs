@@ -80,7 +80,7 @@ impl Process {
             return None;
         };
         handle.valid_until(term.number)?;
-        let waited = self.candidate.clock.now() >= term.since + LEASE;
+        let waited = self.candidate.clock.now() >= term.since + LEASE_DURATION;
         (term.predecessor.ended() || waited).then_some(term)
     }
 }
@@ -225,7 +225,7 @@ impl World {
             }
             self.gossip();
             self.observe();
-            pass(TICK).await;
+            pass(CLOCK_TICK).await;
         }
     }
 }
@@ -248,8 +248,10 @@ async fn simulate(seed: u64) -> (usize, usize) {
         }
     }
     // A request held back may change the record once more; then one lease, one retry, and the wait of an unseen start.
-    let bound = 2 * (LEASE + RETRY_MOST) + Duration::from_secs(6);
-    world.run((bound.as_millis() / TICK.as_millis()) as usize, 0.0).await;
+    let bound = 2 * (LEASE_DURATION + MAX_RETRY_PERIOD) + Duration::from_secs(6);
+    world
+        .run((bound.as_millis() / CLOCK_TICK.as_millis()) as usize, 0.0)
+        .await;
     let leading = world
         .processes
         .iter()

@@ -37,7 +37,7 @@ impl Lock for Prepared {
 /// As a brain sets it: a call may take as long as the renew deadline allows.
 fn config() -> Config {
     Config {
-        call_timeout: RENEW,
+        call_timeout: RENEW_DEADLINE,
         ..Config::storage("a")
     }
 }

@@ -6,12 +6,14 @@ use std::process::{Command, Stdio};
 use super::*;
 
 /// Set for the child: the directory it appends in.
-const CHILD: &str = "BRAIN_LOG_CRASH_DIR";
+const CHILD_DIR_VARIABLE: &str = "BRAIN_LOG_CRASH_DIR";
 
 /// Not a test of its own: the process that is killed. It prints each slot that was acknowledged.
 #[tokio::test]
 async fn child_appends_until_it_is_killed() {
-    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let Some(dir) = std::env::var_os(CHILD_DIR_VARIABLE) else {
+        return;
+    };
     let log = open_small(Path::new(&dir));
     let mut next = read_all(&log, 0).await.last().map_or(1, |(slot, _)| slot + 1);
     loop {
@@ -32,7 +34,7 @@ async fn acknowledged_records_survive_kill_9() {
     for round in 0..12u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child_appends_until_it_is_killed", "--nocapture", "--test-threads=1"])
-            .env(CHILD, dir.path())
+            .env(CHILD_DIR_VARIABLE, dir.path())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

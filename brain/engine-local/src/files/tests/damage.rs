@@ -19,7 +19,7 @@ async fn open_changed(dir: &Path, file: &Path, written: &[(u64, Bytes)], change:
     let mut bytes = fs::read(&file).unwrap();
     change(&mut bytes);
     fs::write(&file, bytes).unwrap();
-    let log = match FileLog::open(copied.path(), SMALL) {
+    let log = match FileLog::open(copied.path(), SMALL_SEGMENTS) {
         Ok(log) => log,
         Err(
             refusal @ (FileLogOpenError::Damaged { .. }
@@ -149,7 +149,7 @@ fn append_batch(
 async fn a_batch_of_many_records_is_torn_in_any_order() {
     let dir = scratch();
     let mut written = append_range(&open_small(dir.path()), 1..=2, 30).await;
-    written.extend(append_batch(dir.path(), SMALL, 3..=12, 30));
+    written.extend(append_batch(dir.path(), SMALL_SEGMENTS, 3..=12, 30));
     let file = segments(dir.path()).remove(0);
     let end = unmark(&file);
     for lost in 0..10 {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn refusal(dir: &Path) -> FileLogOpenError {
-    FileLog::open(dir, SMALL).expect_err("this log must not open")
+    FileLog::open(dir, SMALL_SEGMENTS).expect_err("this log must not open")
 }
 
 /// A log of a few segments, closed; and what is in it.
@@ -202,7 +202,7 @@ async fn log_that_nothing_was_appended_to_opens_for_rows_without_anything_of_it(
     drop(log);
     let open = |last| {
         let origin = engine::log::LogOrigin { id, last: Slot(last) };
-        FileLog::open_for(dir.path(), SMALL, LogObserver::new(|_| {}), Some(origin))
+        FileLog::open_for(dir.path(), SMALL_SEGMENTS, LogObserver::new(|_| {}), Some(origin))
     };
     drop(open(0).unwrap());
     let error = open(1).unwrap_err().to_string();

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// The slot and the watermark that must survive every power failure.
 #[derive(Debug, Default)]
@@ -56,12 +56,12 @@ impl Power {
             };
             let mut content = whole(&file);
             let older = self.unsynced.get(&file.metadata().unwrap().ino());
-            for (n, sector) in content.chunks_mut(SECTOR).enumerate() {
+            for (n, sector) in content.chunks_mut(SECTOR_BYTES).enumerate() {
                 let Some(older) = older else { break };
                 let version = self.rng.random_range(0..=older.len());
                 if let Some(there) = older
                     .get(version)
-                    .and_then(|old| old.get(n * SECTOR..n * SECTOR + sector.len()))
+                    .and_then(|old| old.get(n * SECTOR_BYTES..n * SECTOR_BYTES + sector.len()))
                 {
                     sector.copy_from_slice(there);
                 }
@@ -80,7 +80,8 @@ impl Power {
     fn check(&self, image: &Path) -> Result<(), String> {
         let slot = self.promised.slot.load(SeqCst);
         let watermark = self.promised.watermark.load(SeqCst);
-        let (shared, ..) = open::open(image, SMALL, Disk::default(), None).map_err(|error| error.to_string())?;
+        let (shared, ..) =
+            open::open(image, SMALL_SEGMENTS, Disk::default(), None).map_err(|error| error.to_string())?;
         let state = shared.state();
         if state.watermark < watermark {
             return Err(format!("watermark {} instead of {watermark}", state.watermark));
@@ -130,7 +131,7 @@ async fn survives(seed: u64) -> usize {
     *disk.faults.power.lock().unwrap() = Some(power);
     let mut next = 1;
     for round in 1..=12u64 {
-        let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+        let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
         for burst in [1, 6, 1, 3] {
             let appends = (next..next + burst).map(|slot| log.append(Slot(slot), record_of(slot)));
             for answer in futures::future::join_all(appends).await {

@@ -23,7 +23,7 @@ async fn fill(log: &FileLog, from: u64, len: usize) -> Vec<(u64, Bytes)> {
 async fn a_full_disk_stops_appends_and_nothing_else() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     let mut written = append_range(&log, 1..=20, 500).await;
     disk.faults.full.store(true, SeqCst);
     written.extend(fill(&log, 21, 500).await);
@@ -51,7 +51,7 @@ async fn a_full_disk_stops_appends_and_nothing_else() {
 async fn an_append_after_a_refused_one_asks_for_space_again() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     disk.faults.full.store(true, SeqCst);
     let next = fill(&log, 1, 500).await.len() as u64 + 1;
     let append = |slot, len| Box::pin(log.append(Slot(slot), record(slot, 0, len)));
@@ -76,13 +76,13 @@ async fn an_append_after_a_refused_one_asks_for_space_again() {
 async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
     let dir = scratch();
     let disk = Disk::default();
-    let mut log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let mut log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     let mut written = Vec::new();
     for slot in 1..=30 {
         if slot % 7 == 0 {
             log.raise_watermark(Slot(slot / 7)).await.unwrap();
             drop(log);
-            log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+            log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
         }
         disk.faults.full_write.store(true, SeqCst);
         let answer = log.append(Slot(slot), record(slot, 1, 200)).await;
@@ -108,7 +108,7 @@ async fn a_write_that_stops_for_want_of_space_leaves_no_trace() {
 async fn a_segment_whose_first_batch_fails_is_made_anew() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     // Nine of these fill a segment.
     let mut written = append_range(&log, 1..=9, 400).await;
     for watermark in [2, 3, 4] {
@@ -133,7 +133,7 @@ async fn a_segment_whose_first_batch_fails_is_made_anew() {
 async fn whole_records_of_a_batch_that_failed_do_not_come_back() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     let mut written = Vec::new();
     for round in 0..60 {
         let slots = round * 10 + 1..=round * 10 + 8;
@@ -149,7 +149,7 @@ async fn whole_records_of_a_batch_that_failed_do_not_come_back() {
         written.extend(append_range(&log, round * 10 + 9..=round * 10 + 9, 100).await);
         let copied = copy(dir.path());
         assert_eq!(
-            read_all(&FileLog::open(copied.path(), SMALL).unwrap(), 0).await,
+            read_all(&FileLog::open(copied.path(), SMALL_SEGMENTS).unwrap(), 0).await,
             written
         );
     }
@@ -160,7 +160,7 @@ async fn a_log_that_cannot_even_begin_says_so() {
     let dir = scratch();
     let disk = Disk::default();
     disk.faults.full.store(true, SeqCst);
-    let refused = FileLog::open_on(dir.path(), SMALL, disk, None).unwrap_err();
+    let refused = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk, None).unwrap_err();
     assert!(matches!(refused, FileLogOpenError::Full { .. }), "{refused}");
     drop(open_small(dir.path()));
 }
@@ -231,7 +231,7 @@ async fn a_shrunk_log_occupies_what_it_holds() {
 async fn a_shrunk_log_whose_last_segment_cannot_be_cut_keeps_what_follows() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     let mut written = append_range(&log, 1..=2, 400).await;
     disk.faults.full_cut.store(true, SeqCst);
     log.shrink().await.unwrap_or_else(|error| eprintln!("{error:#}"));
@@ -249,7 +249,7 @@ async fn a_shrunk_log_whose_last_segment_cannot_be_cut_keeps_what_follows() {
 async fn a_watermark_for_which_there_is_no_space_is_raised_later() {
     let dir = scratch();
     let disk = Disk::default();
-    let log = FileLog::open_on(dir.path(), SMALL, disk.clone(), None).unwrap();
+    let log = FileLog::open_on(dir.path(), SMALL_SEGMENTS, disk.clone(), None).unwrap();
     append_range(&log, 1..=30, 400).await;
     disk.faults.full_page.store(true, SeqCst);
     match log.raise_watermark(Slot(20)).await {

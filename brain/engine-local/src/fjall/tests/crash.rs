@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use super::{FjallRows, History, small};
 use engine::rows::{Rows, laws};
 
-const CHILD: &str = "KUBEBRAIN_TEST_ROWS_CRASH_DIR";
-const MAX_VALUE: &str = "KUBEBRAIN_TEST_ROWS_CRASH_MAX_VALUE";
+const CHILD_DIR_VARIABLE: &str = "KUBEBRAIN_TEST_ROWS_CRASH_DIR";
+const MAX_VALUE_VARIABLE: &str = "KUBEBRAIN_TEST_ROWS_CRASH_MAX_VALUE";
 const SEED: u64 = 7;
 
 fn history() -> History {
     let mut history = History::new(SEED);
-    if let Ok(max) = std::env::var(MAX_VALUE) {
+    if let Ok(max) = std::env::var(MAX_VALUE_VARIABLE) {
         history.max_value = max.parse().unwrap();
     }
     history
@@ -22,7 +22,9 @@ fn history() -> History {
 /// Not a test by itself: the process that is killed. Prints each batch that `sync` covered.
 #[tokio::test]
 async fn child_that_is_killed() {
-    let Ok(dir) = std::env::var(CHILD) else { return };
+    let Ok(dir) = std::env::var(CHILD_DIR_VARIABLE) else {
+        return;
+    };
     let rows = FjallRows::open(Path::new(&dir), small()).unwrap();
     let history = history();
     let mut batch = History::batch_of(rows.fence().await.unwrap().as_ref());
@@ -78,8 +80,8 @@ async fn rounds(history: &History, batches: impl Iterator<Item = u64>) {
 fn run_and_kill(dir: &Path, max_value: usize, until: u64) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "fjall::tests::crash::child_that_is_killed", "--nocapture"])
-        .env(CHILD, dir)
-        .env(MAX_VALUE, max_value.to_string())
+        .env(CHILD_DIR_VARIABLE, dir)
+        .env(MAX_VALUE_VARIABLE, max_value.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -12,10 +12,10 @@ use testkit::small_disk;
 const MIB: usize = 1 << 20;
 
 /// Rows of a batch, of 8 KB each.
-const ROWS: u64 = 32;
+const ROWS_PER_BATCH: u64 = 32;
 
 /// Rows of 400 KB that leave no space for a merge of all of them.
-const LARGE: u64 = 320;
+const LARGE_ROWS: u64 = 320;
 
 fn options() -> FjallOptions {
     FjallOptions {
@@ -28,11 +28,14 @@ fn options() -> FjallOptions {
 /// Rows of one batch that do not compress.
 fn changes(batch: u64) -> Vec<RowChange> {
     let mut random = rand::rngs::SmallRng::seed_from_u64(batch);
-    let rows = (0..ROWS).map(|row| {
+    let rows = (0..ROWS_PER_BATCH).map(|row| {
         let mut value = vec![0; 8000];
         random.fill(value.as_mut_slice());
         // Each another key, in no order.
-        laws::put(format!("key/{:08}", (batch * ROWS + row) * 7919 % 10_000_000), value)
+        laws::put(
+            format!("key/{:08}", (batch * ROWS_PER_BATCH + row) * 7919 % 10_000_000),
+            value,
+        )
     });
     rows.collect()
 }
@@ -138,12 +141,12 @@ async fn delete_much(disk: &Path) {
     };
     let rows = FjallRows::open(&disk.join("rows"), options).unwrap();
     let key = |batch| format!("key/{batch:06}");
-    for batch in 1..=LARGE {
+    for batch in 1..=LARGE_ROWS {
         let put = laws::put(key(batch), random_bytes(batch, 400_000));
         apply(&rows, batch, vec![put]).await.unwrap();
     }
-    let deletions = (1..=LARGE).map(|batch| laws::delete(key(batch))).collect();
-    apply(&rows, LARGE + 1, deletions).await.unwrap();
+    let deletions = (1..=LARGE_ROWS).map(|batch| laws::delete(key(batch))).collect();
+    apply(&rows, LARGE_ROWS + 1, deletions).await.unwrap();
     rows.compact().await.unwrap();
     let left = inspect::table_bytes(rows.shared.keyspace.path()).unwrap();
     assert!(left < 1 << 20, "{left} bytes");

@@ -3,8 +3,8 @@
 use super::merges::random_bytes;
 use super::*;
 
-const QUOTA: u64 = 16 << 20;
-const ROW: usize = 8 << 10;
+const QUOTA_BYTES: u64 = 16 << 20;
+const ROW_BYTES: usize = 8 << 10;
 
 fn within(quota_bytes: u64) -> FjallOptions {
     FjallOptions {
@@ -15,13 +15,13 @@ fn within(quota_bytes: u64) -> FjallOptions {
 
 /// Overwrites rows that take half of the quota, and deletes what was overwritten as a compaction does.
 async fn churn(rows: &FjallRows, rounds: u64) {
-    const ALIVE: u64 = QUOTA / 2 / ROW as u64;
+    const ALIVE: u64 = QUOTA_BYTES / 2 / ROW_BYTES as u64;
     const STEP: u64 = 64;
     let key = |write: u64| format!("o/{:06}/{write:08}", write % ALIVE);
     let mut batch = 0;
     for first in (0..ALIVE * rounds).step_by(STEP as usize) {
         let mut changes: Vec<_> = (first..first + STEP)
-            .map(|write| laws::put(key(write), random_bytes(write, ROW)))
+            .map(|write| laws::put(key(write), random_bytes(write, ROW_BYTES)))
             .collect();
         changes.extend((first..first + STEP).filter_map(|write| Some(laws::delete(key(write.checked_sub(ALIVE)?)))));
         batch += 1;
@@ -30,18 +30,18 @@ async fn churn(rows: &FjallRows, rounds: u64) {
             .unwrap();
         // A merge that ends in between makes the size smaller.
         let (is_reclaiming, size) = (rows.is_reclaiming(), rows.size().unwrap());
-        assert!(size <= QUOTA || is_reclaiming, "{size} bytes after {first} rows");
+        assert!(size <= QUOTA_BYTES || is_reclaiming, "{size} bytes after {first} rows");
     }
 }
 
 #[tokio::test]
 async fn churn_of_half_the_quota_stays_within_it() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA)).unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
     churn(&rows, 12).await;
     rows.compact().await.unwrap();
     let size = rows.size().unwrap();
-    assert!(size < QUOTA * 5 / 8, "{size} bytes are left");
+    assert!(size < QUOTA_BYTES * 5 / 8, "{size} bytes are left");
 }
 
 /// fjall stores the size of a memtable when it makes the keyspace.
@@ -50,24 +50,24 @@ async fn quota_that_came_later_counts_too() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("rows");
     drop(FjallRows::open(&dir, FjallOptions::default()).unwrap());
-    churn(&FjallRows::open(&dir, within(QUOTA)).unwrap(), 4).await;
+    churn(&FjallRows::open(&dir, within(QUOTA_BYTES)).unwrap(), 4).await;
 }
 
 /// Nothing is put while the alarm is raised, but compactions delete.
 #[tokio::test]
 async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA)).unwrap();
-    let count = QUOTA * 9 / 8 / ROW as u64;
+    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
+    let count = QUOTA_BYTES * 9 / 8 / ROW_BYTES as u64;
     let key = |row| format!("o/{row:06}");
     for row in 0..count {
-        let changes = vec![laws::put(key(row), random_bytes(row, ROW))];
+        let changes = vec![laws::put(key(row), random_bytes(row, ROW_BYTES))];
         rows.apply(History::fence(row), History::fence(row + 1).unwrap(), changes)
             .await
             .unwrap();
     }
     assert!(
-        rows.size().unwrap() > QUOTA && !rows.is_reclaiming(),
+        rows.size().unwrap() > QUOTA_BYTES && !rows.is_reclaiming(),
         "nothing is deleted"
     );
     let deleted = (0..count / 2).map(|row| laws::delete(key(row))).collect();
@@ -75,7 +75,7 @@ async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
         .await
         .unwrap();
     let smaller = async {
-        while rows.size().unwrap() > QUOTA * 5 / 8 {
+        while rows.size().unwrap() > QUOTA_BYTES * 5 / 8 {
             // As the flush renews the views.
             drop(rows.snapshot().await.unwrap());
             tokio::task::yield_now().await;
@@ -90,11 +90,11 @@ async fn deletions_bring_rows_below_a_quota_that_was_exceeded() {
 #[tokio::test]
 async fn rows_that_a_view_keeps_do_not_hold_writes_up() {
     let root = tempfile::tempdir().unwrap();
-    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA)).unwrap();
+    let rows = FjallRows::open(&root.path().join("rows"), within(QUOTA_BYTES)).unwrap();
     let mut view = None;
-    let count = QUOTA * 3 / 2 / ROW as u64;
+    let count = QUOTA_BYTES * 3 / 2 / ROW_BYTES as u64;
     for row in 0..count {
-        let mut changes = vec![laws::put(format!("o/{row:06}"), random_bytes(row, ROW))];
+        let mut changes = vec![laws::put(format!("o/{row:06}"), random_bytes(row, ROW_BYTES))];
         if row > count / 2 {
             view = view.or(Some(rows.snapshot().await.unwrap()));
             changes.push(laws::delete(format!("o/{:06}", row - count / 2)));
@@ -112,6 +112,6 @@ async fn rows_that_a_view_keeps_do_not_hold_writes_up() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), settled).await.unwrap();
-    assert!(rows.size().unwrap() > QUOTA);
+    assert!(rows.size().unwrap() > QUOTA_BYTES);
     drop(view);
 }

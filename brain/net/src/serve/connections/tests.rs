@@ -8,7 +8,7 @@ use telemetry::metrics::Metrics;
 
 fn connections(limit: usize) -> Connections {
     let network = Metrics::new(false).network;
-    Connections::new(limit, Budget::new(BUDGET, network.held.clone()), network)
+    Connections::new(limit, Budget::new(BUDGET_BYTES, network.held.clone()), network)
 }
 
 fn ip(last: u8) -> Option<IpAddr> {
@@ -16,7 +16,7 @@ fn ip(last: u8) -> Option<IpAddr> {
 }
 
 /// The memory budget of all connections in these tests.
-const BUDGET: usize = 1 << 20;
+const BUDGET_BYTES: usize = 1 << 20;
 
 fn reason(admitted: &AdmittedConnection) -> Option<CloseReason> {
     admitted.connection.reason.get().copied()
@@ -177,7 +177,7 @@ async fn connections_that_hold_much_and_move_little_make_room() {
     // Eleven have idle streams, and one of them holds more than the others.
     let mut charges = Vec::new();
     for (n, open) in open.iter().take(11).enumerate() {
-        let bytes = BUDGET / 32 + if n == 7 { 20_000 } else { 0 };
+        let bytes = BUDGET_BYTES / 32 + if n == 7 { 20_000 } else { 0 };
         charges.push(open.connection.account.charge(bytes).unwrap());
     }
     let reasons = |open: &[AdmittedConnection]| open.iter().map(reason).collect::<Vec<_>>();
@@ -220,14 +220,14 @@ async fn connections_are_charged_and_idle_ones_make_room() {
     let evicted = open.iter().position(|open| reason(open) == Some(CloseReason::Evicted));
     drop(open.remove(evicted.unwrap()));
     let _admitted = newcomer.await.unwrap();
-    assert!(connections.0.budget.used() > BUDGET / 8 * 7 - 2 * CONNECTION_BYTES);
+    assert!(connections.0.budget.used() > BUDGET_BYTES / 8 * 7 - 2 * CONNECTION_BYTES);
 }
 
 #[tokio::test]
 async fn only_some_connections_are_looked_at_for_room() {
     let mut order = ExamineOrder::default();
     let mut open = BTreeMap::new();
-    let budget = Budget::new(BUDGET, Metrics::new(false).network.held);
+    let budget = Budget::new(BUDGET_BYTES, Metrics::new(false).network.held);
     let mut work = Vec::new();
     for id in 0..10 * MAX_EXAMINED_CONNECTIONS as u64 {
         let connection = Arc::new(ConnectionState::new(None, budget.account(None)));

@@ -11,7 +11,7 @@ use super::*;
 use runtime::budget::Budget;
 use telemetry::metrics::Metrics;
 
-const LIMIT: usize = 1 << 20;
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 fn budget(bytes: usize) -> Budget {
     Budget::new(bytes, Metrics::new(false).network.held)
@@ -40,7 +40,7 @@ fn text(len: usize) -> Vec<u8> {
 
 async fn inflated(whole: Bytes, budget: &Budget) -> Result<Bytes, InflateError> {
     let account = budget.account(None);
-    let (message, charge) = inflate(MessageEncoding::Gzip, whole, LIMIT, &account).await?;
+    let (message, charge) = inflate(MessageEncoding::Gzip, whole, MAX_MESSAGE_BYTES, &account).await?;
     if let Some(charge) = charge {
         assert!(charge.bytes() >= message.len() - MESSAGE_PREFIX_BYTES, "{charge:?}");
     }
@@ -55,7 +55,7 @@ fn status(unreadable: InflateError) -> (Code, String) {
 #[tokio::test]
 async fn compressed_message_is_read_as_plain_one() {
     let budget = budget(16 << 20);
-    for len in [0, 1, 70_000, LIMIT] {
+    for len in [0, 1, 70_000, MAX_MESSAGE_BYTES] {
         let plain = text(len);
         let message = inflated(framed(1, &gzipped(&plain)), &budget).await.unwrap();
         assert!(message == framed(0, &plain), "{len}");
@@ -70,15 +70,18 @@ async fn compressed_message_is_read_as_plain_one() {
 #[tokio::test]
 async fn message_that_becomes_too_large_is_refused_within_its_memory() {
     let bomb = framed(1, &gzipped(&vec![0; 64 << 20]));
-    let budget_of_two = budget(2 * (LIMIT + MESSAGE_PREFIX_BYTES + DECODER_BYTES + 1));
+    let budget_of_two = budget(2 * (MAX_MESSAGE_BYTES + MESSAGE_PREFIX_BYTES + DECODER_BYTES + 1));
     let refused = status(inflated(bomb.clone(), &budget_of_two).await.unwrap_err());
-    let text = format!("grpc: received message after decompression larger than max {LIMIT}");
+    let text = format!("grpc: received message after decompression larger than max {MAX_MESSAGE_BYTES}");
     assert_eq!(refused, (Code::ResourceExhausted, text));
-    let small = inflated(bomb, &budget(LIMIT)).await.unwrap_err();
+    let small = inflated(bomb, &budget(MAX_MESSAGE_BYTES)).await.unwrap_err();
     assert!(matches!(small, InflateError::Exceeded(_)), "{small:?}");
-    let long = framed(1, &vec![0; LIMIT + 1]);
+    let long = framed(1, &vec![0; MAX_MESSAGE_BYTES + 1]);
     let refused = status(inflated(long, &budget_of_two).await.unwrap_err());
-    let text = format!("grpc: received message larger than max ({} vs. {LIMIT})", LIMIT + 1);
+    let text = format!(
+        "grpc: received message larger than max ({} vs. {MAX_MESSAGE_BYTES})",
+        MAX_MESSAGE_BYTES + 1
+    );
     assert_eq!(refused, (Code::ResourceExhausted, text));
     assert_eq!(budget_of_two.used(), 0);
 }
@@ -98,7 +101,13 @@ async fn damaged_message_is_refused() {
     let refused = status(inflated(cut, &budget).await.unwrap_err());
     assert_eq!(refused, (Code::Internal, "unexpected EOF".to_owned()));
     let account = budget.account(None);
-    let unnamed = inflate(MessageEncoding::Identity, framed(1, &whole), LIMIT, &account).await;
+    let unnamed = inflate(
+        MessageEncoding::Identity,
+        framed(1, &whole),
+        MAX_MESSAGE_BYTES,
+        &account,
+    )
+    .await;
     let text = "grpc: compressed flag set with identity or empty encoding";
     assert_eq!(status(unnamed.unwrap_err()), (Code::Internal, text.to_owned()));
     assert_eq!(budget.used(), 0);
@@ -150,12 +159,12 @@ async fn stream_of_messages_is_decompressed_however_it_is_cut() {
     let budget = budget(16 << 20);
     for len in [1, 7, 999, sent.len()] {
         let body = StreamBody::new(stream::iter(parts(&sent, len)));
-        let inflated = InflatedMessages::new(body, LIMIT, budget.account(None).charge(0).unwrap());
+        let inflated = InflatedMessages::new(body, MAX_MESSAGE_BYTES, budget.account(None).charge(0).unwrap());
         assert!(inflated.collect().await.unwrap().to_bytes() == expected, "{len}");
     }
     assert_eq!(budget.used(), 0);
     let cut = StreamBody::new(stream::iter(parts(&sent[..sent.len() - 1], 999)));
-    let mut inflated = InflatedMessages::new(cut, LIMIT, budget.account(None).charge(0).unwrap());
+    let mut inflated = InflatedMessages::new(cut, MAX_MESSAGE_BYTES, budget.account(None).charge(0).unwrap());
     let mut outcomes = Vec::new();
     while let Some(frame) = inflated.frame().await {
         outcomes.push(frame.is_ok());

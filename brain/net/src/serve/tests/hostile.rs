@@ -155,8 +155,8 @@ fn goaways(server: &Running) -> u64 {
     sent.iter().sum()
 }
 
-const DEADLINE: (i32, &str) = (4, "etcdserver: context deadline exceeded");
-const TOO_MANY: (i32, &str) = (8, "etcdserver: too many requests");
+const DEADLINE_EXCEEDED: (i32, &str) = (4, "etcdserver: context deadline exceeded");
+const TOO_MANY_REQUESTS: (i32, &str) = (8, "etcdserver: too many requests");
 
 fn is((code, text): (i32, String), expected: (i32, &str)) {
     assert_eq!((code, text.as_str()), expected);
@@ -172,7 +172,7 @@ async fn deadline_of_the_client_ends_an_rpc() {
         tokio::time::timeout(patience, ended(begun))
             .await
             .expect("the deadline is kept"),
-        DEADLINE,
+        DEADLINE_EXCEEDED,
     );
     assert_eq!(
         (asked.begun.load(Ordering::SeqCst), asked.dropped.load(Ordering::SeqCst)),
@@ -180,7 +180,7 @@ async fn deadline_of_the_client_ends_an_rpc() {
     );
     // A request that is incomplete by then is not begun.
     let (response, _body) = client.begin("KV/Put", Some("50m")).await;
-    is(ended(response).await, DEADLINE);
+    is(ended(response).await, DEADLINE_EXCEEDED);
     assert_eq!(asked.begun.load(Ordering::SeqCst), 1);
     let text = String::from_utf8(server.metrics.render().unwrap()).unwrap();
     let counted = "grpc_server_handled_total{grpc_code=\"DeadlineExceeded\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 2\n";
@@ -195,9 +195,9 @@ fn small(options: &mut PortOptions) {
     options.limits.max_inflight_bytes = 5 << 20;
 }
 
-const SMALL_BYTES: i64 = 5_242_880;
+const SMALL_BUDGET_BYTES: i64 = 5_242_880;
 /// The memory of a few connections without any request.
-const OPEN: i64 = 150_000;
+const OPEN_CONNECTIONS_BYTES: i64 = 150_000;
 
 #[tokio::test]
 async fn unfinished_requests_hold_no_more_than_the_budget() {
@@ -220,12 +220,12 @@ async fn unfinished_requests_hold_no_more_than_the_budget() {
         .sum::<u64>()
         < 20
     {
-        assert!(server.metrics.network.held.get() <= SMALL_BYTES);
+        assert!(server.metrics.network.held.get() <= SMALL_BUDGET_BYTES);
         tokio::task::yield_now().await;
     }
     // The memory of a request that does not progress is released.
     tokio::time::pause(); // no real time passes: the sleep lets the deadline of each request fire
-    while server.metrics.network.held.get() > OPEN {
+    while server.metrics.network.held.get() > OPEN_CONNECTIONS_BYTES {
         tokio::time::sleep(HANDSHAKE_TIMEOUT).await;
     }
     assert!(refused(&server, "request_stalled") > 0);
@@ -246,14 +246,14 @@ async fn answers_that_nobody_takes_are_refused_then_reset() {
     while refused(&server, "connection_memory") < 7 {
         tokio::task::yield_now().await;
     }
-    assert!((2_400_000..=SMALL_BYTES / 2).contains(&server.metrics.network.held.get()));
+    assert!((2_400_000..=SMALL_BUDGET_BYTES / 2).contains(&server.metrics.network.held.get()));
     let mut quiet = Client::connect(&server, 1 << 20).await;
     is(ended(quiet.ask("KV/Range", b"800000", None).await).await, (0, ""));
     let mut held = Vec::new();
     for response in responses {
         let head = response.await.unwrap();
         match Status::from_header_map(head.headers()) {
-            Some(status) => is((status.code().into(), status.message().to_owned()), TOO_MANY),
+            Some(status) => is((status.code().into(), status.message().to_owned()), TOO_MANY_REQUESTS),
             None => held.push(head.into_body()),
         }
     }
@@ -264,7 +264,7 @@ async fn answers_that_nobody_takes_are_refused_then_reset() {
         assert_eq!(reset.reason(), Some(Reason::CANCEL));
     }
     assert_eq!(refused(&server, "answer_stalled"), 3);
-    while server.metrics.network.held.get() > OPEN {
+    while server.metrics.network.held.get() > OPEN_CONNECTIONS_BYTES {
         tokio::task::yield_now().await;
     }
     drop((greedy, quiet));
@@ -291,7 +291,7 @@ async fn answer_is_charged_until_all_of_it_is_taken() {
         body.flow_control().release_capacity(bytes.unwrap().len()).unwrap();
     }
     drop((body, client, other));
-    while server.metrics.network.held.get() > OPEN {
+    while server.metrics.network.held.get() > OPEN_CONNECTIONS_BYTES {
         tokio::task::yield_now().await;
     }
     server.end().await;
@@ -372,7 +372,7 @@ async fn bodies_have_to_come_at_a_rate() {
                 break outcome;
             }
         };
-        is(outcome, DEADLINE);
+        is(outcome, DEADLINE_EXCEEDED);
     }
     assert_eq!(
         (asked.begun.load(Ordering::SeqCst), refused(&server, "request_stalled")),
@@ -468,7 +468,7 @@ async fn txn_of_empty_operations_is_refused_before_it_is_decoded() {
         })
     };
     let mut client = Client::connect(&server, 1 << 20).await;
-    is(ended(client.ask("KV/Txn", &empty, None).await).await, TOO_MANY);
+    is(ended(client.ask("KV/Txn", &empty, None).await).await, TOO_MANY_REQUESTS);
     assert_eq!(
         asked.begun.load(Ordering::SeqCst) + nested.begun.load(Ordering::SeqCst),
         0

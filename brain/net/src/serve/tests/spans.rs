@@ -12,7 +12,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use super::{Running, Store, check};
 
 /// RPCs in which a span is looked for.
-const TRIES: usize = 10;
+const MAX_RPC_TRIES: usize = 10;
 
 /// The spans that were created, as text.
 #[derive(Clone, Default)]
@@ -49,7 +49,7 @@ async fn spans_of_a_check(level: LevelFilter) -> Vec<String> {
     let _default = tracing::subscriber::set_default(subscriber);
     // The interest of subscribers in a span is cached for the whole process. Another test that begins or ends a subscriber at this moment
     // may have cached that no subscriber is interested.
-    for _ in 0..TRIES {
+    for _ in 0..MAX_RPC_TRIES {
         tracing::callsite::rebuild_interest_cache();
         serve_a_check().await;
         let seen = seen.0.lock().unwrap();

@@ -10,14 +10,14 @@ use kube::ResourceExt;
 use super::is_by_hand;
 use crate::observed::{Observed, is_ready, ready_since};
 use crate::spec::Desired;
-use crate::steps::leadership::KnownLeader;
+use crate::steps::leadership::LeaderState;
 
 /// The members, grouped by how they compare with the newest template.
 pub(super) struct ComparedMembers<'a> {
     pub cluster: &'a KubeBrainCluster,
     pub desired: &'a Desired,
     pub observed: &'a Observed,
-    pub lead: KnownLeader,
+    pub lead: LeaderState,
     pub updated: Vec<&'a Pod>,
     pub outdated: Vec<&'a Pod>,
     pub leaving: Vec<&'a Pod>,
@@ -149,10 +149,10 @@ pub(super) fn choose<'a>(members: &ComparedMembers<'a>) -> RolloutChoice<'a> {
     if available + spare < replicas + 1 {
         return RolloutChoice::Wait("too few members are ready".to_owned());
     }
-    if members.desired.replicas > 1 && members.lead == KnownLeader::Unknown {
+    if members.desired.replicas > 1 && members.lead == LeaderState::Unknown {
         return RolloutChoice::Wait("the leader is unknown".to_owned());
     }
-    if members.desired.replicas > 1 && members.lead == KnownLeader::Nobody {
+    if members.desired.replicas > 1 && members.lead == LeaderState::Nobody {
         return RolloutChoice::Wait("no member leads".to_owned());
     }
     let mut answers = members.observed.probes.values().flatten().peekable();
@@ -196,7 +196,7 @@ fn unready<'a>(members: &ComparedMembers<'a>, spare: usize) -> Option<RolloutCho
         });
     }
     // A running member may lead without being ready. While the leader is unknown, such a member is kept, unless no member serves anyway.
-    let harmless = members.lead != KnownLeader::Unknown || !members.all().any(is_ready);
+    let harmless = members.lead != LeaderState::Unknown || !members.all().any(is_ready);
     if let Some(pod) = followers.next().filter(|_| harmless && !doubtful) {
         return Some(RolloutChoice::Replace {
             pod,
@@ -247,7 +247,7 @@ fn the_leader<'a>(members: &ComparedMembers<'a>, leader: &'a Pod) -> RolloutChoi
 
 fn hand_over_or_replace<'a>(members: &ComparedMembers<'a>, from: &'a Pod, to: &'a Pod) -> RolloutChoice<'a> {
     match members.lead {
-        KnownLeader::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => {
+        LeaderState::Held { epoch, .. } if !members.hand_over_is_overdue(from, epoch) => {
             RolloutChoice::HandOver { from, to, epoch }
         }
         _ => replace_leader(from, "it is outdated and did not transfer leadership in time"),

@@ -11,7 +11,7 @@ use super::choose::ComparedMembers;
 use super::hand_over;
 use crate::event::ClusterEvent;
 use crate::steps::Plan;
-use crate::steps::leadership::KnownLeader;
+use crate::steps::leadership::LeaderState;
 
 /// A request for another leader, and its outcome in this pass.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +62,7 @@ pub(super) fn plan(plan: &mut Plan, members: &ComparedMembers<'_>) {
     if status.and_then(|status| status.last_handled_transfer.as_ref()) == Some(wish) {
         return;
     }
-    let KnownLeader::Held { pod: leader, epoch } = &members.lead else {
+    let LeaderState::Held { pod: leader, epoch } = &members.lead else {
         plan.rollout.waiting = Some("the requested transfer waits because the leader is unknown".to_owned());
         return;
     };
