@@ -25,10 +25,10 @@ const ROOT: &str = "kubebrain";
 /// The Applications in order of their waves; the last one holds the clusters.
 const WAVES: [&str; 4] = ["kubebrain-definition", "kubebrain-operator", "tenant-secrets", CLUSTERS];
 /// Namespace of the operator.
-const OPERATOR: &str = "kubebrain-system";
+const OPERATOR_NAMESPACE: &str = "kubebrain-system";
 const CLUSTERS: &str = "tenant-cluster";
 /// Seconds from a commit of a new cluster until it is Synced and Healthy.
-const NEW_CLUSTER: Goal = Goal::AtMost(30.0);
+const NEW_CLUSTER_GOAL: Goal = Goal::AtMost(30.0);
 const REFRESHES: usize = 20;
 
 #[test]
@@ -74,7 +74,7 @@ async fn everything_comes_in_waves(site: &Site) {
         former = Some(application);
     }
     // Half of what an Application holds may be healthy while the rest is still to be made.
-    let deployments: Api<Deployment> = Api::namespaced(site.client.clone(), OPERATOR);
+    let deployments: Api<Deployment> = Api::namespaced(site.client.clone(), OPERATOR_NAMESPACE);
     let operator = deployments.get("kubebrain-operator").await.unwrap();
     let conditions = operator.status.unwrap().conditions.unwrap();
     let available = conditions.iter().find(|it| it.type_ == "Available").unwrap();
@@ -100,7 +100,7 @@ async fn new_cluster_is_healthy_soon(site: &Site) {
     let took = began.elapsed().as_secs_f64();
     site.say(format_args!(
         "Synced and Healthy after a commit of a new cluster: {took:.1} s {}",
-        NEW_CLUSTER.beside(took)
+        NEW_CLUSTER_GOAL.beside(took)
     ));
     let leader = site.clusters().get("second").await.unwrap().status.unwrap().leader;
     assert!(leader.is_some(), "it is healthy, and nobody leads");

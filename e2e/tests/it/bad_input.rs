@@ -25,7 +25,7 @@ mod disk;
 mod objects;
 mod requests;
 
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A directory for one test, the flags of a member in it, and what happens with more of them.
 struct Attempt {
@@ -63,7 +63,7 @@ impl Attempt {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            if began.elapsed() > ENDS_WITHIN {
+            if began.elapsed() > EXIT_TIMEOUT {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 panic!("it runs with {flags:?}: {}", fs::read_to_string(&output).unwrap());

@@ -27,35 +27,35 @@ use crate::harness::{calm, cluster_program};
 use crate::writers::{Load, RECOVERY_TIMEOUT, WRITERS};
 
 /// The member that the API server is connected to.
-const THROUGH: usize = 1;
+const APISERVER_MEMBER: usize = 1;
 /// Acknowledged writes between two kills.
-const LOAD: usize = 100;
+const WRITES_PER_KILL: usize = 100;
 /// The longest time without a write. A leader that was killed is missed for 4 s, the length of its lease; its successor
 /// is found within a retry, and what was lost in between is asked again. A member that is started again is connected to
 /// after at most 3 s, the longest pause of etcd's client. Twice over for a busy machine.
-const OUTAGE: Duration = Duration::from_secs(15);
+const MAX_OUTAGE: Duration = Duration::from_secs(15);
 /// Interval at which a kubelet renews the Lease of its node. That and an outage are less than the 40 s after which a node counts as
 /// lost.
-const RENEWED_EVERY: Duration = Duration::from_secs(10);
+const NODE_LEASE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of the looks at the Lease.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Messages that our programs may log when members are killed.
-const PROVOKED: [&str; 1] = ["a watch was interrupted"];
+const PROVOKED_MESSAGES: [&str; 1] = ["a watch was interrupted"];
 
 fn start(progress: &Progress) -> Cluster {
     let tests = ClusterName::of_tests(Programs::find().unwrap().dir());
     let config = ClusterConfig {
         name: format!("{tests}-brains").parse().unwrap(),
         store: StoreProgram::Tikv,
-        through: Some(THROUGH),
+        through: Some(APISERVER_MEMBER),
         product: false,
         test_images: false,
         ports: Default::default(),
     };
     cluster::down(&config.name, progress).unwrap();
     let cluster = Cluster::start(&config, &cluster_program().unwrap(), progress).unwrap();
-    for text in members::ELECTION_MESSAGES.iter().chain(&PROVOKED) {
+    for text in members::ELECTION_MESSAGES.iter().chain(&PROVOKED_MESSAGES) {
         cluster.expect_log(text).unwrap();
     }
     cluster
@@ -108,7 +108,7 @@ impl Brains<'_> {
         while let Err(error) = self.status(member).await {
             assert!(Instant::now() < deadline, "{name} does not come back: {error:#}");
         }
-        load.acknowledge(LOAD).await;
+        load.acknowledge(WRITES_PER_KILL).await;
     }
 }
 
@@ -167,7 +167,7 @@ impl Renewals {
         let mut task = JoinSet::new();
         task.spawn(async move {
             let leases = Api::<Lease>::namespaced(client, "kube-node-lease");
-            let (mut look, mut last) = (tokio::time::interval(LOOK), None);
+            let (mut look, mut last) = (tokio::time::interval(POLL_INTERVAL), None);
             loop {
                 look.tick().await;
                 // what cannot be seen now is seen later
@@ -204,12 +204,12 @@ async fn kubernetes_on_three_brains_outlives_each_of_them() {
     let cluster = start(&progress);
     let client = cluster.client().await.unwrap();
     let brains = Brains(&cluster);
-    brains.depose(THROUGH).await;
-    let through = cluster.member_url(&MEMBERS[THROUGH]).unwrap();
+    brains.depose(APISERVER_MEMBER).await;
+    let through = cluster.member_url(&MEMBERS[APISERVER_MEMBER]).unwrap();
     let witness = Witness::start(&through).unwrap();
     let mut renewals = Renewals::of(client.clone());
     let load = Load::start(&client, "brains").await;
-    load.acknowledge(LOAD).await;
+    load.acknowledge(WRITES_PER_KILL).await;
 
     let before = Watches::of(&cluster, &client).await;
     let step = progress.step("leader killed under load");
@@ -225,12 +225,12 @@ async fn kubernetes_on_three_brains_outlives_each_of_them() {
 
     // the one that the API server is connected to last
     let mut followers: Vec<usize> = (0..MEMBERS.len()).filter(|member| *member != leader).collect();
-    followers.sort_by_key(|member| *member == THROUGH);
+    followers.sort_by_key(|member| *member == APISERVER_MEMBER);
     for follower in followers {
         let step = progress.step(format_args!("{} killed under load", MEMBERS[follower].name));
         brains.kill(follower, &load).await;
         step.done();
-        if follower != THROUGH {
+        if follower != APISERVER_MEMBER {
             let now = Watches::of(&cluster, &client).await;
             assert_eq!(now, before, "the end of another follower ended watches");
         }
@@ -240,9 +240,9 @@ async fn kubernetes_on_three_brains_outlives_each_of_them() {
     progress.say(format_args!(
         "  {written}; at most {outage:?} without a write, {renewed:?} without a renewal of the node's Lease"
     ));
-    assert!(outage <= OUTAGE, "nothing was written for {outage:?}");
+    assert!(outage <= MAX_OUTAGE, "nothing was written for {outage:?}");
     assert!(
-        renewed <= RENEWED_EVERY + OUTAGE,
+        renewed <= NODE_LEASE_INTERVAL + MAX_OUTAGE,
         "the node's Lease was not renewed for {renewed:?}"
     );
     let compared = tokio::task::block_in_place(|| witness.compare(&through)).unwrap();

@@ -20,10 +20,10 @@ use crate::harness::deadline;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a certificate lasts that a test outlives.
-const SHORT: Duration = Duration::from_secs(8);
+const SHORT_VALIDITY: Duration = Duration::from_secs(8);
 /// How long after its end a certificate may still work. Certificates end at whole seconds, and connections are looked at each second.
-const GRACE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(50);
+const EXPIRY_GRACE_PERIOD: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A certificate and its key in PEM.
 #[derive(Clone)]
@@ -277,7 +277,7 @@ fn server_starts_with_a_certificate_that_has_ended_or_not_begun() {
 fn ended_certificate_opens_nothing_and_holds_nothing() {
     let _deadline = deadline();
     let authority = Authority::usual();
-    let ends = OffsetDateTime::now_utc() + SHORT;
+    let ends = OffsetDateTime::now_utc() + SHORT_VALIDITY;
     let own = authority.issue(ExtendedKeyUsagePurpose::ServerAuth, |_| ());
     let certified = authority.issue(ExtendedKeyUsagePurpose::ClientAuth, |params| params.not_after = ends);
     let dir = TempDir::new().unwrap();
@@ -287,14 +287,17 @@ fn ended_certificate_opens_nothing_and_holds_nothing() {
     held.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     assert_ne!(held.read(&mut [0; 4096]).unwrap(), 0, "it is answered");
-    let last = Instant::now() + SHORT + GRACE;
+    let last = Instant::now() + SHORT_VALIDITY + EXPIRY_GRACE_PERIOD;
     assert!(client.is_served(port), "before its end");
     while client.is_served(port) {
-        assert!(Instant::now() < last, "it is served {GRACE:?} after its end");
-        std::thread::sleep(LOOK);
+        assert!(
+            Instant::now() < last,
+            "it is served {EXPIRY_GRACE_PERIOD:?} after its end"
+        );
+        std::thread::sleep(POLL_INTERVAL);
     }
     assert!(
-        OffsetDateTime::now_utc() + LOOK >= ends - Duration::from_secs(1),
+        OffsetDateTime::now_utc() + POLL_INTERVAL >= ends - Duration::from_secs(1),
         "it is refused too early"
     );
     // The rest of what was answered, then the end. Else the read times out.
@@ -331,9 +334,9 @@ fn each_reason_for_a_refusal_is_logged() {
             .count()
     };
     // A client is refused before the line about it has been read.
-    let last = Instant::now() + GRACE;
+    let last = Instant::now() + EXPIRY_GRACE_PERIOD;
     while refused(&server.last_lines()) < 3 && Instant::now() < last {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let said = server.last_lines();
     assert_eq!(refused(&said), 3, "{said}");

@@ -8,10 +8,10 @@ use programs::tools::own::Programs;
 use programs::watchdog::Watchdog;
 
 /// Set this for a longer run.
-const ROUNDS: &str = "KUBEBRAIN_ROUNDS";
+const ROUNDS_VARIABLE: &str = "KUBEBRAIN_ROUNDS";
 
 /// For a round, on a busy machine.
-const EACH: Duration = Duration::from_secs(90);
+const ROUND_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The program, and what it stores in where that is not a mock of its own.
 fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
@@ -31,15 +31,15 @@ fn chaos(args: &[String], pd: Option<&str>, limit: Duration) {
 
 #[test]
 fn clients_of_broken_clusters_see_nothing_that_etcd_would_not_show() {
-    let rounds: u32 = std::env::var(ROUNDS).map_or(20, |rounds| rounds.parse().unwrap());
-    chaos(&[format!("--rounds={rounds}")], None, EACH * rounds);
+    let rounds: u32 = std::env::var(ROUNDS_VARIABLE).map_or(20, |rounds| rounds.parse().unwrap());
+    chaos(&[format!("--rounds={rounds}")], None, ROUND_TIMEOUT * rounds);
 }
 
 #[test]
 fn members_of_a_cluster_that_runs_already_are_broken_likewise() {
     let tikv = Tikv::for_test().unwrap();
     let logs = "--logs=/var/log/kubebrain-chaos/named-cluster".to_owned();
-    chaos(&["--rounds=2".to_owned(), logs], Some(tikv.pd()), 2 * EACH);
+    chaos(&["--rounds=2".to_owned(), logs], Some(tikv.pd()), 2 * ROUND_TIMEOUT);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_write_whose_reply_is_lost_is_done_once_and_wholly_or_not_at_all() {
     chaos(
         &["--rounds=1".to_owned(), "--lost-replies=1000".to_owned(), logs],
         None,
-        4 * EACH,
+        4 * ROUND_TIMEOUT,
     );
 }
 
@@ -59,7 +59,7 @@ fn stores_are_cut_off_silent_and_killed_one_by_one() {
         chaos(
             &["--rounds=1".to_owned(), format!("--fault={fault}"), logs],
             None,
-            3 * EACH,
+            3 * ROUND_TIMEOUT,
         );
     }
 }

@@ -18,7 +18,7 @@ const KILLS: usize = 10;
 /// Set to another number of kills for a longer run.
 const KILLS_VARIABLE: &str = "KUBEBRAIN_KILLS";
 /// Acknowledged writes between two kills.
-const LOAD: usize = 100;
+const WRITES_PER_KILL: usize = 100;
 const NAMESPACE: &str = "crash";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn a_store_that_is_killed_loses_nothing_that_was_acknowledged() {
     let step = it.progress.step(format_args!("store killed {kills} times under load"));
     let mut slowest = Duration::ZERO;
     for _ in 0..kills {
-        load.acknowledge(LOAD).await;
+        load.acknowledge(WRITES_PER_KILL).await;
         let killed = it.cluster.state().unwrap().programs[store::NAME];
         let before = load.newest();
         assert!(killed.signal(Signal::KILL), "the store had ended by itself");

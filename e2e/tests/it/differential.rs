@@ -11,13 +11,13 @@ use programs::tikv::Tikv;
 use programs::watchdog::Watchdog;
 
 /// Set these to make a run happen again, or a longer one.
-const SEED: &str = "KUBEBRAIN_SEED";
-const REQUESTS: &str = "KUBEBRAIN_REQUESTS";
+const SEED_VARIABLE: &str = "KUBEBRAIN_SEED";
+const REQUESTS_VARIABLE: &str = "KUBEBRAIN_REQUESTS";
 
 /// Beside what the requests may take: building etcd.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// For a request to both, on a busy machine.
-const EACH: Duration = Duration::from_millis(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(20);
 
 fn number(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -25,7 +25,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// To look for a short script.
-const SHRINK: Duration = Duration::from_secs(20);
+const SHRINK_TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Report {
     let _deadline = patience(requests);
@@ -38,14 +38,14 @@ async fn run(subject: &Program, subject_flags: &[&str], requests: usize) -> Repo
 }
 
 fn patience(requests: usize) -> Watchdog {
-    Watchdog::within(SETUP_TIMEOUT + EACH * u32::try_from(requests).unwrap())
+    Watchdog::within(SETUP_TIMEOUT + REQUEST_TIMEOUT * u32::try_from(requests).unwrap())
 }
 
 async fn differ(etcd: &Server, subject: &Server, requests: usize) -> Report {
     let progress = Progress::stderr();
-    let seed = number(SEED).unwrap_or(862_469_932);
+    let seed = number(SEED_VARIABLE).unwrap_or(862_469_932);
     progress.say(format_args!(
-        "{SEED}={seed}: {requests} requests to etcd and {}",
+        "{SEED_VARIABLE}={seed}: {requests} requests to etcd and {}",
         subject.name()
     ));
     let report = compare(etcd, subject, seed, requests, &progress).await.unwrap();
@@ -55,7 +55,7 @@ async fn differ(etcd: &Server, subject: &Server, requests: usize) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_brain_answers_as_etcd_does() {
-    let requests = usize::try_from(number(REQUESTS).unwrap_or(20_000)).unwrap();
+    let requests = usize::try_from(number(REQUESTS_VARIABLE).unwrap_or(20_000)).unwrap();
     let report = run(&Program::kubebrain().unwrap(), &[], requests).await;
     assert!(report.equal(), "{report}");
     assert!(report.events > 0 && report.requests >= requests);
@@ -64,7 +64,7 @@ async fn a_brain_answers_as_etcd_does() {
 /// Each through a member that does not lead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() {
-    let requests = usize::try_from(number(REQUESTS).unwrap_or(20_000) / 4).unwrap();
+    let requests = usize::try_from(number(REQUESTS_VARIABLE).unwrap_or(20_000) / 4).unwrap();
     let _deadline = patience(requests);
     let tikv = Tikv::for_test().unwrap();
     // on TiKV there is none by default
@@ -86,7 +86,7 @@ async fn a_follower_of_three_brains_answers_as_a_follower_of_three_etcds_does() 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_answers_as_etcd_does() {
     let etcd = Program::etcd(&Progress::stderr()).unwrap();
-    let requests = usize::try_from(number(REQUESTS).unwrap_or(2_000)).unwrap();
+    let requests = usize::try_from(number(REQUESTS_VARIABLE).unwrap_or(2_000)).unwrap();
     let report = run(&etcd, &[], requests).await;
     assert!(report.equal(), "{report}");
 }
@@ -108,7 +108,10 @@ async fn an_etcd_with_other_limits_is_told_apart() {
         report.to_string().contains("too many operations in txn request"),
         "{report}"
     );
-    let shortened = programs.shorten(&report, SHRINK, &Progress::stderr()).await.unwrap();
+    let shortened = programs
+        .shorten(&report, SHRINK_TIMEOUT, &Progress::stderr())
+        .await
+        .unwrap();
     let steps = text::read(&shortened.expect("the difference comes again")).unwrap();
     assert_eq!(steps.len(), 1, "{steps:?}");
     let (reference, subject) = programs.start().unwrap();

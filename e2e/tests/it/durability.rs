@@ -22,14 +22,14 @@ mod sync;
 mod written;
 
 /// Set to another number of ends for a longer run.
-const KILLS: &str = "KUBEBRAIN_KILLS";
+const KILLS_VARIABLE: &str = "KUBEBRAIN_KILLS";
 /// Set this to make a run happen again.
-const SEED: &str = "KUBEBRAIN_SEED";
+const SEED_VARIABLE: &str = "KUBEBRAIN_SEED";
 /// Names the point at which a brain with debug assertions ends itself.
-const KILL_AT: &str = "KUBEBRAIN_KILL_AT";
+const KILL_AT_VARIABLE: &str = "KUBEBRAIN_KILL_AT";
 
 /// Named points that are passed while clients write, and how often at most before the end.
-const POINTS: [(&str, u32); 17] = [
+const KILL_POINTS: [(&str, u32); 17] = [
     ("log-unwritten", 300),
     ("log-written", 300),
     ("log-synced", 300),
@@ -50,7 +50,7 @@ const POINTS: [(&str, u32); 17] = [
 ];
 
 /// Named points that are passed before the first start is over.
-const FIRST_POINTS: [&str; 8] = [
+const FIRST_START_KILL_POINTS: [&str; 8] = [
     "control-page:1",
     "control-page:2",
     "journal-written:1",
@@ -63,12 +63,12 @@ const FIRST_POINTS: [&str; 8] = [
 ];
 
 /// The number of SIGKILL.
-const KILLED: i32 = 9;
+const SIGKILL: i32 = 9;
 /// For a load to come to its end.
-const LOAD: Duration = Duration::from_secs(120);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Messages that brains may log after such an end.
-const TORN: [&str; 3] = [
+const TORN_MESSAGES: [&str; 3] = [
     "truncated an incomplete, unacknowledged batch",
     "truncated the newest journal of the rows",
     "one of two pages is torn",
@@ -80,8 +80,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn seeded() -> StdRng {
-    let seed = number(SEED).unwrap_or(4_711);
-    eprintln!("{SEED}={seed}");
+    let seed = number(SEED_VARIABLE).unwrap_or(4_711);
+    eprintln!("{SEED_VARIABLE}={seed}");
     StdRng::seed_from_u64(seed)
 }
 
@@ -91,7 +91,7 @@ fn start(program: &Program, dir: &Path) -> Server {
         Ok(server) => server,
         Err(error) => panic!("{error:#}"),
     };
-    for text in TORN {
+    for text in TORN_MESSAGES {
         server = server.expected_logs(text);
     }
     server
@@ -100,7 +100,7 @@ fn start(program: &Program, dir: &Path) -> Server {
 #[tokio::test(flavor = "multi_thread")]
 async fn brain_that_is_killed_at_random_loses_and_invents_nothing() {
     let _deadline = deadline();
-    let kills = number(KILLS).unwrap_or(6);
+    let kills = number(KILLS_VARIABLE).unwrap_or(6);
     let (program, home, mut random) = (Program::kubebrain().unwrap(), TempDir::new().unwrap(), seeded());
     let (dir, mut written) = (home.path().join("data"), Written::default());
     for _ in 0..kills {
@@ -119,18 +119,23 @@ async fn brain_that_is_killed_at_random_loses_and_invents_nothing() {
 async fn brain_that_is_killed_at_a_named_point_loses_and_invents_nothing() {
     let _deadline = deadline();
     let (program, mut random) = (Program::kubebrain().unwrap(), seeded());
-    for (point, most) in POINTS {
+    for (point, most) in KILL_POINTS {
         let (home, mut written) = (TempDir::new().unwrap(), Written::default());
         let dir = home.path().join("data");
         // The first start makes the directory.
         start(&program, &dir).stop().unwrap();
         let at = format!("{point}:{}", random.random_range(1..=most));
-        match Server::start_with(&program, &dir, (KILL_AT, &at)) {
+        match Server::start_with(&program, &dir, (KILL_AT_VARIABLE, &at)) {
             Ok(mut server) => {
-                let ended = timeout(LOAD, written.write_to_the_end(&server)).await;
+                let ended = timeout(LOAD_TIMEOUT, written.write_to_the_end(&server)).await;
                 ended.unwrap_or_else(|_| panic!("{at} was not reached"));
                 let status = written.has_ended(&mut server).await;
-                assert_eq!(status.signal(), Some(KILLED), "{at}: {status}, {}", server.last_lines());
+                assert_eq!(
+                    status.signal(),
+                    Some(SIGKILL),
+                    "{at}: {status}, {}",
+                    server.last_lines()
+                );
             }
             Err(error) => assert_killed(&error, &at),
         }
@@ -144,10 +149,10 @@ async fn brain_that_is_killed_at_a_named_point_loses_and_invents_nothing() {
 async fn brain_that_is_killed_in_its_first_start_begins_at_the_next() {
     let _deadline = deadline();
     let program = Program::kubebrain().unwrap();
-    for at in FIRST_POINTS {
+    for at in FIRST_START_KILL_POINTS {
         let home = TempDir::new().unwrap();
         let dir = home.path().join("data");
-        let error = Server::start_with(&program, &dir, (KILL_AT, at)).expect_err(at);
+        let error = Server::start_with(&program, &dir, (KILL_AT_VARIABLE, at)).expect_err(at);
         assert_killed(&error, at);
         let server = start(&program, &dir);
         Written::default().check(&server).await;
@@ -158,5 +163,5 @@ async fn brain_that_is_killed_in_its_first_start_begins_at_the_next() {
 /// A start ended by the signal, not by an error.
 fn assert_killed(error: &anyhow::Error, at: &str) {
     let error = format!("{error:#}");
-    assert!(error.contains(&format!("signal: {KILLED}")), "{at}: {error}");
+    assert!(error.contains(&format!("signal: {SIGKILL}")), "{at}: {error}");
 }

@@ -16,10 +16,10 @@ use programs::tools::go;
 use programs::watchdog::Watchdog;
 
 /// Building etcd's tests, and running them two at a time.
-const TIMEOUT: Duration = Duration::from_secs(40 * 60);
+const SUITE_TIMEOUT: Duration = Duration::from_secs(40 * 60);
 /// For one of etcd's tests.
-const EACH: &str = "-test.timeout=3m";
-const AT_ONCE: usize = 2;
+const TEST_TIMEOUT_FLAG: &str = "-test.timeout=3m";
+const CONCURRENT_TESTS: usize = 2;
 
 /// Tests of three members, as part of tests of one.
 const THREE_MEMBERS: &str = "./Peer(TLS|AutoTLS)";
@@ -128,7 +128,7 @@ fn run(program: &Path, bin: &Path, test: &str) -> Result<(), String> {
         .arg(cwd.join("../fixtures"));
     command.args([
         "-test.v",
-        EACH,
+        TEST_TIMEOUT_FLAG,
         "-test.run",
         &format!("^{test}$"),
         "-test.skip",
@@ -144,7 +144,7 @@ fn run(program: &Path, bin: &Path, test: &str) -> Result<(), String> {
 #[test]
 #[ignore = "minutes: make test-long"]
 fn etcds_own_tests_pass_on_a_brain() {
-    let _deadline = Watchdog::within(TIMEOUT);
+    let _deadline = Watchdog::within(SUITE_TIMEOUT);
     let (cache, progress) = (ToolCache::open().unwrap(), Progress::stderr());
     let tests = go::etcd_tests(&cache, &progress).unwrap();
     let etcd = go::ETCD.build(&cache, &progress).unwrap();
@@ -168,7 +168,7 @@ fn etcds_own_tests_pass_on_a_brain() {
                 .collect()
         };
         let results: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+            let workers: Vec<_> = (0..CONCURRENT_TESTS).map(|_| scope.spawn(worker)).collect();
             workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
         });
         passed += results.iter().filter(|result| result.is_ok()).count();

@@ -150,10 +150,10 @@ const COMMANDS: &[&str] = &[
 ];
 
 /// Number of these commands that fail.
-const FAILING: usize = 18;
+const FAILING_COMMANDS: usize = 18;
 
 /// Commands whose output has the same fields on both.
-const FIELDS: &[&str] = &["endpoint status", "endpoint hashkv", "member list"];
+const SAME_FIELDS_COMMANDS: &[&str] = &["endpoint status", "endpoint hashkv", "member list"];
 
 /// Runs a command on a server. Returns its output, with a word in place of each address, id and time.
 fn said(server: &Server, dir: &Path, lease: &mut String, line: &str) -> String {
@@ -215,7 +215,7 @@ fn all_said(program: &Program) -> Vec<String> {
         .iter()
         .map(|line| said(&server, dir.path(), &mut lease, line))
         .collect();
-    for line in FIELDS {
+    for line in SAME_FIELDS_COMMANDS {
         let fields = said(&server, dir.path(), &mut lease, &format!("{line} -w fields"));
         let names = fields.lines().map(|line| line.split(" : ").next().unwrap_or_default());
         all.push(names.collect::<Vec<_>>().join("\n"));
@@ -239,7 +239,7 @@ fn etcdctl_says_the_same_of_a_brain_as_of_etcd() {
         assert_eq!(brain, etcd);
     }
     let failed = brain.iter().filter(|said| !said.contains("\nSome(0)\n"));
-    assert_eq!(failed.count(), FAILING, "{brain:#?}");
+    assert_eq!(failed.count(), FAILING_COMMANDS, "{brain:#?}");
 }
 
 #[test]

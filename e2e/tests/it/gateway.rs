@@ -28,10 +28,10 @@ mod streams;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Between two looks at a page of metrics.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Fields whose values belong to one server.
-const OWN: [&str; 10] = [
+const SERVER_FIELDS: [&str; 10] = [
     "cluster_id",
     "member_id",
     "raft_term",
@@ -45,7 +45,7 @@ const OWN: [&str; 10] = [
 ];
 
 /// Fields that say how much space a store takes.
-const SIZES: [&str; 2] = ["dbSize", "dbSizeInUse"];
+const SIZE_FIELDS: [&str; 2] = ["dbSize", "dbSizeInUse"];
 
 /// The answer to a request, without what belongs to one server.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ fn mask(value: &mut Value) {
                 fields.remove("ID");
             }
             for (name, value) in fields {
-                if OWN.contains(&name.as_str()) || SIZES.contains(&name.as_str()) {
+                if SERVER_FIELDS.contains(&name.as_str()) || SIZE_FIELDS.contains(&name.as_str()) {
                     *value = json!("masked");
                 }
                 mask(value);
@@ -250,7 +250,7 @@ async fn stream_ends_with_its_client() {
     };
     let watched = async |wanted: bool| {
         while watchers().await != wanted {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     timeout(ANSWER_TIMEOUT, watched(true)).await.expect("it watches");

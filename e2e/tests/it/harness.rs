@@ -21,7 +21,7 @@ pub(crate) mod witness;
 use witness::Witness;
 
 /// Set to `etcd` to see the tests pass on etcd, to `tikv` to see them pass on three brains.
-const STORE: &str = "KUBEBRAIN_E2E_STORE";
+const STORE_VARIABLE: &str = "KUBEBRAIN_E2E_STORE";
 
 /// For a test that uses a cluster, once that is up; the longest ones take a few minutes.
 const CLUSTER_TEST_TIMEOUT: Duration = Duration::from_secs(20 * 60);
@@ -156,11 +156,11 @@ pub(crate) fn cluster_program() -> anyhow::Result<PathBuf> {
 
 fn start() -> anyhow::Result<Harness> {
     let progress = Progress::stderr();
-    let store = match std::env::var(STORE).as_deref() {
+    let store = match std::env::var(STORE_VARIABLE).as_deref() {
         Ok("etcd") => StoreProgram::Etcd,
         Ok("tikv") => StoreProgram::Tikv,
         Err(_) | Ok("brain") => StoreProgram::Brain,
-        Ok(other) => anyhow::bail!("{STORE}={other}: it is brain, etcd or tikv"),
+        Ok(other) => anyhow::bail!("{STORE_VARIABLE}={other}: it is brain, etcd or tikv"),
     };
     let name = ClusterName::of_tests(Programs::find()?.dir());
     cluster::down(&name, &progress)?;

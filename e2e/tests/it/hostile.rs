@@ -30,9 +30,9 @@ mod txns;
 /// Time that a quiet client, or a probe, waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Additional memory that an attack may cost, whatever is sent.
-const GROWTH: u64 = 768 << 20;
+const MAX_MEMORY_GROWTH: u64 = 768 << 20;
 /// Memory for requests and answers: 256 MiB, however much the machine has.
-const BUDGET: &str = "--max-inflight-bytes=268435456";
+const BUDGET_FLAG: &str = "--max-inflight-bytes=268435456";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -53,7 +53,7 @@ fn allocated(usage: ProcessUsage) -> u64 {
 
 impl Victim {
     async fn start(flags: &[&str]) -> Self {
-        let flags = [&[BUDGET], flags].concat();
+        let flags = [&[BUDGET_FLAG], flags].concat();
         let server = Server::start(&Program::kubebrain().unwrap(), &flags).unwrap();
         let quiet = KvClient::new(server.connect().await.unwrap());
         let before = allocated(server.usage().unwrap());
@@ -142,12 +142,12 @@ fn all_keys() -> pb::RangeRequest {
 
 /// Number of operations in one transaction. A nested transaction counts the operations of those around it, too: three levels stay below
 /// the limit of 128.
-const OPS: usize = 42;
+const OPS_PER_TXN: usize = 42;
 
 /// The operations in transactions of transactions.
 fn nested(mut ops: Vec<pb::RequestOp>) -> pb::TxnRequest {
-    while ops.len() > OPS {
-        let chunks = ops.chunks(OPS).map(|chunk| {
+    while ops.len() > OPS_PER_TXN {
+        let chunks = ops.chunks(OPS_PER_TXN).map(|chunk| {
             op(Op::RequestTxn(pb::TxnRequest {
                 success: chunk.to_vec(),
                 ..pb::TxnRequest::default()

@@ -24,13 +24,16 @@ use crate::harness::deadline;
 use crate::snapshot::{assert_same, first_readable, read};
 
 /// Set it to make a run happen again.
-const SEED: &str = "KUBEBRAIN_SEED";
+const SEED_VARIABLE: &str = "KUBEBRAIN_SEED";
 
-/// Requests that are written at most, and those from the start of the copy until it is killed.
-const REQUESTS: (u32, u32) = (2_000, 600);
+/// Requests that are written at most.
+const MAX_REQUESTS: u32 = 2_000;
+
+/// Requests at most from the start of the copy until it is killed.
+const MAX_REQUESTS_BEFORE_KILL: u32 = 600;
 
 /// Requests before the copy begins.
-const BEFORE: u32 = 200;
+const REQUESTS_BEFORE_COPY: u32 = 200;
 
 /// A running `kubebrain import`. The kernel kills it if this process ends.
 struct Copy {
@@ -88,7 +91,7 @@ impl Copy {
 async fn load(channel: Channel, mut random: StdRng, written: watch::Sender<u32>, stop: watch::Receiver<bool>) -> i64 {
     let (mut kv, mut lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
     let (mut revision, mut leases) = (0, Vec::new());
-    for n in 0..REQUESTS.0 {
+    for n in 0..MAX_REQUESTS {
         if *stop.borrow() {
             break;
         }
@@ -154,8 +157,8 @@ async fn load(channel: Channel, mut random: StdRng, written: watch::Sender<u32>,
 async fn etcd_is_copied_while_it_is_written_to() {
     let _deadline: watchdog::Watchdog = deadline();
     let progress = Progress::stderr();
-    let seed = std::env::var(SEED).map_or_else(|_| rand::random(), |text| text.parse::<u64>().unwrap());
-    progress.say(format_args!("{SEED}={seed}"));
+    let seed = std::env::var(SEED_VARIABLE).map_or_else(|_| rand::random(), |text| text.parse::<u64>().unwrap());
+    progress.say(format_args!("{SEED_VARIABLE}={seed}"));
     let mut random = StdRng::seed_from_u64(seed);
     let dir = TempDir::new().unwrap();
     let dir = dir.path().join("copy");
@@ -171,9 +174,12 @@ async fn etcd_is_copied_while_it_is_written_to() {
         written,
         stopped,
     ));
-    is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
+    is_written
+        .wait_for(|written| *written >= REQUESTS_BEFORE_COPY)
+        .await
+        .unwrap();
     let copy = Copy::start(&kubebrain, etcd.endpoint(), &into);
-    let killed_at = BEFORE + random.random_range(0..REQUESTS.1);
+    let killed_at = REQUESTS_BEFORE_COPY + random.random_range(0..MAX_REQUESTS_BEFORE_KILL);
     is_written.wait_for(|written| *written >= killed_at).await.unwrap();
     copy.kill();
     let mut copy = Copy::start(&kubebrain, etcd.endpoint(), &into);
@@ -192,7 +198,7 @@ async fn etcd_is_copied_while_it_is_written_to() {
 
 /// Waits until the load has done more, or all, of its requests.
 async fn more_is_written(is_written: &mut watch::Receiver<u32>) {
-    let more = REQUESTS.0.min(*is_written.borrow() + 200);
+    let more = MAX_REQUESTS.min(*is_written.borrow() + 200);
     is_written.wait_for(|written| *written >= more).await.unwrap();
 }
 
@@ -233,7 +239,10 @@ async fn etcd_of_three_members_is_copied_to_tikv_while_one_of_them_ends() {
     let mut writer = JoinSet::new();
     let random = StdRng::seed_from_u64(rand::random());
     writer.spawn(load(channel.clone(), random, written, stopped));
-    is_written.wait_for(|written| *written >= BEFORE).await.unwrap();
+    is_written
+        .wait_for(|written| *written >= REQUESTS_BEFORE_COPY)
+        .await
+        .unwrap();
     let mut copy = Copy::start(&kubebrain, &endpoints.join(","), &into);
     copy.says("the copy has reached the source");
     etcds.kill(followed).unwrap();

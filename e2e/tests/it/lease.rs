@@ -27,7 +27,7 @@ use wire::etcdserverpb as pb;
 use crate::harness::deadline;
 
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const NAMESPACE: &str = "default";
 
 /// Flags of a member that competes for a Lease. Its name is that of the test.
@@ -88,7 +88,7 @@ fn http(port: u16, path: &str) -> anyhow::Result<String> {
 async fn until(what: &str, mut fits: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !fits().await {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     timeout(ELECTION_TIMEOUT, waiting)
@@ -308,7 +308,7 @@ fn says_and_ends(started: anyhow::Result<Server>) -> String {
             "it goes on: {}",
             server.last_lines()
         );
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     assert!(!server.ended().unwrap().unwrap().success(), "{}", server.last_lines());
     server.last_lines()

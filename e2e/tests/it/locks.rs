@@ -17,25 +17,25 @@ use crate::harness::deadline;
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// More than a brain keeps in memory before it flushes.
 const KEYS: usize = 12_000;
-const VALUE: usize = 1024;
+const VALUE_BYTES: usize = 1024;
 /// Puts of one transaction.
-const PUTS: usize = 100;
+const PUTS_PER_TXN: usize = 100;
 
 fn put(number: usize) -> pb::PutRequest {
     pb::PutRequest {
         key: format!("key/{number:06}").into(),
-        value: vec![b'v'; VALUE].into(),
+        value: vec![b'v'; VALUE_BYTES].into(),
         ..pb::PutRequest::default()
     }
 }
 
 async fn fill(kv: &mut KvClient<Channel>) {
-    for first in (0..KEYS).step_by(PUTS) {
+    for first in (0..KEYS).step_by(PUTS_PER_TXN) {
         let op = |number| pb::RequestOp {
             request: Some(Op::RequestPut(put(number))),
         };
         let txn = pb::TxnRequest {
-            success: (first..first + PUTS).map(op).collect(),
+            success: (first..first + PUTS_PER_TXN).map(op).collect(),
             ..pb::TxnRequest::default()
         };
         kv.txn(txn).await.unwrap();
@@ -55,7 +55,7 @@ async fn read(kv: &mut KvClient<Channel>) -> usize {
         ..pb::RangeRequest::default()
     };
     let answer = kv.range(range).await.unwrap().into_inner();
-    answer.kvs.iter().filter(|kv| kv.value.len() == VALUE).count()
+    answer.kvs.iter().filter(|kv| kv.value.len() == VALUE_BYTES).count()
 }
 
 async fn sizes(tikv: &MockTikv) -> (u64, u64) {

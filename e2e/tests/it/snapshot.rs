@@ -25,7 +25,7 @@ use wire::{etcdserverpb as pb, mvccpb};
 use crate::harness::deadline;
 
 /// Time to live of leases: longer than the test.
-const TTL: i64 = 3_600;
+const LEASE_TTL: i64 = 3_600;
 
 /// The program of etcd that reads snapshots.
 fn etcdutl() -> PathBuf {
@@ -49,7 +49,10 @@ async fn write(channel: &Channel) -> (i64, i64) {
         ..Default::default()
     };
     for id in [7, -8, i64::MAX] {
-        lease.lease_grant(pb::LeaseGrantRequest { id, ttl: TTL }).await.unwrap();
+        lease
+            .lease_grant(pb::LeaseGrantRequest { id, ttl: LEASE_TTL })
+            .await
+            .unwrap();
     }
     let mut revision = 0;
     for n in 0..400 {

@@ -18,8 +18,8 @@ use crate::harness::deadline;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The keys that one request deletes. A txn puts at most 100 of them.
-const DELETED: [usize; 3] = [300, 1_000, 2_000];
-const PUTS: usize = 100;
+const DELETED_KEYS: [usize; 3] = [300, 1_000, 2_000];
+const PUTS_PER_TXN: usize = 100;
 
 fn key(number: usize) -> Vec<u8> {
     format!("w/{number:05}").into_bytes()
@@ -27,8 +27,8 @@ fn key(number: usize) -> Vec<u8> {
 
 /// Puts keys, deletes all of them at once, and has the history given up to that revision.
 async fn write(kv: &mut KvClient<tonic::transport::Channel>, keys: usize) {
-    for first in (0..keys).step_by(PUTS) {
-        let puts = (first..keys.min(first + PUTS)).map(|number| pb::RequestOp {
+    for first in (0..keys).step_by(PUTS_PER_TXN) {
+        let puts = (first..keys.min(first + PUTS_PER_TXN)).map(|number| pb::RequestOp {
             request: Some(Op::RequestPut(pb::PutRequest {
                 key: key(number).into(),
                 value: number.to_string().into_bytes().into(),
@@ -77,7 +77,7 @@ async fn watch(server: &Server) -> usize {
     let mut answers = answers.unwrap().into_inner();
     assert!(answers.next().await.unwrap().unwrap().created);
     let mut previous = 0;
-    for keys in DELETED {
+    for keys in DELETED_KEYS {
         let seen = async {
             let mut events = Vec::new();
             while events.len() < 2 * keys {

@@ -18,10 +18,10 @@ use crate::harness::shared;
 /// For the cluster to reach a state.
 const STATE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for which leases are observed.
-const WATCHED: Duration = Duration::from_secs(60);
+const OBSERVED_TIME: Duration = Duration::from_secs(60);
 const CONFIG_MAPS: usize = 500;
 /// Requests at a time.
-const AT_ONCE: usize = 16;
+const CONCURRENT_REQUESTS: usize = 16;
 
 async fn namespace(client: &kube::Client, name: &str) -> Api<Namespace> {
     let namespaces = Api::<Namespace>::all(client.clone());
@@ -116,7 +116,7 @@ async fn a_namespace_takes_its_objects_with_it() {
     };
     let created = futures::stream::iter(0..CONFIG_MAPS)
         .map(create)
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(CONCURRENT_REQUESTS);
     created.try_for_each(|_| async { Ok(()) }).await.unwrap();
     let (mut names, mut page) = (Vec::new(), ListParams::default().limit(77));
     loop {
@@ -166,7 +166,7 @@ async fn leases_are_renewed_for_a_minute() {
         .applied_objects();
     pin_mut!(leases);
     let mut renewals = BTreeMap::<(String, String), Vec<(Instant, Lease)>>::new();
-    let end = Instant::now() + WATCHED;
+    let end = Instant::now() + OBSERVED_TIME;
     while let Ok(lease) = tokio::time::timeout_at(end, leases.next()).await {
         let lease = lease.expect("a watch does not end").unwrap();
         let name = (

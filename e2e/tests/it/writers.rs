@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 
 pub(crate) const WRITERS: usize = 8;
 /// After this a request's outcome counts as unknown.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most errors that are reported.
-const TOLD: usize = 5;
+const MAX_REPORTED_ERRORS: usize = 5;
 /// For the cluster to come back.
 pub(crate) const RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -93,7 +93,7 @@ impl Load {
     pub(crate) async fn list(&self) -> kube::core::ObjectList<ConfigMap> {
         let listed = async {
             loop {
-                if let Ok(Ok(list)) = timeout(ANSWER, self.api.list(&ListParams::default())).await {
+                if let Ok(Ok(list)) = timeout(ANSWER_TIMEOUT, self.api.list(&ListParams::default())).await {
                     return list;
                 }
             }
@@ -172,7 +172,7 @@ impl Acknowledged {
     fn fail(&self, why: &str) {
         self.unknown.fetch_add(1, Ordering::SeqCst);
         let mut errors = self.errors.lock().unwrap();
-        if errors.len() < TOLD {
+        if errors.len() < MAX_REPORTED_ERRORS {
             errors.push(why.to_owned());
         }
     }
@@ -238,7 +238,12 @@ impl Writer {
         while !*stop.borrow_and_update() {
             let before = self.value;
             let next = config_map(self.name.clone(), self.value + 1, Some(self.revision));
-            match timeout(ANSWER, self.api.replace(&self.name, &PostParams::default(), &next)).await {
+            match timeout(
+                ANSWER_TIMEOUT,
+                self.api.replace(&self.name, &PostParams::default(), &next),
+            )
+            .await
+            {
                 Ok(Ok(written)) => {
                     let at = revision(&written.metadata);
                     assert!(
@@ -265,7 +270,7 @@ impl Writer {
     async fn read_back(&mut self, acknowledged: &Acknowledged, error: Option<&kube::Error>) {
         let deadline = Instant::now() + RECOVERY_TIMEOUT;
         let read = loop {
-            match timeout(ANSWER, self.api.get(&self.name)).await {
+            match timeout(ANSWER_TIMEOUT, self.api.get(&self.name)).await {
                 Ok(Ok(read)) => break read,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => panic!("{} is gone", self.name),
                 _ => assert!(
@@ -293,7 +298,7 @@ impl Writer {
     async fn create(&mut self, acknowledged: &Acknowledged) {
         let name = format!("{}-{}", self.name, self.value);
         let object = config_map(name.clone(), self.value, None);
-        match timeout(ANSWER, self.api.create(&PostParams::default(), &object)).await {
+        match timeout(ANSWER_TIMEOUT, self.api.create(&PostParams::default(), &object)).await {
             Ok(Ok(created)) => {
                 acknowledged.add(revision(&created.metadata));
                 self.created.push(name);
@@ -305,7 +310,7 @@ impl Writer {
     }
 
     async fn is_absent(&self, name: &str) -> bool {
-        matches!(timeout(ANSWER, self.api.get_opt(name)).await, Ok(Ok(None)))
+        matches!(timeout(ANSWER_TIMEOUT, self.api.get_opt(name)).await, Ok(Ok(None)))
     }
 }
 

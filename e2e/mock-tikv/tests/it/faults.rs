@@ -12,7 +12,7 @@ use crate::client::{
 };
 
 /// Long against what a call takes here.
-const SOME: Duration = Duration::from_millis(800);
+const LONG_DELAY: Duration = Duration::from_millis(800);
 
 /// One insert without the client's own retries.
 async fn insert_once(client: &TransactionClient, key: &str) -> Result<(), Error> {
@@ -73,7 +73,7 @@ async fn the_client_heals_one_lost_reply_of_a_one_phase_insert() {
 #[tokio::test]
 async fn delays_hold_the_request_or_the_reply() {
     let (mock_tikv, client) = start().await;
-    next(&mock_tikv, Rpc::Prewrite, Action::DelayRequest { by: SOME });
+    next(&mock_tikv, Rpc::Prewrite, Action::DelayRequest { by: LONG_DELAY });
     let began = Instant::now();
     let write = insert_once(&client, "a");
     let look = async {
@@ -85,8 +85,8 @@ async fn delays_hold_the_request_or_the_reply() {
     let (written, seen) = tokio::join!(write, look);
     written.unwrap();
     assert_eq!(seen, None);
-    assert!(began.elapsed() >= SOME);
-    next(&mock_tikv, Rpc::Prewrite, Action::DelayReply { by: SOME });
+    assert!(began.elapsed() >= LONG_DELAY);
+    next(&mock_tikv, Rpc::Prewrite, Action::DelayReply { by: LONG_DELAY });
     let began = Instant::now();
     let answered = Cell::new(false);
     let write = async {
@@ -98,7 +98,7 @@ async fn delays_hold_the_request_or_the_reply() {
         answered.get()
     };
     let ((), answered_first) = tokio::join!(write, look);
-    assert!(!answered_first && began.elapsed() >= SOME);
+    assert!(!answered_first && began.elapsed() >= LONG_DELAY);
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_paused_store_answers_when_it_goes_on() {
     let mut snapshot = snapshot(&client).await;
     mock_tikv.pause(1).unwrap();
     let mut read = Box::pin(snapshot.get("a".to_owned()));
-    tokio::time::timeout(SOME, &mut read).await.unwrap_err();
+    tokio::time::timeout(LONG_DELAY, &mut read).await.unwrap_err();
     mock_tikv.resume(1).unwrap();
     assert_eq!(read.await.unwrap(), Some(b"1".to_vec()));
 }
@@ -216,11 +216,11 @@ async fn a_hung_pd_hangs_timestamps_and_a_lost_one_never_comes() {
     client.current_timestamp().await.unwrap();
     mock_tikv.pause(MockTikv::PD).unwrap();
     let mut asked = Box::pin(client.current_timestamp());
-    tokio::time::timeout(SOME, &mut asked).await.unwrap_err();
+    tokio::time::timeout(LONG_DELAY, &mut asked).await.unwrap_err();
     mock_tikv.resume(MockTikv::PD).unwrap();
     asked.await.unwrap();
     next(&mock_tikv, Rpc::Tso, Action::LoseReply { silent: true });
-    tokio::time::timeout(SOME, client.current_timestamp())
+    tokio::time::timeout(LONG_DELAY, client.current_timestamp())
         .await
         .unwrap_err();
     assert_eq!(mock_tikv.faults().list()[0].happened, 1);
@@ -242,10 +242,10 @@ async fn faults_of_pd_are_seen_by_a_client_that_begins() {
 #[tokio::test]
 async fn a_request_delayed_beyond_its_callers_patience_is_still_done() {
     let (mock_tikv, client) = start().await;
-    next(&mock_tikv, Rpc::Prewrite, Action::DelayRequest { by: SOME });
+    next(&mock_tikv, Rpc::Prewrite, Action::DelayRequest { by: LONG_DELAY });
     let mut txn = begin(&client, once(one_phase())).await;
     txn.insert("a".to_owned(), "late").await.unwrap();
-    tokio::time::timeout(SOME / 3, txn.commit()).await.unwrap_err();
+    tokio::time::timeout(LONG_DELAY / 3, txn.commit()).await.unwrap_err();
     assert_eq!(get(&client, "a").await, None);
     while get(&client, "a").await.is_none() {}
     assert!(

@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use crate::client::{connect_with_timeout, get, insert, snapshot, start_with};
 
 /// Of the client's requests.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Many times that; the kernel tries for two minutes to reach a machine that is gone.
-const LONG: Duration = Duration::from_secs(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An address where connections are made, and that is all.
 async fn mute() -> (TcpListener, String) {
@@ -39,8 +39,11 @@ async fn silent_members_of_pd_do_not_keep_a_client_from_connecting() {
     let ((_mute, mute), (_gone, _waiting, gone)) = (mute().await, gone().await);
     let mock_tikv = MockTikv::start(Options::default()).await.unwrap();
     let endpoints = vec![gone, mute, mock_tikv.pd()];
-    let connect = TransactionClient::new_with_config(endpoints, Config::default().with_timeout(TIMEOUT));
-    let client = tokio::time::timeout(LONG, connect).await.expect("in time").unwrap();
+    let connect = TransactionClient::new_with_config(endpoints, Config::default().with_timeout(REQUEST_TIMEOUT));
+    let client = tokio::time::timeout(LONG_TIMEOUT, connect)
+        .await
+        .expect("in time")
+        .unwrap();
     insert(&client, "a", "1").await.unwrap();
 }
 
@@ -50,7 +53,7 @@ async fn a_store_that_was_never_reached_is_given_up_when_pd_names_another() {
     insert(&client, "a", "1").await.unwrap();
     mock_tikv.move_region(b"a", 2).await.unwrap();
     mock_tikv.kill(2).await.unwrap();
-    let client = connect_with_timeout(&mock_tikv, TIMEOUT).await;
+    let client = connect_with_timeout(&mock_tikv, REQUEST_TIMEOUT).await;
     let mut failing = snapshot(&client).await;
     failing.get("a".to_owned()).await.unwrap_err();
     mock_tikv.move_region(b"a", 1).await.unwrap();
@@ -68,7 +71,7 @@ async fn timestamps_do_not_wait_for_a_region_that_pd_does_not_name() {
         while mock_tikv.faults().happened(silent) == Some(0) {
             tokio::task::yield_now().await;
         }
-        tokio::time::timeout(LONG, client.current_timestamp()).await
+        tokio::time::timeout(LONG_TIMEOUT, client.current_timestamp()).await
     };
     tokio::select! {
         found = lookup => panic!("found {found:?} without a region"),
@@ -79,10 +82,10 @@ async fn timestamps_do_not_wait_for_a_region_that_pd_does_not_name() {
 #[tokio::test]
 async fn a_timestamp_that_pd_does_not_give_is_asked_for_again() {
     let (mock_tikv, _) = start_with(Options::default()).await;
-    let client = connect_with_timeout(&mock_tikv, TIMEOUT).await;
+    let client = connect_with_timeout(&mock_tikv, REQUEST_TIMEOUT).await;
     let lost = Fault::new(Rpc::Tso, Action::LoseReply { silent: true }).times(1);
     mock_tikv.faults().add(lost).unwrap();
-    let asked = tokio::time::timeout(LONG, client.current_timestamp()).await;
+    let asked = tokio::time::timeout(LONG_TIMEOUT, client.current_timestamp()).await;
     asked.expect("in time").unwrap();
     assert_eq!(mock_tikv.faults().list()[0].happened, 1);
 }

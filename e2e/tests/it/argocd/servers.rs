@@ -64,7 +64,7 @@ spec:
 ";
 const REDIS: &str = "127.0.0.1:6379";
 const SYNC_TIMEOUT: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The programs; they end when this is dropped.
 pub(super) struct Servers {
@@ -218,7 +218,7 @@ impl Servers {
                     assert_eq!(ended, None, "{name} ended:\n{}", tail(&self.home.log(name)));
                 }
                 assert!(Instant::now() < deadline, "{address}: {error:#}\n{}", self.logs());
-                tokio::time::sleep(LOOK).await; // between looks
+                tokio::time::sleep(POLL_INTERVAL).await; // between looks
             }
         }
     }

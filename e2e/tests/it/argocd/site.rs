@@ -28,9 +28,9 @@ use crate::harness::Shared;
 
 /// The namespace of the rendered cluster.
 pub(super) const BRAINS: &str = "brains";
-const REFRESH: &str = "argocd.argoproj.io/refresh";
+const REFRESH_ANNOTATION: &str = "argocd.argoproj.io/refresh";
 /// For anything that has no limit of its own; a busy machine is slow.
-const LIMIT: Duration = Duration::from_secs(180);
+const STATE_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Argo CD, a repository that it follows, and the cluster.
 pub(super) struct Site {
@@ -81,10 +81,10 @@ impl Site {
 
     /// Has Argo CD look at the repository, as a webhook of it would.
     pub(super) async fn refresh(&self, name: &str, how: &str) {
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {REFRESH: how}}}));
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {REFRESH_ANNOTATION: how}}}));
         let applications = self.applications();
         applications.patch(name, &PatchParams::default(), &patch).await.unwrap();
-        let done = |application: &DynamicObject| !application.annotations().contains_key(REFRESH);
+        let done = |application: &DynamicObject| !application.annotations().contains_key(REFRESH_ANNOTATION);
         self.until(applications, name, "refreshed", done).await;
     }
 
@@ -110,11 +110,11 @@ impl Site {
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let wanted = |object: Option<&K>| object.is_some_and(&wanted);
-        match timeout(LIMIT, await_condition(api, name, wanted)).await {
+        match timeout(STATE_TIMEOUT, await_condition(api, name, wanted)).await {
             Ok(Ok(Some(object))) => object,
             Ok(Ok(None)) => panic!("{name} is gone while it is waited for: {what}"),
             Ok(Err(error)) => panic!("{name}: {what}: {error}"),
-            Err(_) => panic!("{name}: not {what} after {LIMIT:?}\n{}", self.describe()),
+            Err(_) => panic!("{name}: not {what} after {STATE_TIMEOUT:?}\n{}", self.describe()),
         }
     }
 
@@ -124,10 +124,10 @@ impl Site {
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let gone = |object: Option<&K>| object.is_none();
-        let waited = timeout(LIMIT, await_condition(api, name, gone)).await;
+        let waited = timeout(STATE_TIMEOUT, await_condition(api, name, gone)).await;
         assert!(
             waited.is_ok_and(|waited| waited.is_ok()),
-            "{name} is still there after {LIMIT:?}\n{}",
+            "{name} is still there after {STATE_TIMEOUT:?}\n{}",
             self.describe()
         );
     }

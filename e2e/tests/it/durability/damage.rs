@@ -18,14 +18,14 @@ use super::seeded;
 use crate::harness::deadline;
 
 /// Flips in each file; set `KUBEBRAIN_LONG` for more.
-const FLIPS: usize = 3;
-const MANY_FLIPS: usize = 60;
-const LONG: &str = "KUBEBRAIN_LONG";
+const FLIPS_PER_FILE: usize = 3;
+const MANY_FLIPS_PER_FILE: usize = 60;
+const LONG_VARIABLE: &str = "KUBEBRAIN_LONG";
 const REVISIONS: i64 = 12;
 /// Time within which a server must name a file.
-const NAMING: Duration = Duration::from_secs(10);
+const NAMING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The last write before the end: its bytes are the last in the log, where damage cannot be distinguished from a batch that was cut off.
-const LAST: &[u8] = b"last";
+const LAST_VALUE: &[u8] = b"last";
 
 /// Everything that a store answers.
 #[derive(PartialEq)]
@@ -82,7 +82,7 @@ async fn build(program: &Program, dir: &Path) -> i64 {
         };
         kv.compact(compact).await.unwrap();
         let put = pb::PutRequest {
-            key: LAST.into(),
+            key: LAST_VALUE.into(),
             ..pb::PutRequest::default()
         };
         head = kv.put(put).await.unwrap().into_inner().header.unwrap().revision;
@@ -177,17 +177,17 @@ async fn said(server: &mut Server, file: &Path) -> String {
         }
     };
     // If it does neither, the caller complains of what it does say.
-    drop(tokio::time::timeout(NAMING, is_named).await);
+    drop(tokio::time::timeout(NAMING_TIMEOUT, is_named).await);
     server.last_lines()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flipped_bit_in_any_file_is_named_or_does_no_harm() {
     let _deadline = deadline();
-    let flips = if std::env::var_os(LONG).is_some() {
-        MANY_FLIPS
+    let flips = if std::env::var_os(LONG_VARIABLE).is_some() {
+        MANY_FLIPS_PER_FILE
     } else {
-        FLIPS
+        FLIPS_PER_FILE
     };
     let (program, home, mut random) = (Program::kubebrain().unwrap(), TempDir::new().unwrap(), seeded());
     let (whole, scratch) = (home.path().join("whole"), home.path().join("scratch"));

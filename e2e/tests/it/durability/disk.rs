@@ -13,7 +13,7 @@ const SHUT_DOWN: &str = r#"
     my $without_flush = pack("L", 2);
     ioctl($dir, 0x8004587d, $without_flush) or die "ioctl: $!";
 "#;
-const MIB: u64 = 400;
+const DISK_MIB: u64 = 400;
 const THIN_MIB: u64 = 256;
 /// Memory beyond that of a thin device, so that it is never full by itself.
 const SPARE_MIB: u64 = 16;
@@ -54,7 +54,7 @@ impl Disk {
 
     fn make(dir: TempDir, pool: Option<PathBuf>) -> Self {
         assert!(rustix::process::geteuid().is_root(), "mounting needs root");
-        let mib = if pool.is_some() { THIN_MIB } else { MIB };
+        let mib = if pool.is_some() { THIN_MIB } else { DISK_MIB };
         let (file, at) = (
             pool.as_deref().unwrap_or(dir.path()).join("disk"),
             dir.path().join("mounted"),

@@ -37,12 +37,12 @@ pub(super) async fn lose_power(
     server.stop().unwrap();
 }
 
-const CUTS: u64 = 3;
+const POWER_CUTS: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn power_that_is_cut_takes_nothing_that_was_acknowledged() {
     let _deadline = deadline();
-    let cuts = number(super::KILLS).map_or(CUTS, |kills| kills / 2);
+    let cuts = number(super::KILLS_VARIABLE).map_or(POWER_CUTS, |kills| kills / 2);
     let (program, mut random, mut written) = (Program::kubebrain().unwrap(), seeded(), Written::default());
     let mut disk = Disk::new();
     for _ in 0..cuts {

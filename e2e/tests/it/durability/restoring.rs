@@ -17,14 +17,14 @@ use tokio_stream::StreamExt as _;
 use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
-use super::{KILL_AT, KILLED};
+use super::{KILL_AT_VARIABLE, SIGKILL};
 use crate::harness::deadline;
 use crate::snapshot::{Content, assert_same, read, save};
 
 /// A restore logs this when it continues an earlier one.
-const GOES_ON: &str = "continuing an interrupted restore";
+const CONTINUES_MESSAGE: &str = "continuing an interrupted restore";
 
-const COMPACTED: i64 = 30;
+const COMPACTED_REVISION: i64 = 30;
 
 /// Snapshots of an etcd, and what it had.
 struct Taken {
@@ -67,7 +67,7 @@ async fn write(channel: &Channel) -> i64 {
         }
     }
     let compact = pb::CompactionRequest {
-        revision: COMPACTED,
+        revision: COMPACTED_REVISION,
         physical: true,
     };
     kv.compact(compact).await.unwrap();
@@ -85,7 +85,7 @@ async fn revisions(channel: &Channel, newest: i64) -> Vec<i64> {
     let create = pb::WatchCreateRequest {
         key: "\0".into(),
         range_end: "\0".into(),
-        start_revision: COMPACTED + 1,
+        start_revision: COMPACTED_REVISION + 1,
         ..Default::default()
     };
     let create = pb::WatchRequest {
@@ -110,7 +110,7 @@ impl Taken {
         save(&channel, &empty).await;
         let newest = write(&channel).await;
         save(&channel, &whole).await;
-        let content = read(&channel, (COMPACTED, newest)).await;
+        let content = read(&channel, (COMPACTED_REVISION, newest)).await;
         etcd.stop().unwrap();
         Self {
             empty,
@@ -124,7 +124,7 @@ impl Taken {
     async fn assert_restored(&self, brain: &Server) {
         let channel = brain.connect().await.unwrap();
         assert_same(
-            &read(&channel, (COMPACTED, self.newest)).await,
+            &read(&channel, (COMPACTED_REVISION, self.newest)).await,
             &self.content,
             "the copy",
         );
@@ -147,7 +147,7 @@ fn restore(program: &Program, file: &Path, into: &[String], killed_at: Option<u3
     let mut command = programs::server::command(program);
     command.args(["snapshot", "restore"]).arg(file).args(into);
     if let Some(times) = killed_at {
-        command.env(KILL_AT, format!("rows-written:{times}"));
+        command.env(KILL_AT_VARIABLE, format!("rows-written:{times}"));
     }
     command.output().unwrap()
 }
@@ -157,7 +157,7 @@ fn log(output: &Output) -> String {
 }
 
 fn assert_killed(output: &Output) {
-    assert_eq!(output.status.signal(), Some(KILLED), "{}", log(output));
+    assert_eq!(output.status.signal(), Some(SIGKILL), "{}", log(output));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +170,7 @@ async fn restore_that_is_killed_goes_on() {
     let mut kills = 0;
     let done = loop {
         let output = restore(&program, &taken.whole, &into, Some(kills + 1));
-        assert_eq!(log(&output).contains(GOES_ON), kills > 0, "{}", log(&output));
+        assert_eq!(log(&output).contains(CONTINUES_MESSAGE), kills > 0, "{}", log(&output));
         if output.status.success() {
             break output;
         }
@@ -190,7 +190,7 @@ async fn restore_that_is_killed_goes_on() {
     assert_killed(&restore(&program, &taken.whole, &into, Some(2)));
     let output = restore(&program, &taken.empty, &into, None);
     assert!(
-        output.status.success() && !log(&output).contains(GOES_ON),
+        output.status.success() && !log(&output).contains(CONTINUES_MESSAGE),
         "{}",
         log(&output)
     );
@@ -219,7 +219,7 @@ async fn restore_into_tikv_that_is_killed_goes_on() {
     for (kills, at) in [1, 4].into_iter().enumerate() {
         let output = restore(&program, &taken.whole, &into, Some(at));
         assert_killed(&output);
-        assert_eq!(log(&output).contains(GOES_ON), kills > 0, "{}", log(&output));
+        assert_eq!(log(&output).contains(CONTINUES_MESSAGE), kills > 0, "{}", log(&output));
     }
     let refused = |file: &Path, reason: &str| {
         let output = restore(&program, file, &into, None);
@@ -229,7 +229,7 @@ async fn restore_into_tikv_that_is_killed_goes_on() {
     refused(&taken.empty, "holds a part of another snapshot");
     let output = restore(&program, &taken.whole, &into, None);
     assert!(
-        output.status.success() && log(&output).contains(GOES_ON),
+        output.status.success() && log(&output).contains(CONTINUES_MESSAGE),
         "{}",
         log(&output)
     );

@@ -15,12 +15,12 @@ use super::written::Written;
 use super::{Program, number, seeded, start};
 use crate::harness::deadline;
 
-const FAILURES: u64 = 3;
+const SYNC_FAILURES: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sync_that_fails_is_the_last_and_takes_nothing_that_was_acknowledged() {
     let _deadline = deadline();
-    let failures = number(super::KILLS).map_or(FAILURES, |kills| kills / 2);
+    let failures = number(super::KILLS_VARIABLE).map_or(SYNC_FAILURES, |kills| kills / 2);
     let (program, mut random, mut written) = (Program::kubebrain().unwrap(), seeded(), Written::default());
     let mut disk = Disk::thin();
     for _ in 0..failures {

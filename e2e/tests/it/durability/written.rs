@@ -18,13 +18,13 @@ use tonic::transport::Channel;
 use wire::etcdserverpb as pb;
 
 const WRITERS: u64 = 6;
-const KEYS_OF_ONE: u64 = 8;
+const KEYS_PER_WRITER: u64 = 8;
 /// Each writer compacts now and then.
-const COMPACT_EVERY: u64 = 97;
+const WRITES_PER_COMPACTION: u64 = 97;
 /// Revisions that are kept: more than the number of writes in flight.
-const KEPT: i64 = 60;
-const ANSWER: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(5);
+const KEPT_REVISIONS: i64 = 60;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A key and its value; no value for a deletion.
 type Write = (String, Option<Vec<u8>>);
@@ -80,10 +80,10 @@ impl Written {
         let load = self.begin(server).await;
         let reached = async {
             while load.shared.acknowledged.load(SeqCst) < acknowledged {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
-        timeout(ANSWER, reached).await.expect("writes are acknowledged");
+        timeout(ANSWER_TIMEOUT, reached).await.expect("writes are acknowledged");
         load
     }
 
@@ -95,7 +95,7 @@ impl Written {
 
     /// Takes the account of writers whose server is gone.
     pub(super) async fn join(&mut self, load: Load) {
-        let joined = timeout(ANSWER, self.take(load)).await;
+        let joined = timeout(ANSWER_TIMEOUT, self.take(load)).await;
         joined.expect("writers end with their server");
     }
 
@@ -125,13 +125,13 @@ impl Written {
 
     /// Waits until the process of a server has ended.
     pub(super) async fn has_ended(&self, server: &mut Server) -> ExitStatus {
-        let deadline = Instant::now() + ANSWER;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         loop {
             if let Some(status) = server.ended().unwrap() {
                 return status;
             }
             assert!(Instant::now() < deadline, "it goes on: {}", server.last_lines());
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -232,7 +232,7 @@ async fn write(writer: u64, mut kv: KvClient<Channel>, shared: Shared) -> Log {
     let mut log = Log::default();
     while !shared.stop.load(SeqCst) {
         let number = shared.number.fetch_add(1, SeqCst);
-        let key = format!("w{writer}/{}", number % KEYS_OF_ONE);
+        let key = format!("w{writer}/{}", number % KEYS_PER_WRITER);
         let write = if number.is_multiple_of(11) {
             (key.clone(), None)
         } else {
@@ -274,8 +274,8 @@ async fn write(writer: u64, mut kv: KvClient<Channel>, shared: Shared) -> Log {
         log.acknowledged.push((revision, write));
         shared.acknowledged.fetch_add(1, SeqCst);
         let newest = shared.newest.fetch_max(revision, SeqCst).max(revision);
-        if number.is_multiple_of(COMPACT_EVERY) && newest > KEPT + 1 {
-            let revision = newest - KEPT;
+        if number.is_multiple_of(WRITES_PER_COMPACTION) && newest > KEPT_REVISIONS + 1 {
+            let revision = newest - KEPT_REVISIONS;
             log.compacted.1 = log.compacted.1.max(revision);
             let compact = pb::CompactionRequest {
                 revision,
@@ -321,7 +321,7 @@ async fn events(server: &Server, from: i64, to: i64) -> BTreeMap<i64, Write> {
 
 async fn next(responses: &mut tonic::Streaming<pb::WatchResponse>) -> pb::WatchResponse {
     loop {
-        let message = timeout(ANSWER, responses.message())
+        let message = timeout(ANSWER_TIMEOUT, responses.message())
             .await
             .expect("a message of the watch");
         let message = message.unwrap().expect("the watch goes on");

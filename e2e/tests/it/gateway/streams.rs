@@ -14,7 +14,7 @@ use super::{ANSWER_TIMEOUT, Answer, Gateway, canonical, next_lines, same_of_both
 use crate::harness::deadline;
 
 /// Bytes of a value that make a snapshot too large for one message.
-const LARGE: usize = 100_000;
+const LARGE_VALUE_BYTES: usize = 100_000;
 
 impl Gateway {
     /// The answer to a request that succeeds.
@@ -39,7 +39,7 @@ fn fields_of_whole_snapshot(answer: &mut Answer) -> Vec<Vec<String>> {
     let (hash, file) = lines.split_last().unwrap();
     let file: Vec<u8> = file.iter().flat_map(blob).collect();
     assert!(
-        file.len() > LARGE && file.len().is_multiple_of(512),
+        file.len() > LARGE_VALUE_BYTES && file.len().is_multiple_of(512),
         "{} bytes",
         file.len()
     );
@@ -58,7 +58,7 @@ async fn snapshot_through_the_gateway_is_whole() {
     let _deadline = deadline();
     let (_, fields) = same_of_both(async |server| {
         let gateway = Gateway::of(server);
-        let value = STANDARD.encode(vec![b'v'; LARGE]);
+        let value = STANDARD.encode(vec![b'v'; LARGE_VALUE_BYTES]);
         gateway
             .succeed("/v3/kv/put", &json!({"key": "dw==", "value": value}))
             .await;

@@ -18,10 +18,10 @@ use wire::mvccpb::{KeyValue, event::EventType};
 
 /// For the watch to catch up with a list.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(60);
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Of a page of the list.
-const PAGE: i64 = 1000;
-const MESSAGE: usize = 64 << 20;
+const LIST_PAGE_KEYS: i64 = 1000;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// A key's changes, oldest first: the revision, and what it was from then on.
 type History = BTreeMap<Bytes, Vec<(i64, Option<KeyValue>)>>;
@@ -122,7 +122,7 @@ impl Shared {
                 Err(error) => return error,
             }
             self.lock().resumed += 1;
-            tokio::time::sleep(RETRY).await; // between attempts to connect
+            tokio::time::sleep(RETRY_DELAY).await; // between attempts to connect
         }
     }
 
@@ -143,7 +143,7 @@ impl Shared {
         };
         let requests = tokio_stream::once(create).chain(tokio_stream::pending());
         let Ok(answer) = WatchClient::new(channel)
-            .max_decoding_message_size(MESSAGE)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .watch(requests)
             .await
         else {
@@ -191,13 +191,13 @@ impl Shared {
 
 async fn list(url: &str) -> anyhow::Result<(i64, BTreeMap<Bytes, KeyValue>)> {
     let channel: Channel = endpoint(url)?.connect().await?;
-    let mut client = KvClient::new(channel).max_decoding_message_size(MESSAGE);
+    let mut client = KvClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let (mut revision, mut listed, mut from) = (0, BTreeMap::new(), Bytes::from_static(b"\0"));
     loop {
         let request = RangeRequest {
             key: from,
             range_end: Bytes::from_static(b"\0"),
-            limit: PAGE,
+            limit: LIST_PAGE_KEYS,
             revision,
             ..RangeRequest::default()
         };

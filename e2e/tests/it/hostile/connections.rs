@@ -8,12 +8,12 @@ use tokio::net::TcpStream;
 use super::*;
 
 const SOCKETS: usize = 300;
-const IDLE: usize = 4_000;
+const IDLE_CONNECTIONS: usize = 4_000;
 /// Memory that an idle connection may cost, in bytes: before its first request, and after it.
-const EACH: u64 = 10 << 10;
+const CONNECTION_BYTES: u64 = 10 << 10;
 const EACH_THAT_ASKED: u64 = 24 << 10;
 /// Memory that the server may need beside them.
-const REST: u64 = 12 << 20;
+const OTHER_BYTES: u64 = 12 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_port_survives_streams_that_are_never_read() {
@@ -39,7 +39,7 @@ async fn metrics_port_survives_streams_that_are_never_read() {
         attackers.push(attacker);
     }
     victim.serves().await;
-    victim.is_bounded(GROWTH / 3);
+    victim.is_bounded(MAX_MEMORY_GROWTH / 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,7 +82,7 @@ async fn sockets_with_half_a_request_shut_nobody_out() {
 /// Opens connections, which have sent their settings.
 async fn open(address: SocketAddr) -> Vec<Http2> {
     let mut held = Vec::new();
-    for _ in 0..IDLE / 100 {
+    for _ in 0..IDLE_CONNECTIONS / 100 {
         let opened = join_all((0..100).map(|_| Http2::open(address, 65_535))).await;
         held.extend(opened.into_iter().flatten());
     }
@@ -95,7 +95,7 @@ async fn idle_connections_are_cheap() {
     let mut victim = Victim::start(&[]).await;
     let held = open(victim.address()).await;
     victim.serves().await;
-    victim.is_bounded(EACH * u64::try_from(IDLE).unwrap() + REST);
+    victim.is_bounded(CONNECTION_BYTES * u64::try_from(IDLE_CONNECTIONS).unwrap() + OTHER_BYTES);
     drop(held);
     victim.serves().await;
 }
@@ -115,7 +115,7 @@ async fn connections_that_asked_once_are_cheap() {
         connection.ended(1).await;
     }
     victim.serves().await;
-    victim.is_bounded(EACH_THAT_ASKED * u64::try_from(IDLE).unwrap() + REST);
+    victim.is_bounded(EACH_THAT_ASKED * u64::try_from(IDLE_CONNECTIONS).unwrap() + OTHER_BYTES);
     drop(held);
     victim.serves().await;
 }

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const FRAME: usize = 16_384;
+const FRAME_BYTES: usize = 16_384;
 /// Bytes that may be sent before the server sets another limit.
-const WINDOW: i64 = 65_535;
+const WINDOW_BYTES: i64 = 65_535;
 /// For a server that takes no more of a body: then that was all.
-const STALLED: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -145,7 +145,7 @@ impl Http2 {
     pub(super) async fn body(&self, stream: u32, mut bytes: &[u8], ends: bool) -> std::io::Result<usize> {
         let whole = bytes.len();
         while !bytes.is_empty() {
-            let Ok(granted) = timeout(STALLED, self.granted(stream, bytes.len().min(FRAME))).await else {
+            let Ok(granted) = timeout(STALL_TIMEOUT, self.granted(stream, bytes.len().min(FRAME_BYTES))).await else {
                 break;
             };
             let (part, rest) = bytes.split_at(granted?);
@@ -180,7 +180,9 @@ impl Http2 {
                 }
                 if let Some(initial) = windows.initial {
                     let own = initial + windows.streams.get(&stream).copied().unwrap_or_default();
-                    let granted = own.min(WINDOW + windows.connection).min(i64::try_from(wanted).unwrap());
+                    let granted = own
+                        .min(WINDOW_BYTES + windows.connection)
+                        .min(i64::try_from(wanted).unwrap());
                     if granted > 0 {
                         *windows.streams.entry(stream).or_default() -= granted;
                         windows.connection -= granted;
@@ -196,7 +198,7 @@ impl Http2 {
         let mut frame = Vec::with_capacity(9 + payload.len());
         push_frame(&mut frame, kind, flags, stream, payload);
         let mut writer = self.writer.lock().await;
-        match timeout(STALLED, writer.write_all(&frame)).await {
+        match timeout(STALL_TIMEOUT, writer.write_all(&frame)).await {
             Ok(written) => written,
             Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
         }
@@ -273,7 +275,7 @@ impl Windows {
         match kind {
             SETTINGS if flags & ACK == 0 => {
                 let set = payload.chunks_exact(6).find(|setting| setting[..2] == [0, 4]);
-                self.initial = Some(set.map_or(WINDOW, |setting| i64::from(number(&setting[2..]))));
+                self.initial = Some(set.map_or(WINDOW_BYTES, |setting| i64::from(number(&setting[2..]))));
             }
             WINDOW_UPDATE if stream == 0 => self.connection += i64::from(number(payload)),
             WINDOW_UPDATE => *self.streams.entry(stream).or_default() += i64::from(number(payload)),

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use super::*;
 
 /// Wrong logins in flight, all for one user, on connections of their own.
-const WRONG: usize = 200;
+const WRONG_LOGINS: usize = 200;
 /// Right logins, one after the other, while the wrong ones are in flight.
-const RIGHT: usize = 3;
+const RIGHT_LOGINS: usize = 3;
 
 fn login(name: &str, password: &str) -> pb::AuthenticateRequest {
     pb::AuthenticateRequest {
@@ -53,7 +53,7 @@ async fn wrong_logins_do_not_starve_a_right_one() {
     with_users(&server).await;
     let failed = Arc::new(AtomicUsize::new(0));
     let mut attackers = JoinSet::new();
-    for _ in 0..WRONG {
+    for _ in 0..WRONG_LOGINS {
         let mut auth = AuthClient::new(server.connect().await.unwrap());
         let failed = Arc::clone(&failed);
         attackers.spawn(async move {
@@ -63,17 +63,17 @@ async fn wrong_logins_do_not_starve_a_right_one() {
             }
         });
     }
-    while failed.load(Ordering::SeqCst) < WRONG / 10 {
+    while failed.load(Ordering::SeqCst) < WRONG_LOGINS / 10 {
         tokio::task::yield_now().await;
     }
     let mut auth = AuthClient::new(server.connect().await.unwrap());
-    for _ in 0..RIGHT {
+    for _ in 0..RIGHT_LOGINS {
         let before = failed.load(Ordering::SeqCst);
         let answer = timeout(ANSWER_TIMEOUT, auth.authenticate(login("known", "right"))).await;
         answer.expect("a right login is answered").unwrap();
         let meanwhile = failed.load(Ordering::SeqCst) - before;
         eprintln!("{meanwhile} wrong logins were answered before a right one");
-        assert!(meanwhile < WRONG / 4, "{meanwhile} wrong logins came first");
+        assert!(meanwhile < WRONG_LOGINS / 4, "{meanwhile} wrong logins came first");
     }
     drop(attackers);
 }

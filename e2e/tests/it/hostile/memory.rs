@@ -3,14 +3,14 @@
 use super::*;
 
 /// Size of each stored value, in bytes.
-const VALUE: usize = 1 << 20;
+const VALUE_BYTES: usize = 1 << 20;
 const VALUES: usize = 20;
 
 /// Attackers grant a byte for each answer: without any the server does not even begin to write it.
 async fn with_values() -> Victim {
     let mut victim = Victim::start(&[]).await;
     for n in 0..VALUES {
-        victim.put(format!("large/{n}"), vec![b'v'; VALUE]).await;
+        victim.put(format!("large/{n}"), vec![b'v'; VALUE_BYTES]).await;
     }
     victim.settle();
     victim
@@ -32,7 +32,7 @@ async fn read_txn_cannot_multiply_what_is_stored() {
     for _ in 0..3 {
         victim.serves().await;
     }
-    victim.is_bounded(GROWTH / 2);
+    victim.is_bounded(MAX_MEMORY_GROWTH / 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,7 @@ async fn answers_that_nobody_reads_are_bounded() {
     for _ in 0..3 {
         victim.serves().await;
     }
-    victim.is_bounded(GROWTH);
+    victim.is_bounded(MAX_MEMORY_GROWTH);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +72,7 @@ async fn empty_operations_do_not_decode_to_gigabytes() {
         .map(|attacker| timeout(ANSWER_TIMEOUT, attacker.ended(1)));
     drop(join_all(ended).await);
     victim.serves().await;
-    victim.is_bounded(GROWTH / 3);
+    victim.is_bounded(MAX_MEMORY_GROWTH / 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +97,7 @@ async fn unfinished_puts_are_bounded() {
     });
     join_all(attacks).await;
     victim.serves().await;
-    victim.is_bounded(GROWTH);
+    victim.is_bounded(MAX_MEMORY_GROWTH);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +111,7 @@ async fn headers_without_end_are_bounded() {
     let attacks = attackers.iter_mut().map(|attacker| attacker.endless_headers(14 << 20));
     drop(join_all(attacks).await);
     victim.serves().await;
-    victim.is_bounded(GROWTH);
+    victim.is_bounded(MAX_MEMORY_GROWTH);
 }
 
 #[tokio::test(flavor = "multi_thread")]

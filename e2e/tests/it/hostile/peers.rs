@@ -7,7 +7,7 @@ use wire::etcdserverpb::cluster_client::ClusterClient;
 use super::tls::Pki;
 use super::*;
 
-const FOLLOW: &str = "/peerpb.Peer/Follow";
+const FOLLOW_PATH: &str = "/peerpb.Peer/Follow";
 
 /// A member on TiKV that is alone, and its peer port.
 struct Member {
@@ -70,7 +70,7 @@ async fn stranger_neither_follows_nor_is_listed() {
     };
     let mut attacker = Http2::open(member.peer, 65_535).await.unwrap();
     // it may be cut off at once
-    drop(attacker.unary(FOLLOW, &follow.encode_to_vec()).await);
+    drop(attacker.unary(FOLLOW_PATH, &follow.encode_to_vec()).await);
     let refused = timeout(ANSWER_TIMEOUT, attacker.ended(1)).await;
     let after = cluster.member_list(list).await.unwrap().into_inner();
     let names: Vec<_> = after.members.iter().map(|member| member.name.clone()).collect();

@@ -13,7 +13,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::*;
 
-const SILENT: usize = 6_000;
+const SILENT_CONNECTIONS: usize = 6_000;
 
 /// An authority, a certificate of a server and one of a client, and their files.
 pub(super) struct Pki {
@@ -106,7 +106,7 @@ async fn silent_connections_do_not_shut_out_a_client_with_a_certificate() {
     let _server = start(&pki.flags(port));
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut held = Vec::new();
-    for _ in 0..SILENT / 100 {
+    for _ in 0..SILENT_CONNECTIONS / 100 {
         // a kernel that takes no more of them ends the attack
         let opened = join_all((0..100).map(|_| timeout(Duration::from_secs(2), http2::connect(address))));
         held.extend(opened.await.into_iter().flatten().flatten());

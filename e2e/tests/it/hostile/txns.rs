@@ -75,5 +75,5 @@ async fn attack(victim: &mut Victim, request: &[u8], times: usize) {
     victim.serves().await;
     drop(attackers);
     victim.serves().await;
-    victim.is_bounded(GROWTH);
+    victim.is_bounded(MAX_MEMORY_GROWTH);
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::brains::{Brains, condition, embedded, is_observed, on_tikv};
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::tikv::Tikv;
 
 /// Waits until one of these conditions names `text` in its reason or message.
@@ -112,7 +112,8 @@ fn quota_that_refuses_pods_is_named_and_heals() {
         });
         kit.try_apply(&quota).await.unwrap();
         let counted = |quota: &ResourceQuota| quota.status.as_ref().is_some_and(|status| status.hard.is_some());
-        kit.until::<ResourceQuota>("no-pods", "counted", LIMIT, counted).await;
+        kit.until::<ResourceQuota>("no-pods", "counted", STATE_TIMEOUT, counted)
+            .await;
         let brains = kit.brains("a", embedded()).await;
         let beside = kit.brains("b", embedded()).await;
         until_named(&brains, &["Ready", "Degraded", "Progressing"], "exceeded quota").await;
@@ -185,7 +186,7 @@ fn claim_that_cannot_bind_is_named_and_heals() {
             let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
             phase == Some("Bound")
         };
-        kit.until::<PersistentVolumeClaim>("data-a-0", "bound", LIMIT, bound)
+        kit.until::<PersistentVolumeClaim>("data-a-0", "bound", STATE_TIMEOUT, bound)
             .await;
         brains.until_condition("StorageReady", "True", &[]).await;
         volumes.delete("bad-claim", &DeleteParams::default()).await.unwrap();
@@ -215,11 +216,11 @@ fn namespace_takes_its_brains_with_it() {
         kit.try_apply(&object).await.unwrap();
         let pods = Api::<Pod>::namespaced(kit.client.clone(), inner);
         let there = await_condition(pods, "a-0", |pod: Option<&Pod>| pod.is_some());
-        timeout(LIMIT, there).await.expect("a pod in time").unwrap();
+        timeout(STATE_TIMEOUT, there).await.expect("a pod in time").unwrap();
         let uid = namespaces.get(inner).await.unwrap().uid().unwrap();
         namespaces.delete(inner, &DeleteParams::default()).await.unwrap();
         let gone = await_condition(namespaces, inner, kube::runtime::conditions::is_deleted(&uid));
-        timeout(LIMIT, gone)
+        timeout(STATE_TIMEOUT, gone)
             .await
             .expect("the namespace is gone in time")
             .unwrap();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::bad_days::{can_be_deleted, until_named};
 use super::brains::on_tikv;
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::load::Load;
 use super::pki::Authority;
 use super::pods::{self, Watched};
@@ -34,7 +34,7 @@ fn another_tikv_cluster_behind_the_same_name_is_refused_until_the_first_is_back(
             let args = containers.and_then(|spec| spec.containers[0].args.as_ref());
             args.is_some_and(|args| args.iter().any(|arg| arg == "--tikv-cluster-id=7"))
         };
-        kit.until::<StatefulSet>("a", "started for one TiKV cluster", LIMIT, flagged)
+        kit.until::<StatefulSet>("a", "started for one TiKV cluster", STATE_TIMEOUT, flagged)
             .await;
         let watched = Watched::start(&brains).await;
         let written = Load::start(&brains, 1, &watched, None).await.pause().await;
@@ -92,7 +92,7 @@ fn authority_of_tikv_that_is_missing_or_wrong_is_named_and_heals() {
         until_named(&beside, &["StorageReady"], "Unreachable").await;
         can_be_deleted(&beside).await;
 
-        let uid = kit.until::<Pod>("a-0", "there", LIMIT, |_| true).await.uid();
+        let uid = kit.until::<Pod>("a-0", "there", STATE_TIMEOUT, |_| true).await.uid();
         kit.try_apply(&authority.bundle("tikv-ca")).await.unwrap();
         brains.until_ready().await;
         let after = kit.api::<Pod>().get("a-0").await.unwrap();

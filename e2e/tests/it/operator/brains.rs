@@ -10,7 +10,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::kit::{Kit, LIMIT};
+use super::kit::{Kit, STATE_TIMEOUT};
 
 /// Election timing for brains on a busy machine: a leader keeps the lead when it stalls for a moment.
 pub(super) fn patient() -> Value {
@@ -80,7 +80,7 @@ impl<'a> Brains<'a> {
 
     /// Waits until `wanted` accepts it.
     pub(super) async fn until(&self, what: &str, wanted: impl Fn(&KubeBrainCluster) -> bool) -> KubeBrainCluster {
-        self.kit.until(&self.name, what, LIMIT, wanted).await
+        self.kit.until(&self.name, what, STATE_TIMEOUT, wanted).await
     }
 
     /// Waits until its newest spec is wholly there, and gives the time that took.

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use super::brains::{Brains, condition, is_ready, on_tikv};
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
 use super::pki::Authority;
 use super::pods::Watched;
@@ -17,9 +17,9 @@ use super::processes;
 use super::tikv::Tikv;
 
 /// Writes on one connection, so that every writer makes a new one several times a second.
-const CONNECTIONS_OF: usize = 20;
+const WRITES_PER_CONNECTION: usize = 20;
 /// Number of renewals of each leaf under load.
-const RENEWALS: usize = 2;
+const RENEWALS_UNDER_LOAD: usize = 2;
 
 /// The PEM of one key of a Secret.
 async fn pem(kit: &Kit, secret: &str, key: &str) -> String {
@@ -56,8 +56,8 @@ fn leaves_that_live_for_minutes_are_renewed_under_load() {
         let brains = kit.brains("a", spec).await;
         brains.until_ready().await;
         let watched = Watched::start(&brains).await;
-        let load = Load::start(&brains, 2, &watched, Some(CONNECTIONS_OF)).await;
-        for renewal in 1..=RENEWALS {
+        let load = Load::start(&brains, 2, &watched, Some(WRITES_PER_CONNECTION)).await;
+        for renewal in 1..=RENEWALS_UNDER_LOAD {
             let (leaf, served) = (
                 pem(&kit, "a-server-tls", "tls.crt").await,
                 reported(&brains, "/tls/server/fingerprint").await.unwrap(),
@@ -67,7 +67,8 @@ fn leaves_that_live_for_minutes_are_renewed_under_load() {
                 let data = secret.data.as_ref().unwrap();
                 data["tls.crt"].0 != leaf.as_bytes()
             };
-            kit.until::<Secret>("a-server-tls", "renewed", LIMIT, renewed).await;
+            kit.until::<Secret>("a-server-tls", "renewed", STATE_TIMEOUT, renewed)
+                .await;
             kit.eventually("served by all members", async || {
                 let now = reported(&brains, "/tls/server/fingerprint").await?;
                 let all = now.len() == 1 && now != served;
@@ -75,7 +76,7 @@ fn leaves_that_live_for_minutes_are_renewed_under_load() {
             })
             .await;
             load.follow_certificates().await;
-            load.acknowledge(3 * CONNECTIONS_OF).await;
+            load.acknowledge(3 * WRITES_PER_CONNECTION).await;
             kit.say(format_args!("renewal {renewal} is served by all members"));
         }
         let outcome = load.end().await;
@@ -93,7 +94,7 @@ fn authority_is_replaced_in_phases_under_load() {
         let brains = kit.brains("a", on_tikv(&tikv.pd, 2)).await;
         brains.until_ready().await;
         let watched = Watched::start(&brains).await;
-        let load = Load::start(&brains, 2, &watched, Some(CONNECTIONS_OF)).await;
+        let load = Load::start(&brains, 2, &watched, Some(WRITES_PER_CONNECTION)).await;
         let old = bundle(&kit).await;
         brains.patch(json!({"tls": {"caGeneration": 2}})).await;
         let in_phase = |phase: &'static str| {
@@ -104,14 +105,14 @@ fn authority_is_replaced_in_phases_under_load() {
         };
         brains.until("publishing", in_phase("Publishing")).await;
         let published = |map: &ConfigMap| count(&map.data.as_ref().unwrap()["ca.crt"]) == 2;
-        kit.until::<ConfigMap>("a-ca-bundle", "old and new authority", LIMIT, published)
+        kit.until::<ConfigMap>("a-ca-bundle", "old and new authority", STATE_TIMEOUT, published)
             .await;
         let both = bundle(&kit).await;
         assert!(both.contains(old.trim()), "the old one is still trusted");
         load.follow_certificates().await;
         let leaf = pem(&kit, "a-server-tls", "tls.crt").await;
         let client = pem(&kit, "a-apiserver-client-tls", "tls.crt").await;
-        load.acknowledge(3 * CONNECTIONS_OF).await;
+        load.acknowledge(3 * WRITES_PER_CONNECTION).await;
         assert_eq!(
             pem(&kit, "a-server-tls", "tls.crt").await,
             leaf,
@@ -123,10 +124,10 @@ fn authority_is_replaced_in_phases_under_load() {
         processes::kill_operator(&kit).await;
         for (name, old) in [("a-server-tls", &leaf), ("a-apiserver-client-tls", &client)] {
             let issued = |secret: &Secret| secret.data.as_ref().unwrap()["tls.crt"].0 != old.as_bytes();
-            kit.until::<Secret>(name, "issued anew", LIMIT, issued).await;
+            kit.until::<Secret>(name, "issued anew", STATE_TIMEOUT, issued).await;
         }
         load.follow_certificates().await;
-        load.acknowledge(3 * CONNECTIONS_OF).await;
+        load.acknowledge(3 * WRITES_PER_CONNECTION).await;
 
         brains.annotate("kubebrain.io/ca-advance", "Retiring@2").await;
         let retired = |cluster: &KubeBrainCluster| {
@@ -135,12 +136,12 @@ fn authority_is_replaced_in_phases_under_load() {
         };
         brains.until("stable with the new key", retired).await;
         let alone = |map: &ConfigMap| count(&map.data.as_ref().unwrap()["ca.crt"]) == 1;
-        kit.until::<ConfigMap>("a-ca-bundle", "the new authority alone", LIMIT, alone)
+        kit.until::<ConfigMap>("a-ca-bundle", "the new authority alone", STATE_TIMEOUT, alone)
             .await;
         let new = bundle(&kit).await;
         assert!(!new.contains(old.trim()));
         load.follow_certificates().await;
-        load.acknowledge(3 * CONNECTIONS_OF).await;
+        load.acknowledge(3 * WRITES_PER_CONNECTION).await;
         kit.eventually("trusting the new authority alone", async || {
             let trusted = reported(&brains, "/tls/trustBundle").await?;
             (trusted.len() == 1).then_some(()).ok_or(format!("{trusted:?}"))

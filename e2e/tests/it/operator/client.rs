@@ -13,9 +13,9 @@ use super::brains::{Brains, Credentials};
 use super::pods::address;
 
 /// For a member to accept a connection.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// For a member to answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The way to the member that serves as `host` at `address`.
 pub(super) fn endpoint(address: &str, host: String, credentials: &Credentials) -> Endpoint {
@@ -27,7 +27,7 @@ pub(super) fn endpoint(address: &str, host: String, credentials: &Credentials) -
     endpoint
         .tls_config(tls)
         .unwrap()
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
 }
 
@@ -40,7 +40,7 @@ impl Brains<'_> {
     async fn channel(&self, pod: &Pod) -> Result<Channel, String> {
         let host = self.host(&pod.name_any());
         let address = address(pod).ok_or("the pod has no address")?;
-        let endpoint = endpoint(&address, host, &self.credentials().await).timeout(ANSWER);
+        let endpoint = endpoint(&address, host, &self.credentials().await).timeout(ANSWER_TIMEOUT);
         endpoint.connect().await.map_err(|error| error.to_string())
     }
 
@@ -78,7 +78,12 @@ impl Brains<'_> {
 /// Writes a key through the member in a pod that speaks without TLS, and reads it.
 pub(super) async fn write_in_the_clear(pod: &Pod) {
     let url = format!("http://{}:2379", address(pod).unwrap());
-    let channel = Endpoint::new(url).unwrap().timeout(ANSWER).connect().await.unwrap();
+    let channel = Endpoint::new(url)
+        .unwrap()
+        .timeout(ANSWER_TIMEOUT)
+        .connect()
+        .await
+        .unwrap();
     let mut kv = KvClient::new(channel);
     let put = pb::PutRequest {
         key: "clear".into(),

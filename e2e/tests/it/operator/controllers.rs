@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::kit::{Kit, LIMIT};
+use super::kit::{Kit, STATE_TIMEOUT};
 
 const PROGRAM: &str = "kube-controller-manager";
 /// Labels pods of the Deployment.
@@ -45,7 +45,10 @@ impl Controllers {
         let held = await_condition(leases, PROGRAM, |lease: Option<&Lease>| {
             lease.is_some_and(|lease| lease.spec.as_ref().is_some_and(|spec| spec.holder_identity.is_some()))
         });
-        let lease = timeout(LIMIT, held).await.expect("controllers in time").unwrap();
+        let lease = timeout(STATE_TIMEOUT, held)
+            .await
+            .expect("controllers in time")
+            .unwrap();
         Self {
             tenant: tenant.clone(),
             lease: lease.unwrap(),

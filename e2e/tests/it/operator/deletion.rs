@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use super::brains::{Brains, condition, on_tikv};
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::Watched;
 use super::tikv::MockTikv;
@@ -41,7 +41,7 @@ fn keys_of_a_deleted_cluster_are_wiped_once_tikv_is_back() {
         tikv.lead_to(&kit, "nobody").await;
         let clusters = kit.api::<KubeBrainCluster>();
         clusters.delete("a", &DeleteParams::default()).await.unwrap();
-        kit.until::<Job>("a-wipe", "there", LIMIT, |_| true).await;
+        kit.until::<Job>("a-wipe", "there", STATE_TIMEOUT, |_| true).await;
         brains
             .until("being wiped", |cluster| {
                 condition(cluster, "StorageReady").is_some_and(|it| it.reason.starts_with("Wip"))

@@ -22,16 +22,16 @@ use super::brains::Brains;
 use crate::harness::{Harness, Shared, shared_blocking};
 
 /// For anything that has no limit of its own; a busy machine is slow.
-pub(super) const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const STATE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at what cannot be watched.
-pub(super) const LOOK: Duration = Duration::from_millis(200);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Namespace of the operator.
-pub(super) const OPERATOR: &str = "kubebrain-system";
+pub(super) const OPERATOR_NAMESPACE: &str = "kubebrain-system";
 /// Lines of the operator's log that a failure shows.
-const TAIL: i64 = 25;
+const SHOWN_LOG_LINES: i64 = 25;
 
 /// Messages of members while they begin: DNS learns of pods some time after that, and readiness is asked for before anybody leads.
-const BEGINNING: [&str; 2] = ["DNS does not name the members", "there is no leader yet"];
+const STARTUP_MESSAGES: [&str; 2] = ["DNS does not name the members", "there is no leader yet"];
 
 /// Tools of a test of the operator.
 pub(super) struct Kit {
@@ -46,7 +46,7 @@ where
     F: Future<Output = ()>,
 {
     let harness = shared_blocking();
-    for text in members::ELECTION_MESSAGES.into_iter().chain(BEGINNING) {
+    for text in members::ELECTION_MESSAGES.into_iter().chain(STARTUP_MESSAGES) {
         harness.cluster.expect_log(text).unwrap();
     }
     begin(harness, namespace, test);
@@ -227,12 +227,12 @@ impl Kit {
         K::DynamicType: Default,
     {
         let gone = |object: Option<&K>| object.is_none();
-        if timeout(LIMIT, await_condition(self.api::<K>(), name, gone))
+        if timeout(STATE_TIMEOUT, await_condition(self.api::<K>(), name, gone))
             .await
             .is_err()
         {
             panic!(
-                "{name} is still there after {LIMIT:?}\n{}",
+                "{name} is still there after {STATE_TIMEOUT:?}\n{}",
                 Box::pin(self.describe()).await
             );
         }
@@ -240,14 +240,17 @@ impl Kit {
 
     /// Asks again and again until there is an answer.
     pub(super) async fn eventually<T>(&self, what: &str, ask: impl AsyncFn() -> Result<T, String>) -> T {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + STATE_TIMEOUT;
         loop {
             match ask().await {
                 Ok(answer) => return answer,
                 Err(why) if Instant::now() > deadline => {
-                    panic!("not {what} after {LIMIT:?}: {why}\n{}", Box::pin(self.describe()).await)
+                    panic!(
+                        "not {what} after {STATE_TIMEOUT:?}: {why}\n{}",
+                        Box::pin(self.describe()).await
+                    )
                 }
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
@@ -294,7 +297,7 @@ impl Kit {
 
     /// The operator's pods.
     pub(super) fn operator_pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), OPERATOR)
+        Api::namespaced(self.client.clone(), OPERATOR_NAMESPACE)
     }
 
     /// The end of the log of each of the operator's pods, of lines about this namespace and of warnings.
@@ -309,13 +312,13 @@ impl Kit {
         {
             let name = pod.metadata.name.unwrap_or_default();
             let tail = LogParams {
-                tail_lines: Some(40 * TAIL),
+                tail_lines: Some(40 * SHOWN_LOG_LINES),
                 ..LogParams::default()
             };
             let log = pods.logs(&name, &tail).await.unwrap_or_else(|error| error.to_string());
             let ours = |line: &&str| line.contains(&self.namespace) || line.contains("ERROR") || line.contains("WARN");
             let lines: Vec<&str> = log.lines().filter(ours).collect();
-            let shown = lines.len().saturating_sub(usize::try_from(TAIL).unwrap());
+            let shown = lines.len().saturating_sub(usize::try_from(SHOWN_LOG_LINES).unwrap());
             text += &format!("--- log of {name}\n{}\n", lines[shown..].join("\n"));
         }
         text

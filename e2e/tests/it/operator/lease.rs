@@ -8,7 +8,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use super::brains::{self, Brains, on_tikv, patient};
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::pods::serves;
 use super::tikv::Tikv;
 
@@ -34,7 +34,7 @@ fn lease_and_status_agree_on_the_leader() {
         kit.api::<Pod>().delete(&first, &DeleteParams::default()).await.unwrap();
         let moved = |cluster: &_| brains::leader(cluster).is_some_and(|leader| leader != first);
         brains.until("led by another member", moved).await;
-        kit.until::<Pod>(&first, "back", LIMIT, |pod| pod.uid() != gone && serves(pod))
+        kit.until::<Pod>(&first, "back", STATE_TIMEOUT, |pod| pod.uid() != gone && serves(pod))
             .await;
         brains.until_ready().await;
         let second = agreed(&brains).await;
@@ -43,7 +43,7 @@ fn lease_and_status_agree_on_the_leader() {
         // members may not make it, so the operator does
         let lost = kit.api::<Lease>().get(LOCK).await.unwrap().uid();
         kit.api::<Lease>().delete(LOCK, &DeleteParams::default()).await.unwrap();
-        kit.until::<Lease>(LOCK, "made anew", LIMIT, |lease| lease.uid() != lost)
+        kit.until::<Lease>(LOCK, "made anew", STATE_TIMEOUT, |lease| lease.uid() != lost)
             .await;
         agreed(&brains).await;
 

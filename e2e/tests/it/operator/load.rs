@@ -17,16 +17,16 @@ use wire::etcdserverpb as pb;
 
 use super::brains::{Brains, Credentials};
 use super::client;
-use super::kit::{LIMIT, LOOK};
+use super::kit::{POLL_INTERVAL, STATE_TIMEOUT};
 use super::pods::{History, Watched, address, serves};
 
 /// Between two writes of one writer.
-const PACE: Duration = Duration::from_millis(10);
+const WRITE_INTERVAL: Duration = Duration::from_millis(10);
 /// For a connection to be made, and for a member to answer.
-const CONNECT: Duration = Duration::from_secs(2);
-const ANSWER: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Messages in errors of requests that were never sent, but for those whose connection could not be made.
-const NOT_SENT: [&str; 4] = [
+const NOT_SENT_MESSAGES: [&str; 4] = [
     // the connection was closed before the request was put on it
     "operation was canceled",
     "channel closed",
@@ -59,7 +59,7 @@ impl Target {
         for (name, address) in serving {
             let host = format!("{name}.{}-headless.{}.svc", self.name, self.namespace);
             let endpoint = client::endpoint(&address, host, &self.credentials.lock().unwrap());
-            if let Ok(Ok(channel)) = timeout(CONNECT, endpoint.connect()).await {
+            if let Ok(Ok(channel)) = timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
                 let is_own = name == own;
                 return Some(Connection {
                     pod: name,
@@ -172,13 +172,13 @@ impl<'a> Load<'a> {
     pub(super) async fn acknowledge(&self, more: usize) {
         let mut written = self.written.subscribe();
         let enough = *written.borrow() + more;
-        let waited = timeout(LIMIT, written.wait_for(|written| *written >= enough))
+        let waited = timeout(STATE_TIMEOUT, written.wait_for(|written| *written >= enough))
             .await
             .is_ok();
         if !waited {
             let failed = self.outcome.lock().unwrap().failed.clone();
             panic!(
-                "not {more} more writes after {LIMIT:?}: {failed:#?}\n{}",
+                "not {more} more writes after {STATE_TIMEOUT:?}: {failed:#?}\n{}",
                 Box::pin(self.brains.kit.describe()).await
             );
         }
@@ -254,7 +254,7 @@ impl Target {
     async fn written_by(&self, number: usize) -> BTreeSet<u64> {
         let prefix = self.prefix(number);
         let end = format!("load/{:08x}/{number}0", self.load); // 0 is what follows /
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + STATE_TIMEOUT;
         loop {
             let request = pb::RangeRequest {
                 key: prefix.clone().into(),
@@ -276,7 +276,7 @@ impl Target {
                 }
                 Err(error) => assert!(Instant::now() < deadline, "list {prefix}: {error}"),
             }
-            tokio::time::sleep(LOOK).await; // between attempts
+            tokio::time::sleep(POLL_INTERVAL).await; // between attempts
         }
     }
 }
@@ -293,7 +293,7 @@ struct Writer {
 
 impl Writer {
     async fn run(self, stop: watch::Receiver<bool>) {
-        let mut pace = interval(PACE);
+        let mut pace = interval(WRITE_INTERVAL);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connection = None;
         for write in 0.. {
@@ -321,7 +321,7 @@ impl Writer {
                 *connection = self.target.connect(self.number, left.as_deref()).await;
             }
             let Some(to) = connection else {
-                tokio::time::sleep(PACE).await; // no member serves
+                tokio::time::sleep(WRITE_INTERVAL).await; // no member serves
                 continue;
             };
             let request = pb::PutRequest {
@@ -329,7 +329,7 @@ impl Writer {
                 value: "x".repeat(100).into(),
                 ..pb::PutRequest::default()
             };
-            let answered = timeout(ANSWER, to.kv.put(request)).await;
+            let answered = timeout(ANSWER_TIMEOUT, to.kv.put(request)).await;
             let (error, is_sent) = match answered {
                 Ok(Ok(answer)) => {
                     to.writes += 1;
@@ -338,7 +338,7 @@ impl Writer {
                     return;
                 }
                 Ok(Err(status)) => (chain(&status), is_sent(&status)),
-                Err(_) => (format!("no answer within {ANSWER:?}"), true),
+                Err(_) => (format!("no answer within {ANSWER_TIMEOUT:?}"), true),
             };
             left = connection.take().map(|connection| connection.pod);
             if !is_sent {
@@ -386,7 +386,7 @@ fn is_sent(status: &Status) -> bool {
         below = error.source();
     }
     let error = chain(status);
-    !NOT_SENT.iter().any(|text| error.contains(text))
+    !NOT_SENT_MESSAGES.iter().any(|text| error.contains(text))
 }
 
 /// An error with all that is below it.

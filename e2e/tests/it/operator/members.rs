@@ -14,13 +14,13 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::brains::{self, Brains, on_tikv};
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::Watched;
 use super::tikv::Tikv;
 
 /// From nothing to Ready, on a machine that does other things.
-const FROM_NOTHING: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same on a machine that does nothing else.
 const FROM_NOTHING_GOAL: Duration = Duration::from_secs(30);
 
@@ -31,7 +31,7 @@ fn three_members_come_up_and_scale_with_their_data() {
         let brains = kit.brains("a", on_tikv(&tikv.pd, 3)).await;
         let took = brains.until_ready().await;
         kit.number("three members from nothing", took, Some(FROM_NOTHING_GOAL));
-        assert!(took < FROM_NOTHING, "three members took {took:?}");
+        assert!(took < READY_TIMEOUT, "three members took {took:?}");
         Box::pin(check_settled(&brains, 3)).await;
         let watched = Watched::start(&brains).await;
         for replicas in [1, 3, 5, 2] {
@@ -136,7 +136,7 @@ fn each_child_deleted_by_hand_comes_back() {
         let sets = kit.api::<StatefulSet>();
         let uid = sets.get("a").await.unwrap().uid();
         sets.delete("a", &orphan).await.unwrap();
-        kit.until::<StatefulSet>("a", "made anew", LIMIT, |set| set.uid() != uid)
+        kit.until::<StatefulSet>("a", "made anew", STATE_TIMEOUT, |set| set.uid() != uid)
             .await;
         brains.until_ready().await;
         let after = uids::<Pod>(&kit).await;
@@ -163,7 +163,8 @@ where
     for name in names {
         let old = kit.api::<K>().get(name).await.unwrap().uid();
         kit.api::<K>().delete(name, &DeleteParams::default()).await.unwrap();
-        kit.until::<K>(name, "made anew", LIMIT, |new| new.uid() != old).await;
+        kit.until::<K>(name, "made anew", STATE_TIMEOUT, |new| new.uid() != old)
+            .await;
     }
     Brains::new(kit, "a").until_ready().await;
 }

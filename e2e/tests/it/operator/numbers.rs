@@ -14,37 +14,37 @@ use testkit::goal::Goal;
 use tokio::time::Instant;
 
 use super::brains::{self, condition, embedded, is_observed, on_tikv, version};
-use super::kit::{self, Kit, LOOK, OPERATOR};
+use super::kit::{self, Kit, OPERATOR_NAMESPACE, POLL_INTERVAL};
 use super::load::Load;
 use super::pods::Watched;
 use super::tikv::Tikv;
 use process::Process;
 
 /// Time for which an idle operator is observed.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIME: Duration = Duration::from_secs(60);
 /// Number of passes that are observed; they are a minute apart.
-const PASSES: usize = 2;
+const OBSERVED_PASSES: usize = 2;
 /// After this time without a request, nothing is in progress.
-const QUIET: Duration = Duration::from_secs(20);
+const QUIET_TIME: Duration = Duration::from_secs(20);
 /// Requests to the API server in passes over a settled cluster.
-const REQUESTS: Goal = Goal::AtMost(0.0);
+const REQUESTS_GOAL: Goal = Goal::AtMost(0.0);
 /// Percent of a processor.
-const IDLE_CPU: Goal = Goal::AtMost(0.5);
+const IDLE_CPU_GOAL: Goal = Goal::AtMost(0.5);
 /// MiB with one cluster.
-const MEMORY: Goal = Goal::AtMost(40.0);
+const MEMORY_GOAL: Goal = Goal::AtMost(40.0);
 
-const MANY: usize = 200;
+const MANY_CLUSTERS: usize = 200;
 /// MiB with many clusters.
 const MEMORY_OF_MANY: Goal = Goal::AtMost(100.0);
 /// Seconds from the start of the operator until it has seen all of them.
-const START: Goal = Goal::AtMost(60.0);
+const START_GOAL: Goal = Goal::AtMost(60.0);
 /// For all of them to be made.
-const MADE: Duration = Duration::from_secs(600);
+const MANY_CLUSTERS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Seconds from nothing to three members that are Ready.
-const FROM_NOTHING: Goal = Goal::AtMost(30.0);
+const READY_GOAL: Goal = Goal::AtMost(30.0);
 /// Milliseconds of the longest write in a planned replacement of all members.
-const STALL: Goal = Goal::AtMost(150.0);
+const STALL_GOAL: Goal = Goal::AtMost(150.0);
 const MEMBERS: usize = 3;
 const ROUNDS: usize = 3;
 
@@ -62,7 +62,7 @@ fn idle_operator_asks_for_nothing() {
         let operator = Process::leading(&kit).await;
         let mut before = operator.counters(&kit).await;
         loop {
-            tokio::time::sleep(QUIET).await; // what is measured is silence
+            tokio::time::sleep(QUIET_TIME).await; // what is measured is silence
             let now = operator.counters(&kit).await;
             if now.requests == before.requests {
                 break;
@@ -70,22 +70,22 @@ fn idle_operator_asks_for_nothing() {
             before = now;
         }
         let (used, began) = (operator.usage(), Instant::now());
-        tokio::time::sleep(IDLE).await; // what is measured is silence
+        tokio::time::sleep(IDLE_TIME).await; // what is measured is silence
         let usage = operator.usage();
         let cpu = 100.0 * (usage.cpu - used.cpu).as_secs_f64() / began.elapsed().as_secs_f64();
         kit.say(format_args!(
             "idle operator: {cpu:.2} % of a core {}",
-            IDLE_CPU.beside(cpu)
+            IDLE_CPU_GOAL.beside(cpu)
         ));
         let (now, peak) = (mib(usage.rss), mib(usage.peak_rss));
         kit.say(format_args!(
             "idle operator: {now:.1} MiB {}, peak {peak:.1}",
-            MEMORY.beside(now)
+            MEMORY_GOAL.beside(now)
         ));
         let requests = requests_in_passes(&kit, &operator).await;
         kit.say(format_args!(
-            "requests to the API server in {PASSES} passes over a settled cluster: {requests} {}",
-            REQUESTS.beside(requests)
+            "requests to the API server in {OBSERVED_PASSES} passes over a settled cluster: {requests} {}",
+            REQUESTS_GOAL.beside(requests)
         ));
     });
 }
@@ -94,8 +94,8 @@ fn idle_operator_asks_for_nothing() {
 async fn requests_in_passes(kit: &Kit, operator: &Process) -> f64 {
     let (mut passes, mut requests) = (0, 0.0);
     let mut before = operator.counters(kit).await;
-    while passes < PASSES {
-        tokio::time::sleep(LOOK).await; // between looks
+    while passes < OBSERVED_PASSES {
+        tokio::time::sleep(POLL_INTERVAL).await; // between looks
         let now = operator.counters(kit).await;
         if now.passes > before.passes {
             passes += 1;
@@ -113,34 +113,34 @@ fn operator_starts_with_many_clusters() {
         let began = Instant::now();
         let mut spec = embedded();
         spec["replicas"] = json!(0);
-        for number in 0..MANY {
+        for number in 0..MANY_CLUSTERS {
             kit.brains(&format!("many-{number:03}"), spec.clone()).await;
         }
-        until_all_are_seen(&kit, MADE).await;
+        until_all_are_seen(&kit, MANY_CLUSTERS_TIMEOUT).await;
         kit.say(format_args!(
-            "{MANY} clusters without members made from nothing: {:.1} s",
+            "{MANY_CLUSTERS} clusters without members made from nothing: {:.1} s",
             began.elapsed().as_secs_f32()
         ));
         scale_operator(&kit, 0).await;
         // of no consequence, but the operator must observe it
         let patch = Patch::Merge(json!({"spec": {"updateStrategy": {"progressDeadlineSeconds": 601}}}));
-        for number in 0..MANY {
+        for number in 0..MANY_CLUSTERS {
             let clusters = kit.api::<KubeBrainCluster>();
             let name = format!("many-{number:03}");
             clusters.patch(&name, &PatchParams::default(), &patch).await.unwrap();
         }
         let began = Instant::now();
         scale_operator(&kit, 2).await;
-        until_all_are_seen(&kit, MADE).await;
+        until_all_are_seen(&kit, MANY_CLUSTERS_TIMEOUT).await;
         let took = began.elapsed().as_secs_f64();
         kit.say(format_args!(
-            "{MANY} clusters reconciled after a start of the operator: {took:.1} s {}",
-            START.beside(took)
+            "{MANY_CLUSTERS} clusters reconciled after a start of the operator: {took:.1} s {}",
+            START_GOAL.beside(took)
         ));
         let usage = Process::leading(&kit).await.usage();
         let (now, peak) = (mib(usage.rss), mib(usage.peak_rss));
         kit.say(format_args!(
-            "operator of {MANY} clusters: {now:.1} MiB {}, peak {peak:.1} {}",
+            "operator of {MANY_CLUSTERS} clusters: {now:.1} MiB {}, peak {peak:.1} {}",
             MEMORY_OF_MANY.beside(now),
             MEMORY_OF_MANY.beside(peak)
         ));
@@ -158,9 +158,9 @@ async fn until_all_are_seen(kit: &Kit, limit: Duration) {
         let clusters = clusters.unwrap().items;
         let left: Vec<_> = clusters.iter().filter(|cluster| !seen(cluster)).collect();
         match left.first() {
-            None if clusters.len() == MANY => return,
+            None if clusters.len() == MANY_CLUSTERS => return,
             Some(left) if Instant::now() > deadline => panic!("{}", brains::in_words(left)),
-            _ => tokio::time::sleep(LOOK).await, // a watch of all would not be simpler
+            _ => tokio::time::sleep(POLL_INTERVAL).await, // a watch of all would not be simpler
         }
     }
 }
@@ -170,7 +170,7 @@ async fn scale_operator(kit: &Kit, replicas: usize) {
     let scale = format!("--replicas={replicas}");
     let name = "deployment/kubebrain-operator";
     kit.kubectl()
-        .run(["--namespace", OPERATOR, "scale", name, &scale])
+        .run(["--namespace", OPERATOR_NAMESPACE, "scale", name, &scale])
         .unwrap();
     if replicas > 0 {
         return;
@@ -195,7 +195,7 @@ fn three_members_from_nothing() {
             let took = brains.until_ready().await.as_secs_f64();
             kit.say(format_args!(
                 "three members from nothing to Ready: {took:.1} s {}",
-                FROM_NOTHING.beside(took)
+                READY_GOAL.beside(took)
             ));
             let clusters = kit.api::<KubeBrainCluster>();
             clusters.delete(name, &Default::default()).await.unwrap();
@@ -227,7 +227,7 @@ fn writes_wait_while_members_are_replaced() {
             let longest = outcome.longest.0.as_secs_f64() * 1000.0;
             kit.say(format_args!(
                 "longest write while three members were replaced: {longest:.0} ms {}, failed {}",
-                STALL.beside(longest),
+                STALL_GOAL.beside(longest),
                 outcome.failed.len()
             ));
         }

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::brains::{Brains, condition, embedded, is_observed, version};
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::pods;
 
 /// Names and uids of all objects of a kind.
@@ -57,7 +57,9 @@ fn field_of_another_manager_is_taken_back_once() {
             let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
             selector.and_then(|selector| selector.get("kubebrain.io/cluster").map(String::as_str)) == Some("a")
         };
-        let taken = kit.until::<Service>("a-client", "taken back", LIMIT, ours).await;
+        let taken = kit
+            .until::<Service>("a-client", "taken back", STATE_TIMEOUT, ours)
+            .await;
 
         let sets = kit.api::<StatefulSet>();
         let grace = |set: &StatefulSet| {
@@ -69,7 +71,7 @@ fn field_of_another_manager_is_taken_back_once() {
         sets.patch("a", &PatchParams::default(), &Patch::Merge(longer))
             .await
             .unwrap();
-        kit.until::<StatefulSet>("a", "as it was", LIMIT, |set| grace(set) == before)
+        kit.until::<StatefulSet>("a", "as it was", STATE_TIMEOUT, |set| grace(set) == before)
             .await;
         brains.until_ready().await;
         let set = sets.get("a").await.unwrap();
@@ -230,11 +232,12 @@ fn service_of_the_leader_is_there_while_it_is_wanted() {
     kit::run_troubled("objects-leader", async |kit| {
         let brains = kit.brains("a", embedded()).await;
         brains.until_ready().await;
-        kit.until::<Service>("a-leader", "there", LIMIT, |_| true).await;
+        kit.until::<Service>("a-leader", "there", STATE_TIMEOUT, |_| true).await;
         brains.patch(json!({"services": {"leader": {"enabled": false}}})).await;
         kit.until_gone::<Service>("a-leader").await;
         brains.patch(json!({"services": {"leader": {"enabled": true}}})).await;
-        kit.until::<Service>("a-leader", "there again", LIMIT, |_| true).await;
+        kit.until::<Service>("a-leader", "there again", STATE_TIMEOUT, |_| true)
+            .await;
         brains.until_ready().await;
     });
 }

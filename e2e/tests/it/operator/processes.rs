@@ -13,7 +13,7 @@ use kube::runtime::wait::await_condition;
 use rustix::process::Signal;
 use tokio::time::timeout;
 
-use super::kit::{Kit, LIMIT, OPERATOR};
+use super::kit::{Kit, OPERATOR_NAMESPACE, STATE_TIMEOUT};
 
 /// The operator's program, and the Lease by which its replicas agree.
 const PROGRAM: &str = "kubebrain-operator";
@@ -46,7 +46,7 @@ fn holder(lease: &Lease) -> Option<&str> {
 }
 
 fn leases(kit: &Kit) -> Api<Lease> {
-    Api::namespaced(kit.client.clone(), OPERATOR)
+    Api::namespaced(kit.client.clone(), OPERATOR_NAMESPACE)
 }
 
 /// The operator's pod that works, and the identity under which it does.
@@ -85,7 +85,7 @@ async fn another_operator_works(kit: &Kit, before: &str) {
     let another = await_condition(leases(kit), PROGRAM, |lease: Option<&Lease>| {
         lease.is_some_and(|lease| holder(lease).is_some_and(|holder| holder != before))
     });
-    timeout(LIMIT, another)
+    timeout(STATE_TIMEOUT, another)
         .await
         .expect("another operator works in time")
         .unwrap();

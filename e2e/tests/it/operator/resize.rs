@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::bad_days::can_be_deleted;
 use super::brains::{condition, embedded, version};
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::objects::uids;
 use super::pods;
 
@@ -77,7 +77,7 @@ fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
         grows.patch(json!({"storage": {"embedded": {"size": "2Gi"}}})).await;
         grows.until_condition("Progressing", "True", &["ResizingStorage"]).await;
         let asked = |claim: &PersistentVolumeClaim| requested(claim) == Some(&Quantity("2Gi".to_owned()));
-        kit.until::<PersistentVolumeClaim>("data-grows-0", "asked to grow", LIMIT, asked)
+        kit.until::<PersistentVolumeClaim>("data-grows-0", "asked to grow", STATE_TIMEOUT, asked)
             .await;
         as_resizer(&kit, "objects-grows", "data-grows-0", "2Gi").await;
         let grown = |cluster: &crds::KubeBrainCluster| {
@@ -94,7 +94,8 @@ fn claim_grows_with_its_class_and_without_it_blocks_nothing() {
         assert!(refused.message.contains("data-stays-0"), "{}", refused.message);
         stays.patch(json!({"version": version(BRAIN_NEXT)})).await;
         let next = |pod: &Pod| pods::image(pod) == BRAIN_NEXT && pods::serves(pod);
-        kit.until::<Pod>("stays-0", "of the next version", LIMIT, next).await;
+        kit.until::<Pod>("stays-0", "of the next version", STATE_TIMEOUT, next)
+            .await;
         stays.patch(json!({"storage": {"embedded": {"size": "1Gi"}}})).await;
         stays.until_condition("StorageReady", "True", &["Bound"]).await;
         stays.until_ready().await;
@@ -124,7 +125,7 @@ fn resources_of_a_pod_change_in_place() {
             .patch(json!({"pod": {"resources": {"requests": {"cpu": "20m", "memory": "32Mi"}}}}))
             .await;
         let resized = |pod: &Pod| request(pod, "cpu") == Some(Quantity("20m".to_owned()));
-        kit.until::<Pod>("a-0", "resized", LIMIT, resized).await;
+        kit.until::<Pod>("a-0", "resized", STATE_TIMEOUT, resized).await;
         brains.until_ready().await;
         assert_eq!(uids::<Pod>(&kit).await["a-0"], member, "replaced to be resized");
         kit.eventually("an Event", async || {

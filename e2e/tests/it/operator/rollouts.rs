@@ -16,7 +16,7 @@ use super::tikv::Tikv;
 
 const MEMBERS: usize = 3;
 /// For the others to notice that a leader is gone, to elect another and to let it take over: the lease of `patient` several times over, on a machine that does other things.
-const ELECTED: Duration = Duration::from_secs(15);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The step that a roll-out is at.
 fn step(cluster: &KubeBrainCluster) -> Option<String> {
@@ -132,7 +132,11 @@ fn roll_out_bears_two_operators_another_leader_and_a_killed_member() {
         brains.until_ready().await;
         load.acknowledge(50).await;
         let outcome = load.end().await;
-        assert!(outcome.longest.0 < ELECTED, "the longest write: {:?}", outcome.longest);
+        assert!(
+            outcome.longest.0 < ELECTION_TIMEOUT,
+            "the longest write: {:?}",
+            outcome.longest
+        );
         let history = watched.history();
         assert!(history.ended().len() >= MEMBERS, "{:#?}", history.changes);
     });

@@ -12,7 +12,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::{Value, json};
 
 use super::brains::Brains;
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::pki::Authority;
 use super::tikv::MockTikv;
 use crate::harness;
@@ -164,7 +164,7 @@ fn each_sample_is_ready_as_it_stands() {
             status.is_some_and(|status| status.available_replicas == Some(1))
         };
         for name in ["tenant", "edge"] {
-            kit.until::<Deployment>(&format!("{name}-apiserver"), "available", LIMIT, available)
+            kit.until::<Deployment>(&format!("{name}-apiserver"), "available", STATE_TIMEOUT, available)
                 .await;
             Brains::new(&kit, name).until_ready().await;
         }

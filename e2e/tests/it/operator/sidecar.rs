@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Service};
 
 use super::brains::Brains;
-use super::kit::{Kit, LIMIT};
+use super::kit::{Kit, STATE_TIMEOUT};
 use super::pods;
 use super::processes;
 use super::samples::{self, NAMESPACE};
@@ -49,7 +49,8 @@ fn api_servers_beside_their_brains_are_restarted_without_a_failed_write() {
     samples::run(async |kit| {
         samples::pki(&kit, "hosted").await;
         samples::apply(&kit, "storage-sidecar-tikv");
-        kit.until::<StatefulSet>(SERVERS, "available", LIMIT, rolled_out).await;
+        kit.until::<StatefulSet>(SERVERS, "available", STATE_TIMEOUT, rolled_out)
+            .await;
         let brains = Brains::new(&kit, "hosted");
         brains.until_ready().await;
         let client = client(&kit).await;
@@ -66,7 +67,7 @@ fn api_servers_beside_their_brains_are_restarted_without_a_failed_write() {
             .run([&["--namespace", NAMESPACE][..], &restart].concat())
             .unwrap();
         let generation = kit.api::<StatefulSet>().get(SERVERS).await.unwrap().metadata.generation;
-        kit.until::<StatefulSet>(SERVERS, "restarted", LIMIT * 2, |set| {
+        kit.until::<StatefulSet>(SERVERS, "restarted", STATE_TIMEOUT * 2, |set| {
             set.metadata.generation >= generation && rolled_out(set)
         })
         .await;
@@ -87,7 +88,12 @@ fn api_servers_beside_their_brains_are_restarted_without_a_failed_write() {
         processes::kill(&kit, &before, "kubebrain");
         let restarted = |pod: &Pod| container(pod, "brain").restart_count == 1 && pods::serves(pod);
         let after = kit
-            .until::<Pod>(&format!("{SERVERS}-0"), "serving with another brain", LIMIT, restarted)
+            .until::<Pod>(
+                &format!("{SERVERS}-0"),
+                "serving with another brain",
+                STATE_TIMEOUT,
+                restarted,
+            )
             .await;
         let (before, after) = (
             container(&before, "kube-apiserver"),

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::brains::{embedded, version};
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::{self, Watched};
 
@@ -33,7 +33,7 @@ fn store_that_is_lost_is_named_until_it_is_given_up() {
         let sets = kit.api::<StatefulSet>();
         sets.patch("a", &PatchParams::default(), &three).await.unwrap();
         let has_one = |set: &StatefulSet| set.spec.as_ref().and_then(|spec| spec.replicas) == Some(1);
-        kit.until("a", "of one member again", LIMIT, has_one).await;
+        kit.until("a", "of one member again", STATE_TIMEOUT, has_one).await;
         kit.eventually("one pod", async || match brains.pods().await.len() {
             1 => Ok(()),
             pods => Err(format!("{pods} pods")),
@@ -48,7 +48,7 @@ fn store_that_is_lost_is_named_until_it_is_given_up() {
         kit.api::<Pod>().delete("a-0", &now).await.unwrap();
         let stalled = brains.until_condition("Stalled", "True", &["DataReplaced"]).await;
         assert!(stalled.message.contains(&lost), "{}", stalled.message);
-        let refused = kit.until::<Pod>("a-0", "there", LIMIT, |_| true).await;
+        let refused = kit.until::<Pod>("a-0", "there", STATE_TIMEOUT, |_| true).await;
         assert!(!pods::serves(&refused), "a brain serves an empty store");
         assert_eq!(store_id(&brains.get().await).as_ref(), Some(&lost));
 
@@ -63,7 +63,7 @@ fn template_that_does_not_run_does_not_reach_the_only_member() {
     kit::run_troubled("store-trial", async |kit| {
         let brains = kit.brains("a", embedded()).await;
         brains.until_ready().await;
-        let before = kit.until::<Pod>("a-0", "there", LIMIT, |_| true).await.uid();
+        let before = kit.until::<Pod>("a-0", "there", STATE_TIMEOUT, |_| true).await.uid();
         let watched = Watched::start(&brains).await;
         let load = Load::start(&brains, 1, &watched, None).await;
 
@@ -72,7 +72,7 @@ fn template_that_does_not_run_does_not_reach_the_only_member() {
         let stalled = brains.until_condition("Stalled", "True", &["TrialFailed"]).await;
         assert!(stalled.message.contains("a-trial"), "{}", stalled.message);
         load.acknowledge(10).await;
-        let member = kit.until::<Pod>("a-0", "there", LIMIT, |_| true).await;
+        let member = kit.until::<Pod>("a-0", "there", STATE_TIMEOUT, |_| true).await;
         assert_eq!(member.uid(), before, "the member was replaced");
         brains.patch(json!({"version": good})).await;
         brains.until_ready().await;
@@ -82,7 +82,7 @@ fn template_that_does_not_run_does_not_reach_the_only_member() {
 
         // A template that runs does.
         brains.patch(json!({"flags": {"max-txn-ops": "256"}})).await;
-        kit.until::<Pod>("a-0", "of the new template", LIMIT, |pod| pod.uid() != before)
+        kit.until::<Pod>("a-0", "of the new template", STATE_TIMEOUT, |pod| pod.uid() != before)
             .await;
         brains.until_ready().await;
         kit.until_gone::<Pod>("a-trial").await;

@@ -12,7 +12,7 @@ use programs::tikv::real::PdAddresses;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::kit::{Kit, LIMIT};
+use super::kit::{Kit, STATE_TIMEOUT};
 use super::pods;
 
 /// The mock's pod, and its Service.
@@ -101,7 +101,10 @@ impl<'a> MockTikv<'a> {
         }
         let pods = Api::<Pod>::namespaced(kit.client.clone(), self.namespace.unwrap_or(&kit.namespace));
         let serves = await_condition(pods, self.name, |pod: Option<&Pod>| pod.is_some_and(pods::serves));
-        timeout(LIMIT, serves).await.expect("TiKV serves in time").unwrap();
+        timeout(STATE_TIMEOUT, serves)
+            .await
+            .expect("TiKV serves in time")
+            .unwrap();
     }
 
     /// Points its Service, one beside the brains and without TLS, at the mock of another name, or at nothing if there is none. Waits

@@ -7,7 +7,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use super::brains::{condition, embedded, is_observed};
-use super::kit::{self, Kit, LIMIT};
+use super::kit::{self, Kit, STATE_TIMEOUT};
 use super::pods;
 
 #[test]
@@ -71,10 +71,12 @@ fn foreign_pod_with_our_labels_is_not_touched() {
         });
         let foreign: Pod = serde_json::from_value(foreign).unwrap();
         kit.api::<Pod>().create(&PostParams::default(), &foreign).await.unwrap();
-        let before = kit.until::<Pod>("stranger", "serving", LIMIT, pods::serves).await;
+        let before = kit
+            .until::<Pod>("stranger", "serving", STATE_TIMEOUT, pods::serves)
+            .await;
         let brains = kit.brains("a", embedded()).await;
         brains.until("seen", is_observed).await;
-        kit.until::<Pod>("a-0", "serving", LIMIT, pods::serves).await;
+        kit.until::<Pod>("a-0", "serving", STATE_TIMEOUT, pods::serves).await;
         brains.until_condition("Available", "True", &[]).await;
         brains.patch(json!({"logLevel": "Debug"})).await; // a roll-out beside it
         let rolled = |set: &StatefulSet| {
@@ -82,7 +84,7 @@ fn foreign_pod_with_our_labels_is_not_touched() {
             updated == Some(1)
                 && set.status.as_ref().and_then(|status| status.observed_generation) == set.metadata.generation
         };
-        kit.until::<StatefulSet>("a", "rolled out", LIMIT, rolled).await;
+        kit.until::<StatefulSet>("a", "rolled out", STATE_TIMEOUT, rolled).await;
         brains.until_condition("Available", "True", &[]).await;
         let after = kit.api::<Pod>().get("stranger").await.unwrap();
         assert_eq!(after.uid(), before.uid(), "the foreign pod was deleted");

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::brains::{Brains, condition, is_observed, on_tikv, version};
 use super::controllers::Controllers;
-use super::kit::{self, LIMIT};
+use super::kit::{self, STATE_TIMEOUT};
 use super::load::Load;
 use super::pods::{self, Change, History, Watched};
 use super::processes;
@@ -24,7 +24,7 @@ const MEMBERS: usize = 3;
 /// The address of the tenant's Service; that of the demo is another.
 const TENANT: &str = "10.96.0.21";
 /// The longest time that writes may stall in a planned hand-over, on a machine that starts pods at the same time.
-const STALL: Duration = Duration::from_secs(2);
+const MAX_STALL: Duration = Duration::from_secs(2);
 /// Goal on a machine that does nothing else.
 const STALL_GOAL: Duration = Duration::from_millis(150);
 
@@ -45,7 +45,7 @@ async fn tenant(brains: &Brains<'_>) -> kube::Client {
         let status = deployment.status.as_ref();
         status.is_some_and(|status| status.available_replicas == Some(1))
     };
-    kit.until::<Deployment>("tenant-apiserver", "available", LIMIT, available)
+    kit.until::<Deployment>("tenant-apiserver", "available", STATE_TIMEOUT, available)
         .await;
     let kubeconfig = home.path("upgrade.kubeconfig");
     let client = e2e_cluster::inside::client_at(&kubeconfig, &url).await.unwrap();
@@ -122,7 +122,11 @@ fn rolling_upgrade_fails_no_write_and_moves_the_leader_once() {
             Some(STALL_GOAL),
         );
         assert_eq!(outcome.epochs.len(), 2, "epochs of leaders: {:?}", outcome.epochs);
-        assert!(outcome.longest.0 < STALL, "the longest write: {:?}", outcome.longest);
+        assert!(
+            outcome.longest.0 < MAX_STALL,
+            "the longest write: {:?}",
+            outcome.longest
+        );
     });
 }
 

@@ -15,7 +15,7 @@ use crate::harness::{Harness, exclusive};
 type Right = (String, String, String);
 
 /// Rights for cases that no test provokes.
-const SELDOM: [(&str, &str, &str); 3] = [
+const UNPROVOKED_RIGHTS: [(&str, &str, &str); 3] = [
     // an authority that was made twice at the same time, so that one of them is not recorded
     ("", "secrets", "delete"),
     // a cluster that gets another service account, which needs an operator with --allow-unsafe-pods
@@ -116,7 +116,7 @@ async fn operator_was_denied_nothing() {
     ));
     // objects are read where the watch of their kind is behind, which it seldom is
     unused.retain(|(_, _, verb)| verb != "get");
-    for (group, resource, verb) in SELDOM {
+    for (group, resource, verb) in UNPROVOKED_RIGHTS {
         unused.remove(&(group.to_owned(), resource.to_owned(), verb.to_owned()));
     }
     if is_whole_run() {

@@ -11,24 +11,24 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use wire::etcdserverpb as pb;
 
 use crate::operator::brains::Brains;
-use crate::operator::kit::LIMIT;
+use crate::operator::kit::STATE_TIMEOUT;
 use crate::operator::pods::address;
 
-const ROLE: &str = "kubebrain.io/role";
+const ROLE_LABEL: &str = "kubebrain.io/role";
 /// Seconds that the label is behind.
-const BEHIND: Goal = Goal::AtMost(2.0);
+const LABEL_DELAY_GOAL: Goal = Goal::AtMost(2.0);
 /// Between two looks at a member.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Between hand-overs that do not follow each other closely.
-const APART: Duration = Duration::from_secs(8);
-const CALM: usize = 5;
+const TRANSFER_INTERVAL: Duration = Duration::from_secs(8);
+const CALM_TRANSFERS: usize = 5;
 const IN_A_ROW: usize = 12;
 
 /// Hand-overs that the operator is asked for, ones that it hears of, and many of these in a row.
 pub(super) async fn measure(brains: &Brains<'_>) {
     let mut asked = Vec::new();
-    for number in 0..CALM {
-        tokio::time::sleep(APART).await; // that is what is measured
+    for number in 0..CALM_TRANSFERS {
+        tokio::time::sleep(TRANSFER_INTERVAL).await; // that is what is measured
         let leader = brains.leader().await;
         let wish = format!("any@{number}");
         brains.annotate(crds::wishes::TRANSFER_LEADER, &wish).await;
@@ -36,8 +36,8 @@ pub(super) async fn measure(brains: &Brains<'_>) {
     }
     report(brains, "that the operator was asked for", &asked);
     let mut heard_of = Vec::new();
-    for _ in 0..CALM {
-        tokio::time::sleep(APART).await; // that is what is measured
+    for _ in 0..CALM_TRANSFERS {
+        tokio::time::sleep(TRANSFER_INTERVAL).await; // that is what is measured
         heard_of.push(hand_over(brains).await);
     }
     report(brains, "that the operator hears of", &heard_of);
@@ -57,7 +57,7 @@ fn report(brains: &Brains<'_>, what: &str, delays: &[Duration]) {
     brains.kit.say(format_args!(
         "label of the leader behind {} hand-overs {what}: at most {longest:.2} s {} ({})",
         delays.len(),
-        BEHIND.beside(longest),
+        LABEL_DELAY_GOAL.beside(longest),
         all.join(" ")
     ));
 }
@@ -85,7 +85,7 @@ async fn hand_over(brains: &Brains<'_>) -> Duration {
 
 /// Waits until another member than `former` leads, and then until its pod alone is labelled; gives the time between.
 async fn until_labelled(brains: &Brains<'_>, former: &str) -> Duration {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + STATE_TIMEOUT;
     let pods = brains.pods().await;
     let leader = 'led: loop {
         for pod in pods.iter().filter(|pod| pod.name_any() != former) {
@@ -94,14 +94,17 @@ async fn until_labelled(brains: &Brains<'_>, former: &str) -> Duration {
             }
         }
         assert!(Instant::now() < deadline, "nobody but {former} leads");
-        tokio::time::sleep(LOOK).await; // between looks
+        tokio::time::sleep(POLL_INTERVAL).await; // between looks
     };
     let led = Instant::now();
-    let is_leader = |pod: &Pod| pod.labels().get(ROLE).is_some_and(|role| role == "leader");
-    brains.kit.until(&leader, "labelled as leader", LIMIT, is_leader).await;
+    let is_leader = |pod: &Pod| pod.labels().get(ROLE_LABEL).is_some_and(|role| role == "leader");
     brains
         .kit
-        .until(former, "not labelled as leader", LIMIT, |pod| !is_leader(pod))
+        .until(&leader, "labelled as leader", STATE_TIMEOUT, is_leader)
+        .await;
+    brains
+        .kit
+        .until(former, "not labelled as leader", STATE_TIMEOUT, |pod| !is_leader(pod))
         .await;
     led.elapsed()
 }
@@ -112,7 +115,7 @@ async fn labelled(brains: &Brains<'_>) -> String {
         .kit
         .eventually("one labelled pod", async || {
             let pods = brains.pods().await;
-            let leads = |pod: &&Pod| pod.labels().get(ROLE).is_some_and(|role| role == "leader");
+            let leads = |pod: &&Pod| pod.labels().get(ROLE_LABEL).is_some_and(|role| role == "leader");
             let names: Vec<String> = pods.iter().filter(leads).map(|pod| pod.name_any()).collect();
             match &names[..] {
                 [one] => Ok(one.clone()),

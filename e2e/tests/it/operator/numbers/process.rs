@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use programs::server::ProcessUsage;
 
-use crate::operator::kit::{Kit, OPERATOR};
+use crate::operator::kit::{Kit, OPERATOR_NAMESPACE};
 
 /// The program; the kernel shows no more of its name.
 const NAME: &str = "kubebrain-opera";
@@ -60,7 +60,7 @@ impl Process {
 }
 
 async fn metrics(kit: &Kit, pod: &str) -> kube::Result<String> {
-    let path = format!("/api/v1/namespaces/{OPERATOR}/pods/{pod}:8080/proxy/metrics");
+    let path = format!("/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{pod}:8080/proxy/metrics");
     kit.client
         .request_text(http::Request::get(path).body(Vec::new()).unwrap())
         .await

@@ -14,7 +14,7 @@ use crate::testing::in_use;
 
 const HOST: &str = "dev-0.dev-headless.brains.svc";
 /// The propagation time in the settings of the world, in seconds.
-const PROPAGATION: i64 = 600;
+const PROPAGATION_SECONDS: i64 = 600;
 
 /// Certificates that a member has loaded.
 #[derive(Clone, Default, PartialEq)]
@@ -135,7 +135,7 @@ impl Lab {
             self.follower.1 = self.fake.seen.now;
         }
         self.fake.wait(seconds);
-        if self.fake.seen.now.as_second() >= self.follower.1.as_second() + PROPAGATION {
+        if self.fake.seen.now.as_second() >= self.follower.1.as_second() + PROPAGATION_SECONDS {
             self.follow();
         }
         self.check();
@@ -193,7 +193,7 @@ impl Lab {
                 self.pass(usize::MAX);
                 return;
             }
-            self.wait(PROPAGATION / 2 + 1);
+            self.wait(PROPAGATION_SECONDS / 2 + 1);
         }
         panic!("not complete: {:?}", self.ca());
     }
@@ -210,7 +210,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
     assert_eq!(lab.ca(), (1, "Publishing".to_owned()));
     // This is long after the propagation time, but one member has not loaded the bundle.
     (0..2).for_each(|member| lab.load(member));
-    lab.wait(10 * PROPAGATION);
+    lab.wait(10 * PROPAGATION_SECONDS);
     lab.pass(usize::MAX);
     assert_eq!(lab.ca().1, "Publishing");
     let waiting = lab.fake.plan().certificates.waiting.unwrap();
@@ -235,7 +235,7 @@ fn key_is_replaced_in_phases_that_wait_for_every_member() {
     lab.pass(usize::MAX);
     assert_ne!(lab.stored().server, old.server);
     (1..3).for_each(|member| lab.load(member));
-    lab.wait(10 * PROPAGATION);
+    lab.wait(10 * PROPAGATION_SECONDS);
     for _ in 0..3 {
         lab.pass(usize::MAX);
     }
@@ -283,7 +283,7 @@ fn automatic_phases_take_their_time() {
     };
     for phase in ["Publishing", "Issuing"] {
         settle(&mut lab);
-        lab.wait(PROPAGATION - 1);
+        lab.wait(PROPAGATION_SECONDS - 1);
         settle(&mut lab);
         assert_eq!(lab.ca().1, phase);
         lab.wait(1);
@@ -300,7 +300,7 @@ fn manual_phases_are_entered_when_their_name_is_annotated() {
         for _ in 0..4 {
             lab.pass(usize::MAX);
             (0..3).for_each(|member| lab.load(member));
-            lab.wait(PROPAGATION);
+            lab.wait(PROPAGATION_SECONDS);
         }
         assert_eq!(lab.ca().1, phase);
     };
@@ -366,7 +366,7 @@ fn replacement_goes_on_wherever_it_is_killed() {
             if lab.writes > 0 && lab.ca() == (2, "Stable".to_owned()) {
                 break;
             }
-            lab.wait(PROPAGATION / 2 + 1);
+            lab.wait(PROPAGATION_SECONDS / 2 + 1);
         }
         lab.finish(2);
         lab.writes
@@ -394,7 +394,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (0..6_usize).prop_map(Event::Pass),
         6 => (0..3_usize).prop_map(Event::Load),
         1 => Just(Event::Follow),
-        4 => (1..PROPAGATION).prop_map(Event::Wait),
+        4 => (1..PROPAGATION_SECONDS).prop_map(Event::Wait),
         1 => Just(Event::Raise),
     ]
 }
