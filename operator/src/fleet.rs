@@ -83,7 +83,15 @@ impl Fleet {
             return Err(format!("the clusters{which} cannot be listed yet"));
         }
         let all: Vec<_> = lock(&self.clusters).iter().flat_map(Store::state).collect();
-        admit(cluster, &all, &mut begun, (&self.default_image, self.most))
+        admit(
+            cluster,
+            &all,
+            &mut begun,
+            FleetLimit {
+                default_image: &self.default_image,
+                most: self.most,
+            },
+        )
     }
 }
 
@@ -95,12 +103,23 @@ fn uid(cluster: &KubeBrainCluster) -> String {
     cluster.uid().unwrap_or_default()
 }
 
+/// How many clusters at a time may move to the default image.
+#[derive(Clone, Copy)]
+struct FleetLimit<'a> {
+    default_image: &'a str,
+    most: usize,
+}
+
 fn admit(
     cluster: &KubeBrainCluster,
     all: &[Arc<KubeBrainCluster>],
     begun: &mut BTreeSet<String>,
-    (default, most): (&str, usize),
+    limit: FleetLimit<'_>,
 ) -> Result<(), String> {
+    let FleetLimit {
+        default_image: default,
+        most,
+    } = limit;
     if is_moving(cluster, default, begun) {
         return Ok(());
     }
@@ -178,6 +197,13 @@ mod tests {
     use super::*;
 
     const OLD: &str = "kubebrain.io/kubebrain:0.1.0";
+    fn limit(most: usize) -> FleetLimit<'static> {
+        FleetLimit {
+            default_image: NEW,
+            most,
+        }
+    }
+
     const NEW: &str = "kubebrain.io/kubebrain:0.2.0";
 
     /// Returns clusters that run the old image.
@@ -215,7 +241,7 @@ mod tests {
     /// Returns the clusters that are allowed to move, in a pass over all.
     fn admitted(all: &[Arc<KubeBrainCluster>], begun: &mut BTreeSet<String>, most: usize) -> Vec<String> {
         let admitted = all.iter().filter(|cluster| spec::image_moves(cluster, NEW).is_some());
-        let admitted = admitted.filter(|cluster| admit(cluster, all, begun, (NEW, most)).is_ok());
+        let admitted = admitted.filter(|cluster| admit(cluster, all, begun, limit(most)).is_ok());
         admitted.map(|cluster| cluster.name_any()).collect()
     }
 
@@ -249,7 +275,7 @@ mod tests {
         begun.insert("uid-0".to_owned());
         change(&mut all[0], |cluster| set(cluster, "Degraded", "True"));
         assert_eq!(admitted(&all, &mut begun, 3), ["c0"], "no other one begins");
-        let why = admit(&all[1], &all, &mut begun, (NEW, 3)).unwrap_err();
+        let why = admit(&all[1], &all, &mut begun, limit(3)).unwrap_err();
         assert_eq!(why, "brains/c0 is not healthy with it");
     }
 
@@ -263,7 +289,7 @@ mod tests {
             cluster.status.as_mut().unwrap().image = Some(NEW.to_owned())
         });
         assert_eq!(admitted(&all, &mut BTreeSet::new(), 1), ["c0"]);
-        let why = admit(&all[1], &all, &mut BTreeSet::new(), (NEW, 1)).unwrap_err();
+        let why = admit(&all[1], &all, &mut BTreeSet::new(), limit(1)).unwrap_err();
         assert_eq!(why, "brains/c0 is paused and not all its members run it yet");
     }
 
@@ -276,7 +302,7 @@ mod tests {
             let now = plan::testing::BEGIN.parse().unwrap();
             cluster.metadata.deletion_timestamp = Some(Time(now));
         });
-        admit(&all[1], &all, &mut begun, (NEW, 1)).unwrap();
+        admit(&all[1], &all, &mut begun, limit(1)).unwrap();
         assert_eq!(
             admitted(&all[1..], &mut BTreeSet::from(["uid-0".to_owned()]), 1),
             ["c1"]

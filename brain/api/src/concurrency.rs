@@ -12,7 +12,9 @@ use tonic::{Request, Status};
 use super::auth::Credentials;
 use super::kv::{KvService, meter};
 use super::lease::LeaseService;
-use ::watch::{Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Subscription, SubscriptionStep};
+use ::watch::{
+    Entry, EventFilter, History, Hub, Inbox, KeyRange, PrevKv, Replay, Subscription, SubscriptionStep, WatchStart,
+};
 use engine::rows::Rows;
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb as pb;
@@ -311,7 +313,11 @@ impl<H: History, R: Rows> Concurrency<H, R> {
             .hold(range.watcher_bytes())
             .map_err(|_| Error::TooManyRequests)?;
         let inbox = Arc::new(Inbox::default());
-        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, (Some(from), 0));
+        let start = WatchStart {
+            start: Some(from),
+            shown: 0,
+        };
+        let (mut subscription, _) = self.hub.subscribe(&inbox, 0, range, kinds, start);
         subscription.hold(held);
         Ok(EventStream {
             subscription,

@@ -175,7 +175,7 @@ impl LeaderRequest for pb::PutRequest {
         let op = Op::Put(request::put(put, &store.limits)?);
         let size = store.limits.check_size(put.encoded_len())?;
         let describe = || format!("put:<{}>", request_log::put(put));
-        match write(store, request, (op, size), describe).await? {
+        match write(store, request, SizedOp { op, size }, describe).await? {
             (revision, OpResult::Put(prev)) => Ok(response::put(store.header(revision), prev)),
             _ => Err(unexpected()),
         }
@@ -194,7 +194,7 @@ impl LeaderRequest for pb::DeleteRangeRequest {
         let op = Op::Delete(request::delete(delete)?);
         let size = store.limits.check_size(delete.encoded_len())?;
         let describe = || format!("delete_range:<{}> ", request_log::delete(delete));
-        match write(store, request, (op, size), describe).await? {
+        match write(store, request, SizedOp { op, size }, describe).await? {
             (revision, OpResult::Delete(deleted, kvs)) => Ok(response::delete(store.header(revision), deleted, kvs)),
             _ => Err(unexpected()),
         }
@@ -208,8 +208,9 @@ impl LeaderRequest for pb::TxnRequest {
     async fn answer<R: Rows>(store: &ApiContext<R>, request: &Request<Self>) -> Result<pb::TxnResponse, Status> {
         let txn = request.get_ref();
         let (op, size) = request::write_txn(txn, &store.limits)?;
+        let op = Op::Txn(op);
         let describe = || format!("txn:<{}>", request_log::txn(txn));
-        match write(store, request, (Op::Txn(op), size), describe).await? {
+        match write(store, request, SizedOp { op, size }, describe).await? {
             (revision, OpResult::Txn(result)) => Ok(response::txn(store.header(revision), result)),
             _ => Err(unexpected()),
         }
@@ -240,11 +241,17 @@ impl LeaderRequest for pb::CompactionRequest {
     }
 }
 
+/// A change, and the bytes of its request.
+struct SizedOp {
+    op: Op,
+    size: usize,
+}
+
 /// Writes, as the leader. `describe` returns the text of the request for the log.
 async fn write<Q, R: Rows>(
     store: &ApiContext<R>,
     request: &Request<Q>,
-    (op, size): (Op, usize),
+    SizedOp { op, size }: SizedOp,
     describe: impl Fn() -> String,
 ) -> Result<(i64, OpResult), Status> {
     let (caller, meter) = (caller_of(request), meter(request));

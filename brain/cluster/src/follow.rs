@@ -229,7 +229,7 @@ impl<E: Engine> Node<E> {
             record.base,
             self.replica.revision()
         );
-        let events = self.replica.apply(record, superseded, (first, next));
+        let events = self.replica.apply(record, superseded, first..next);
         self.hub.publish(events.into_iter().map(std::sync::Arc::new));
         self.rotate_when_full();
         Ok(())

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use super::engine::Engine;
 use ::watch::{History as _, HistoryError, Hub, PrevKv};
 use engine::log::{LogError, Unanswered};
-use store::commit_feed::CommitFeed;
+use store::commit_feed::{CommitEvent, CommitFeed};
 use store::history::LogHistory;
 use store::replica::Replica;
 use store::sequencer::SequencerOptions;
@@ -53,6 +53,17 @@ pub struct Node<E: Engine> {
 }
 
 impl<E: Engine> Node<E> {
+    /// Returns what publishes the commits of a term, to watchers and to followers.
+    pub(crate) fn publisher(&self) -> impl FnMut(CommitEvent) + Send + 'static + use<E> {
+        let (hub, feed) = (self.hub.clone(), self.feed.clone());
+        move |event| {
+            if let CommitEvent::Batch(batch) = &event {
+                hub.publish(batch.events.iter().cloned());
+            }
+            feed.send(event);
+        }
+    }
+
     /// Publishes to watchers the commits in the log that they have not received, if these can be read at once; otherwise each
     /// watcher reads those that concern it.
     pub(crate) async fn show_missed(&self) {

@@ -12,6 +12,7 @@ use tracing::{Instrument as _, Span, instrument};
 
 use super::engine::Engine;
 use super::node::Node;
+use engine::LogAndRows;
 use engine::log::WatchedLog;
 use engine::log::frame::Candidate;
 use engine::log::writer::{WriteError, WriterOpenError};
@@ -19,9 +20,8 @@ use engine::rows::RowsError;
 use runtime::backoff::Backoff;
 use runtime::clock::since_boot;
 use runtime::tasks::Owned;
-use store::commit_feed::CommitEvent;
-use store::flush::Flusher;
-use store::replica::{Leadership, StoreOpenError};
+use store::flush::{Flusher, FlusherContext};
+use store::replica::{Leadership, StoreOpenError, TakeOver};
 use store::retry::is_transient;
 use store::sequencer::{FlushEnded, Sequencer, SequencerChannels};
 
@@ -107,29 +107,26 @@ impl<E: Engine> Term<E> {
         let _gone = begun.send(());
         let state = self.node.replica.state().clone();
         let immutables = self.node.replica.immutables();
+        let (log, rows) = (self.node.log.clone(), self.node.rows.clone());
         let background = Flusher::new(
-            (self.node.log.clone(), self.node.rows.clone()),
+            LogAndRows { log, rows },
             state,
             manifest,
             immutables,
             to_flush,
             flushed,
-            (self.node.metrics.clone(), stop.clone()),
+            FlusherContext {
+                metrics: self.node.metrics.clone(),
+                stop: stop.clone(),
+            },
         )
         .over(stored)
         .paced(self.node.options.compaction);
-        let publish = {
-            let (hub, feed) = (self.node.hub.clone(), self.node.feed.clone());
-            move |event| {
-                if let CommitEvent::Batch(batch) = &event {
-                    hub.publish(batch.events.iter().cloned());
-                }
-                feed.send(event);
-            }
-        };
-        let (log, rows) = (self.node.log.clone(), self.node.rows.clone());
+        let publish = self.node.publisher();
+        let log = WatchedLog::new(self.node.log.clone(), self.node.unanswered.clone());
+        let rows = self.node.rows.clone();
         let sequencer = Sequencer::new(
-            (WatchedLog::new(log, self.node.unanswered.clone()), rows),
+            LogAndRows { log, rows },
             (self.node.replica, writer),
             channels,
             publish,
@@ -208,13 +205,12 @@ impl<E: Engine> Term<E> {
             lease: self.node.lease,
             lock: self.claim.lock,
         };
+        let take_over = TakeOver {
+            candidate,
+            predecessor_expired: self.claim.predecessor_expired,
+        };
         let mut leadership = loop {
-            match self
-                .node
-                .replica
-                .lead(log, rows, (candidate, self.claim.predecessor_expired))
-                .await
-            {
+            match self.node.replica.lead(log, rows, take_over).await {
                 // The rows contain the missing slots by now. An older leader may continue to destroy slots while the rows are loaded.
                 Err(StoreOpenError::Destroyed) => match self.node.replica.reset_from_snapshot(log, rows).await {
                     Ok(()) | Err(StoreOpenError::Destroyed) => {}

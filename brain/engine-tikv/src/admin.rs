@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tikv_client::TransactionClient;
 use tokio::time::Instant;
 
-use super::error::MessageSize;
+use super::error::CallKind;
 use super::read::Ts;
 use super::{CallLimits, Error, LONGEST_CALL_ROUND_TRIPS, Tikv};
 
@@ -53,7 +53,7 @@ impl Tikv {
             match self
                 .shared
                 .pool
-                .call(("end_transactions", MessageSize::Short), END_TRANSACTIONS_LIMITS, end)
+                .call(CallKind::short("end_transactions"), END_TRANSACTIONS_LIMITS, end)
                 .await
             {
                 Err(Error::Locked(_)) if Instant::now() + LOCK_RETRY_DELAY < deadline => {

@@ -62,6 +62,27 @@ const SELF_ROLLED_BACK: i32 = 3;
 /// Bytes from which on a message is a long one.
 const LONG_MESSAGE_BYTES: usize = 1 << 20;
 
+/// A kind of call to TiKV.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallKind {
+    /// The name under which calls are counted.
+    pub(super) op: &'static str,
+    /// The size of their messages.
+    pub(super) message: MessageSize,
+}
+
+impl CallKind {
+    pub(super) fn short(op: &'static str) -> CallKind {
+        let message = MessageSize::Short;
+        CallKind { op, message }
+    }
+
+    pub(super) fn long(op: &'static str) -> CallKind {
+        let message = MessageSize::Long;
+        CallKind { op, message }
+    }
+}
+
 impl MessageSize {
     /// Returns the class of a message that carries this many bytes.
     pub(super) fn of(bytes: usize) -> MessageSize {

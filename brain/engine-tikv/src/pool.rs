@@ -15,7 +15,7 @@ use tikv_client::{Config, TransactionClient};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::error::{ClientHealth, Error, MessageSize, classify};
+use super::error::{CallKind, ClientHealth, Error, classify};
 use super::options::ConnectOptions;
 use crate::metrics::TikvMetrics;
 use runtime::backoff::Backoff;
@@ -122,10 +122,9 @@ impl ClientPool {
 
     /// Calls until it succeeds, or fails in a way that does not pass, or time is up. Only for calls that may happen twice: an attempt
     /// that is not answered for long is waited for, and another client is asked as well.
-    /// `op` is the name under which they are counted, and the size of their message. Here as below.
     pub(super) async fn call<T, F>(
         &self,
-        (op, message): (&'static str, MessageSize),
+        CallKind { op, message }: CallKind,
         limits: CallLimits,
         call: impl Fn(TransactionClient) -> F,
     ) -> Result<T, Error>

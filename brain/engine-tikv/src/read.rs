@@ -9,7 +9,7 @@ use tikv_client::{
 
 use tokio::time::Instant;
 
-use super::error::MessageSize;
+use super::error::CallKind;
 use super::{CallLimits, Error, Tikv};
 
 /// A timestamp of PD: milliseconds since 1970, and 18 bits that count within one.
@@ -68,7 +68,7 @@ impl Tikv {
         let ask = |client: TransactionClient| async move { Ok(Ts::of(&client.current_timestamp().await?)) };
         self.shared
             .pool
-            .call(("timestamp", MessageSize::Short), self.limits(), ask)
+            .call(CallKind::short("timestamp"), self.limits(), ask)
             .await
     }
 
@@ -81,7 +81,7 @@ impl Tikv {
         let value = self
             .shared
             .pool
-            .call(("get", MessageSize::Short), self.limits(), get)
+            .call(CallKind::short("get"), self.limits(), get)
             .await?;
         Ok(value.map(Bytes::from))
     }
@@ -95,10 +95,7 @@ impl Tikv {
     pub(crate) async fn read_now(&self, key: &Bytes, limits: CallLimits) -> Result<ReadAt, Error> {
         let begun = Instant::now();
         let get = |client| get_now(client, key.to_vec(), begun);
-        self.shared
-            .pool
-            .call(("get_now", MessageSize::Short), limits, get)
-            .await
+        self.shared.pool.call(CallKind::short("get_now"), limits, get).await
     }
 
     /// Reads a key by each client of the pool, so that each knows the key's region: the first request of a client to a region waits for PD,
@@ -116,7 +113,7 @@ impl Tikv {
         };
         self.shared
             .pool
-            .call(("get_many", MessageSize::Long), self.limits(), get)
+            .call(CallKind::long("get_many"), self.limits(), get)
             .await
     }
 
@@ -139,10 +136,7 @@ impl Tikv {
                 })
             }
         };
-        self.shared
-            .pool
-            .call(("scan", MessageSize::Long), self.limits(), scan)
-            .await
+        self.shared.pool.call(CallKind::long("scan"), self.limits(), scan).await
     }
 }
 

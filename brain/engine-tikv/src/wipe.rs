@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tikv_client::TransactionClient;
 use tokio::time::Instant;
 
-use super::error::MessageSize;
+use super::error::CallKind;
 use super::read::{ScanRange, options};
 use super::{CallLimits, Error, Tikv};
 use runtime::log_once::LogBackoff;
@@ -66,7 +66,8 @@ impl Tikv {
     /// interrupted call ended. Fails if TiKV cannot be reached, another process writes to the store, or `check` fails.
     pub async fn wipe(
         &self,
-        (part, reclaim): (WipePart, Reclaim),
+        part: WipePart,
+        reclaim: Reclaim,
         check: impl AsyncFn() -> anyhow::Result<()>,
     ) -> anyhow::Result<u64> {
         let keys = self.keys();
@@ -160,7 +161,7 @@ impl Tikv {
             let deleted = self
                 .shared
                 .pool
-                .call(("wipe", MessageSize::Short), WIPE_LIMITS, delete)
+                .call(CallKind::short("wipe"), WIPE_LIMITS, delete)
                 .await;
             match deleted {
                 // An attempt before left it.

@@ -7,7 +7,7 @@ use futures::future::{join_all, try_join_all};
 use tikv_client::{Error as ClientError, Mutation as ClientMutation, Timestamp, Transaction, TransactionClient};
 use tokio::time::Instant;
 
-use super::error::MessageSize;
+use super::error::{CallKind, MessageSize};
 use super::read::{ReadAt, Ts, options};
 use super::{CallLimits, Error, LONGEST_CALL_ROUND_TRIPS, Tikv};
 use runtime::backoff::Backoff;
@@ -69,7 +69,8 @@ impl Tikv {
             }
         };
         let message = MessageSize::of(value.len());
-        self.shared.pool.call(("insert", message), self.limits(), insert).await
+        let kind = CallKind { op: "insert", message };
+        self.shared.pool.call(kind, self.limits(), insert).await
     }
 
     /// Sets the value of one key, or removes it, in the transaction that read it: nothing is written if the key has changed since.
@@ -89,7 +90,7 @@ impl Tikv {
             sent.store(true, Ordering::Relaxed);
             set_once(client, key, read, new)
         };
-        match self.shared.pool.call(("swap", MessageSize::Short), limits, set).await {
+        match self.shared.pool.call(CallKind::short("swap"), limits, set).await {
             Ok(SetAttempt::Won) | Err(Error::Committed) => SetRead::Done,
             Err(Error::Conflict) => SetRead::Changed,
             Ok(SetAttempt::Nothing(error)) => SetRead::Nothing(error.into()),

@@ -9,3 +9,12 @@ pub mod cas_register;
 pub mod hooked;
 pub mod log;
 pub mod rows;
+
+/// The log and the rows of one store.
+#[derive(Debug, Clone)]
+pub struct LogAndRows<L, R> {
+    /// The log.
+    pub log: L,
+    /// The rows.
+    pub rows: R,
+}

@@ -130,10 +130,10 @@ const MIN_RENDER_INTERVAL: Duration = Duration::from_millis(20);
 /// Returns the routes, without the CORS policy.
 pub fn routes(
     health: Arc<dyn HealthChecks>,
-    member: (member::MemberDescription, member::PortCertificates),
+    described: member::MemberDescription,
+    certificates: member::PortCertificates,
     metrics: Arc<Metrics>,
 ) -> Router {
-    let (described, certificates) = member;
     let member = Router::new()
         .route("/member", any(member::member))
         .with_state(member::MemberState::new(described, certificates));

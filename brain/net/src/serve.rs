@@ -174,7 +174,7 @@ impl PortServices {
     fn answers(self, certificates: PortCertificates) -> PortRouters {
         PortRouters {
             grpc: self.routes.prepare().into_axum_router(),
-            http: http::routes(self.health, (self.member, certificates), self.metrics),
+            http: http::routes(self.health, self.member, certificates, self.metrics),
             has_leader: self.has_leader,
             slow: self.slow,
             tracing: self.tracing,

@@ -14,6 +14,7 @@ use cluster::forward::Role;
 use cluster::lock::{ElectionLock, StorageLock};
 use cluster::members::Members;
 use election::Config as ElectionConfig;
+use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
 use engine::log::{Log as _, LogId, LogObserver, LogOrigin, Slot};
 use engine_local::files::FileLog;
@@ -59,7 +60,7 @@ pub(crate) async fn run(config: &Config, life: Lifecycle) -> anyhow::Result<()> 
     })?;
     let metrics = Arc::new(Metrics::new(config.extensive_metrics));
     let quota = quota(config);
-    let (log, rows) = open(config, (dir.path(), dir.identity().log), quota, &metrics).await?;
+    let LogAndRows { log, rows } = open(config, dir.path(), dir.identity().log, quota, &metrics).await?;
     // Recorded before anything is acknowledged: from now on log and rows must both exist.
     if let Some(id) = log.id() {
         dir.set_log(id)?;
@@ -114,10 +115,11 @@ async fn check_first_start(config: &Config) -> anyhow::Result<()> {
 /// Opens rows and log. The rows are opened first, because they name the log that must exist.
 pub(crate) async fn open(
     config: &Config,
-    (dir, log): (&Path, Option<LogId>),
+    dir: &Path,
+    log: Option<LogId>,
     quota: Option<u64>,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(FileLog, FjallRows)> {
+) -> anyhow::Result<LogAndRows<FileLog, FjallRows>> {
     let disk = metrics.disk.clone();
     let segment_bytes = disk_space::segment_bytes(dir, quota)?;
     let log_options = engine_local::files::FileLogOptions {
@@ -143,5 +145,5 @@ pub(crate) async fn open(
     // New rows name no log yet.
     let named = log.map(|id| LogOrigin { id, last: Slot(0) });
     let log = FileLog::open_for(&log_dir, log_options, observer, origin.or(named)).context("open the log")?;
-    Ok((log, rows))
+    Ok(LogAndRows { log, rows })
 }

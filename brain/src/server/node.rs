@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::watch::{self, Hub};
 use cluster::engine::Engine;
 use cluster::node::Node;
+use engine::LogAndRows;
 use engine::log::{Log, Unanswered};
 use engine::rows::Rows;
 use mvcc::fetch::FetchBudgets;
@@ -48,7 +49,7 @@ pub struct NodeHandles<E: Engine> {
 /// Opens a store and loads the state of rows and log into memory. Nothing is written before the leader's first term. Fails if log
 /// or rows cannot be opened.
 pub async fn open<E: Engine>(
-    (log, rows): (E::Log, E::Rows),
+    LogAndRows { log, rows }: LogAndRows<E::Log, E::Rows>,
     options: NodeOptions,
     metrics: &Arc<Metrics>,
     space: E::Space,

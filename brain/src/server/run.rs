@@ -28,6 +28,7 @@ use cluster::peers::name_of;
 use cluster::self_hosted_lease::SelfHostedLease;
 use cluster::{Renewals, duplicate_member, leadership, liveness};
 use election::{Config as ElectionConfig, ElectionState, Elector, Handle as Election};
+use engine::LogAndRows;
 use engine::cas_register::CasRegister;
 use engine::log::Log;
 use engine::rows::Rows;
@@ -173,7 +174,11 @@ pub(crate) async fn serve<E: Engine>(
     let opening = async {
         let open = async || {
             let space = engine.space.clone();
-            node::open::<E>((log.clone(), rows.clone()), options.clone(), &metrics, space).await
+            let stored = LogAndRows {
+                log: log.clone(),
+                rows: rows.clone(),
+            };
+            node::open::<E>(stored, options.clone(), &metrics, space).await
         };
         match &ports {
             ClientPorts::Bound(_) => open().await,

@@ -20,6 +20,7 @@ use backup::snapshot::{
 };
 use cluster::prefix_owner;
 use cluster::prefix_owner::{OWNER_REGISTER, OwnerError};
+use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine::log::{Log as _, LogId};
@@ -125,7 +126,7 @@ struct SnapshotSource {
 struct OpenedRestore {
     target: RestoringDir,
     from: RestoringFrom,
-    engine: (FileLog, FjallRows),
+    engine: LogAndRows<FileLog, FjallRows>,
     /// True if it holds a part of the snapshot.
     is_begun: bool,
 }
@@ -187,7 +188,7 @@ async fn open_directory(config: &Config, source: &SnapshotSource) -> anyhow::Res
     let metrics = Arc::new(Metrics::new(false));
     if let Some((target, from)) = RestoringDir::resume_restore(&config.data_dir, &source.digest)? {
         let log = Some(LogId(from.log));
-        let engine = embedded::open(config, (target.path(), log), None, &metrics).await;
+        let engine = embedded::open(config, target.path(), log, None, &metrics).await;
         let engine = engine.with_context(|| {
             format!(
                 "cannot resume the interrupted restore: try again, or delete {}",
@@ -223,20 +224,20 @@ async fn begin(
     source: &SnapshotSource,
     target: &RestoringDir,
     metrics: &Arc<Metrics>,
-) -> anyhow::Result<(RestoringFrom, (FileLog, FjallRows))> {
+) -> anyhow::Result<(RestoringFrom, LogAndRows<FileLog, FjallRows>)> {
     let bytes = source.file.size();
     check_space(target.path(), bytes)?;
     info!(data_dir = %target.path().display(), bytes, "restoring a snapshot");
-    let (log, rows) = embedded::open(config, (target.path(), None), None, metrics).await?;
+    let engine = embedded::open(config, target.path(), None, None, metrics).await?;
     let from = RestoringFrom {
         format: data_dir::DIR_FORMAT,
         snapshot: source.digest,
         cluster_id: rand::random(),
         member_id: rand::random(),
-        log: log.id().context("the log has no id")?.0,
+        log: engine.log.id().context("the log has no id")?.0,
     };
     target.set_restoring(&from)?;
-    Ok((from, (log, rows)))
+    Ok((from, engine))
 }
 
 fn abandon(target: RestoringDir) {
@@ -358,7 +359,10 @@ async fn fill_prefix(
         }
     };
     info!(bytes = file.size(), "restoring a snapshot");
-    let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
+    let engine = LogAndRows {
+        log: TikvLog::keeping(tikv.clone(), is_barrier),
+        rows: TikvRows::new(tikv.clone()),
+    };
     let options = RestoreOptions {
         member: part.member_id,
         bump_revision: *bump_revision,

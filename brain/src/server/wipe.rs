@@ -61,12 +61,12 @@ pub(super) async fn wipe(tikv: &Tikv, token: &str, reclaim: Reclaim) -> anyhow::
         anyhow::ensure!(now == seen, "a member began to lead: stop all members first");
         Ok(())
     };
-    let data = tikv.wipe((WipePart::Data, reclaim), unchanged).await?;
+    let data = tikv.wipe(WipePart::Data, reclaim, unchanged).await?;
     // The mark is deleted last: until then no member takes the remaining data for a store.
     let registers = tikv
-        .wipe((WipePart::RegistersBut(OWNER_REGISTER), reclaim), async || Ok(()))
+        .wipe(WipePart::RegistersBut(OWNER_REGISTER), reclaim, async || Ok(()))
         .await?;
-    let mark = tikv.wipe((WipePart::Whole, reclaim), async || Ok(())).await?;
+    let mark = tikv.wipe(WipePart::Whole, reclaim, async || Ok(())).await?;
     anyhow::ensure!(
         tikv.is_empty().await?,
         "another process writes below the key prefix: stop all members first"

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::retry::{MaybeTransient, RetryInterrupted, RetryPauses, retry};
 use crate::replica::{FlushResult, ImmutableMemtable};
 use crate::state::StoreState;
+use engine::LogAndRows;
 use engine::log::{Log, Slot};
 use engine::rows::{RowChange, Rows, RowsError, Snapshot as _};
 use etcd_types::types::Revision;
@@ -102,17 +103,24 @@ enum FlushWork {
     Delete,
 }
 
+/// What a flusher counts in, and when it ends.
+pub struct FlusherContext {
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// After this the task no longer waits for storage.
+    pub stop: CancellationToken,
+}
+
 impl<L: Log, R: Rows> Flusher<L, R> {
-    /// Creates the task. `manifest` is the stored one; `immutables` become rows first, if they are not rows yet. After `stop` the task no
-    /// longer waits for storage.
+    /// Creates the task. `manifest` is the stored one; `immutables` become rows first, if they are not rows yet.
     pub fn new<'a>(
-        (log, rows): (L, R),
+        LogAndRows { log, rows }: LogAndRows<L, R>,
         state: Arc<StoreState<R>>,
         manifest: Manifest,
         immutables: impl Iterator<Item = &'a Arc<ImmutableMemtable>>,
         immutable: mpsc::Receiver<Arc<ImmutableMemtable>>,
         flushed: mpsc::Sender<FlushResult<R::Snapshot>>,
-        (metrics, stop): (Arc<Metrics>, CancellationToken),
+        FlusherContext { metrics, stop }: FlusherContext,
     ) -> Self {
         let backlog = immutables
             .filter(|immutable| immutable.applied_slot.0 > manifest.applied_slot)
@@ -526,10 +534,16 @@ mod tests {
         };
         let (_immutable, to_flush) = mpsc::channel(1);
         let (flushed, mut from_flush) = mpsc::channel(1);
-        let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+        let context = FlusherContext {
+            metrics: Arc::new(Metrics::new(false)),
+            stop: CancellationToken::new(),
+        };
         let immutables = [Arc::new(shorter)];
-        let engine = (log, rows.clone());
-        let flusher = Flusher::new(engine, state, manifest, immutables.iter(), to_flush, flushed, metrics);
+        let engine = LogAndRows {
+            log,
+            rows: rows.clone(),
+        };
+        let flusher = Flusher::new(engine, state, manifest, immutables.iter(), to_flush, flushed, context);
         let shown = async { from_flush.recv().await.unwrap().through };
         let through = tokio::select! {
             through = shown => through,

@@ -7,6 +7,7 @@
 //! Invariant: the published view holds exactly the records below `next`; those that are not in its rows are in its memtables.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use mvcc::sizes::StoredSizes;
 use mvcc::view::View;
 use runtime::clock::since_boot;
 
-pub use lead::{Leadership, StoreOpenError};
+pub use lead::{Leadership, StoreOpenError, TakeOver};
 pub use load::{check_reach, load_auth, origin};
 pub use refresh::{RefreshedRows, RowsRefresher};
 pub use tail::LogTail;
@@ -136,9 +137,9 @@ impl<R: Rows> Replica<R> {
         self.applier.dirty
     }
 
-    /// Applies the committed batch in the slots from `first` up to `next`, and publishes it. `superseded` are the versions that its key
+    /// Applies the committed batch in these slots, and publishes it. `superseded` are the versions that its key
     /// changes superseded, in their order; empty if they are not known.
-    pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, (first, next): (Slot, Slot)) -> Vec<Committed> {
+    pub fn apply(&mut self, record: Record, superseded: Vec<Prev>, slots: Range<Slot>) -> Vec<Committed> {
         self.prior_leases.served();
         let base = record.base;
         let state = self.state.clone();
@@ -146,9 +147,10 @@ impl<R: Rows> Replica<R> {
         let mut leases = state.leases();
         let (events, effects) = self.applier.apply(record, superseded, &mut leases, since_boot());
         effects.into_iter().for_each(|effect| self.take_effect(effect));
+        let next = slots.end;
         self.next = next;
         self.last = Slot(next.0.saturating_sub(1));
-        self.state.commit(base, first, next);
+        self.state.commit(base, slots.start, next);
         self.state.set_written(&self.applier.sizes);
         self.publish(None);
         drop(leases);

@@ -27,6 +27,7 @@ use crate::replica::{FlushResult, ImmutableMemtable, Replica};
 use crate::state::StoreState;
 use batch::{BatchBuilder, BatchReply, BatchRoom, EvaluatedBatch};
 use command::{ChangeAnswer, Command, Outcome, QueuedCommand, Reply};
+use engine::LogAndRows;
 use engine::log::frame::PART_HEADER_BYTES;
 use engine::log::writer::{WriteError, Writer};
 use engine::log::{Log, Slot};
@@ -135,7 +136,7 @@ where
 {
     /// Creates the writer of an epoch. `publish` is called with every committed batch once, in order.
     pub fn new(
-        (log, rows): (L, R),
+        LogAndRows { log, rows }: LogAndRows<L, R>,
         (replica, writer): (Replica<R>, Writer),
         channels: SequencerChannels<R::Snapshot>,
         publish: E,
@@ -372,7 +373,7 @@ where
             for keys in batch.lease_deletes {
                 self.metrics.mvcc.count_request(0, 0, keys);
             }
-            let events = self.replica.apply(batch.record, batch.superseded, (first, next));
+            let events = self.replica.apply(batch.record, batch.superseded, first..next);
             let events = events.into_iter().map(Arc::new).collect();
             (self.publish)(CommitEvent::Batch(CommittedBatch {
                 first,

@@ -17,6 +17,7 @@ use cluster::engine::Engine as EngineTypes;
 use cluster::members::Members;
 use cluster::node::Node;
 use cluster::term::{LockClaim, Term, TermEnd, TermNotifier};
+use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
 use engine::log::Log;
 use engine::rows::Rows;
@@ -93,7 +94,8 @@ async fn open_with<L: Log, R: Rows>(
         fetches,
         lease: Duration::ZERO,
     };
-    node::open(engine, options, metrics, Endless).await
+    let (log, rows) = engine;
+    node::open(LogAndRows { log, rows }, options, metrics, Endless).await
 }
 
 impl<L: Log, R: Rows> Engine<L, R> {

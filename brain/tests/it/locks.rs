@@ -22,6 +22,7 @@ use cluster::members::Members;
 use cluster::node::EpochAnnouncer;
 use cluster::peers::{PeerAddresses, Peers};
 use election::{Config as Timing, Elector, Lock as _, Record};
+use engine::LogAndRows;
 use engine::cas_register::mem::MemRegister;
 use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};
@@ -135,7 +136,7 @@ impl Member {
         };
         let metrics = Arc::new(Metrics::new(false));
         let limits = RequestLimits::new(128, 1_572_864, &rows);
-        let (running, mut node) = node::open::<Unbounded<_, _>>((log, rows), options, &metrics, Endless)
+        let (running, mut node) = node::open::<Unbounded<_, _>>(LogAndRows { log, rows }, options, &metrics, Endless)
             .await
             .unwrap();
         node.announce_epoch = view.announce_epoch(id);

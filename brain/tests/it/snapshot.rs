@@ -15,6 +15,7 @@ use backup::snapshot::{
 use bbolt::Reader;
 use bytes::Bytes;
 use cluster::prefix_owner;
+use engine::LogAndRows;
 use engine::log::frame::is_barrier;
 use engine::log::{Log, MemLog};
 use engine::rows::Rows;
@@ -43,6 +44,13 @@ use crate::store::{requests, seed};
 use crate::wire::{Request, Response, Target as _, pb};
 
 mod program;
+
+fn both<L: Clone, R: Clone>(log: &L, rows: &R) -> LogAndRows<L, R> {
+    LogAndRows {
+        log: log.clone(),
+        rows: rows.clone(),
+    }
+}
 
 /// Saves what an engine holds.
 async fn saved<L: Log, R: Rows>(engine: &Engine<L, R>, dir: &Path) -> SavedSnapshot {
@@ -105,9 +113,7 @@ fn by_member_1() -> RestoreOptions {
 }
 
 async fn agrees<L: Log, R: Rows>(log: L, rows: R, file: &SnapshotFile, model: &Model) {
-    let restored = restore(file, (log.clone(), rows.clone()), &by_member_1())
-        .await
-        .unwrap();
+    let restored = restore(file, both(&log, &rows), &by_member_1()).await.unwrap();
     assert_eq!(restored.revision, model.revision());
     let mut engine = Engine::start(log, rows).await.unwrap();
     engine.check_revisions(model).await;
@@ -290,9 +296,7 @@ async fn users_and_roles_are_restored() {
     let file = opened(temp.path(), &content(&saved(&engine, temp.path()).await));
     engine.stop().await.unwrap();
     let (log, rows) = (MemLog::new(), MemRows::new());
-    restore(&file, (log.clone(), rows.clone()), &by_member_1())
-        .await
-        .unwrap();
+    restore(&file, both(&log, &rows), &by_member_1()).await.unwrap();
     let restored = Engine::start(log, rows).await.unwrap();
     assert_eq!(restored.store.state.auth().load().to_change(), users);
     restored.stop().await.unwrap();
@@ -311,11 +315,11 @@ async fn bumped_revision_is_the_compacted_one_and_keys_are_as_before() {
         bump_revision: 1_000,
         ..by_member_1()
     };
-    let restored = restore(&file, (log.clone(), rows.clone()), &bumping).await.unwrap();
+    let restored = restore(&file, both(&log, &rows), &bumping).await.unwrap();
     let bumped = before + 1_000;
     assert_eq!((restored.revision, restored.compacted), (bumped, bumped));
     // Again, as one that was interrupted just before its end.
-    let again = resume(&file, (log.clone(), rows.clone()), &bumping).await.unwrap();
+    let again = resume(&file, both(&log, &rows), &bumping).await.unwrap();
     assert_eq!(again, restored);
     let mut engine = Engine::start(log, rows).await.unwrap();
     assert_eq!(engine.store.state.view().revision, bumped);
@@ -333,7 +337,7 @@ async fn bumped_revision_is_the_compacted_one_and_keys_are_as_before() {
         bump_revision: u64::MAX,
         ..by_member_1()
     };
-    let refused = restore(&file, (MemLog::new(), MemRows::new()), &too_far)
+    let refused = restore(&file, both(&MemLog::new(), &MemRows::new()), &too_far)
         .await
         .unwrap_err();
     assert!(refused.is::<UnfitSnapshot>(), "{refused:#}");
@@ -361,9 +365,7 @@ async fn leases_keep_their_keys() {
     engine.stop().await.unwrap();
 
     let (log, rows) = (MemLog::new(), MemRows::new());
-    let restored = restore(&file, (log.clone(), rows.clone()), &by_member_1())
-        .await
-        .unwrap();
+    let restored = restore(&file, both(&log, &rows), &by_member_1()).await.unwrap();
     assert_eq!(
         restored,
         RestoreSummary {
@@ -418,7 +420,7 @@ async fn damaged_snapshots_are_refused() {
         SnapshotFile::open(&path, false).unwrap_err();
         // Without the checksum not all of it can be found, but nothing worse comes of it.
         let file = SnapshotFile::open(&path, true).unwrap();
-        let restored = restore(&file, (MemLog::new(), MemRows::new()), &by_member_1()).await;
+        let restored = restore(&file, both(&MemLog::new(), &MemRows::new()), &by_member_1()).await;
         if let Ok(restored) = restored {
             assert!(restored.versions <= expected.len() as u64);
         }
@@ -446,9 +448,7 @@ async fn snapshot_of_etcd_is_read() {
     // As `etcdutl snapshot status` prints it.
     assert_eq!(file.status().unwrap().to_string(), "ea578792, 10, 5, 20 kB, 3.6.0");
     let (log, rows) = (MemLog::new(), MemRows::new());
-    let restored = restore(&file, (log.clone(), rows.clone()), &by_member_1())
-        .await
-        .unwrap();
+    let restored = restore(&file, both(&log, &rows), &by_member_1()).await.unwrap();
     assert_eq!((restored.revision, restored.compacted, restored.leases), (10, 8, 1));
     let mut engine = Engine::start(log, rows).await.unwrap();
     for (key, revision, found) in [

@@ -34,6 +34,15 @@ pub struct Gauges {
     pub with_prev_kv: Arc<AtomicU64>,
 }
 
+/// The revision at which a watch starts.
+#[derive(Debug, Clone, Copy)]
+pub struct WatchStart {
+    /// `None`: the next revision.
+    pub start: Option<Revision>,
+    /// What clients may have read before the hub has it, which is no news to them.
+    pub shown: Revision,
+}
+
 /// Passes committed revisions from the writer to the watchers. A cheap handle to shared state.
 #[derive(Debug, Clone)]
 pub struct Hub {
@@ -154,11 +163,10 @@ impl Hub {
         self.shared.dispatched.subscribe()
     }
 
-    /// Watches `range` from revision `start` on, or from the next one if it is `None`. `inbox` gets `name` when there is something
+    /// Watches `range` from the given start on. `inbox` gets `name` when there is something
     /// to read; if the subscription [is behind](Subscription::is_behind), it can be read at once.
     ///
-    /// Also returns the revision of the store: without a `start`, the watch starts after it. It is at least `shown`, which clients may have
-    /// read before the hub has it: what they have read is no news.
+    /// Also returns the revision of the store, which is at least the shown one: without a start, the watch starts after it.
     #[must_use]
     pub fn subscribe(
         &self,
@@ -166,7 +174,7 @@ impl Hub {
         name: i64,
         range: KeyRange,
         kinds: EventFilter,
-        (start, shown): (Option<Revision>, Revision),
+        WatchStart { start, shown }: WatchStart,
     ) -> (Subscription, Revision) {
         let mut routing = locked(&self.shared.routing);
         let revision = self.revision().max(shown);

@@ -21,7 +21,7 @@ mod subscription;
 pub use self::history::{History, HistoryError};
 #[cfg(any(test, feature = "laws"))]
 pub use self::history::{laws, model};
-pub use self::hub::{Gauges, Hub};
+pub use self::hub::{Gauges, Hub, WatchStart};
 pub use self::mailbox::Inbox;
 pub use self::range::{EmptyRange, KeyRange};
 pub use self::replay::{Chunk, Replay};

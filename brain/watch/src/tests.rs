@@ -87,7 +87,13 @@ impl Store {
 
     fn watch(&self, name: i64, range: KeyRange, start: Option<Revision>) -> Subscription {
         self.hub
-            .subscribe(&self.inbox, name, range, EventFilter::ALL, (start, 0))
+            .subscribe(
+                &self.inbox,
+                name,
+                range,
+                EventFilter::ALL,
+                WatchStart { start, shown: 0 },
+            )
             .0
     }
 
@@ -119,6 +125,11 @@ impl Store {
     }
 }
 
+/// From the next revision on; clients may have read up to `shown`.
+fn from_now(shown: Revision) -> WatchStart {
+    WatchStart { start: None, shown }
+}
+
 fn options() -> WatchLimits {
     WatchLimits::default()
 }
@@ -146,7 +157,7 @@ async fn watch_from_now_misses_earlier_events_dispatched_later() {
     store.publish(&[&["a"]]);
     let (mut watcher, revision) = store
         .hub
-        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, (None, 0));
+        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, from_now(0));
     assert_eq!(revision, 2);
     store.commit(&[&["a"]]).await;
     assert_eq!(store.read(&mut watcher).await, "a@3");
@@ -155,10 +166,9 @@ async fn watch_from_now_misses_earlier_events_dispatched_later() {
 #[tokio::test]
 async fn watch_from_now_misses_what_clients_have_read_before_the_hub_has_it() {
     let store = Store::new(options());
-    let shown = (None, 3);
     let (mut watcher, revision) = store
         .hub
-        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, shown);
+        .subscribe(&store.inbox, 0, range("a", ""), EventFilter::ALL, from_now(3));
     assert_eq!(revision, 3);
     store.commit(&[&["a"], &["a"], &["a"]]).await;
     assert_eq!(store.read(&mut watcher).await, "a@4");

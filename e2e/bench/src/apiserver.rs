@@ -34,7 +34,7 @@ pub(crate) async fn measure(
     };
     let place = ServerDir::new(dir)?;
     let store = Server::start_in(program, &place.data(), &[])?;
-    let (port, _) = server::free_ports()?;
+    let port = server::free_ports()?.client;
     let mut command = server::command(&apiserver);
     command.args(arguments(&place, &store, port)?);
     let output = std::fs::File::create(place.file("log"))?;

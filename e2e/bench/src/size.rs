@@ -1,7 +1,7 @@
 //! Stores of many keys, right after a start, when nothing is in memory but what the kernel has cached.
 
 use programs::members::ELECTION_MESSAGES;
-use programs::server::{Program, Server};
+use programs::server::{Program, Server, ServerPorts};
 use tokio::time::Instant;
 
 mod footprint;
@@ -25,7 +25,7 @@ pub(crate) async fn measure(
     (keys, requests): (u64, u64),
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let metrics = format!("127.0.0.1:{}", programs::server::free_ports()?.0);
+    let metrics = format!("127.0.0.1:{}", programs::server::free_ports()?.client);
     let mut flags = vec![
         format!("--listen-metrics-urls=http://{metrics}"),
         "--quota-backend-bytes=68719476736".to_owned(),
@@ -61,7 +61,7 @@ struct SizeRound<'a> {
     program: &'a Program,
     place: &'a ServerDir,
     is_on_tikv: bool,
-    ports: (u16, u16),
+    ports: ServerPorts,
     /// Address of the metrics port.
     metrics: String,
     flags: Vec<String>,

@@ -52,14 +52,14 @@ pub struct Members {
 #[derive(Debug)]
 struct MemberSeat {
     name: String,
-    ports: (u16, u16),
+    ports: server::ServerPorts,
     dir: std::path::PathBuf,
     server: Option<Server>,
 }
 
 impl MemberSeat {
     fn peer_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.1)
+        format!("http://127.0.0.1:{}", self.ports.peer)
     }
 }
 
@@ -252,7 +252,7 @@ impl Members {
     ///
     /// There is no such member.
     pub fn url(&self, member: usize) -> anyhow::Result<String> {
-        Ok(format!("http://127.0.0.1:{}", self.seat(member)?.ports.0))
+        Ok(format!("http://127.0.0.1:{}", self.seat(member)?.ports.client))
     }
 
     /// Returns a member's own status.

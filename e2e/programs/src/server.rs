@@ -39,12 +39,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longer than the patience that a server has with its clients and its tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(90);
-/// Etcd's port for clients.
-const OWN_CLIENT_PORT: u16 = 2379;
-/// Etcd's port for peers.
-const OWN_PEER_PORT: u16 = 2380;
+/// Etcd's own ports.
+const OWN_PORTS: ServerPorts = ServerPorts {
+    client: 2379,
+    peer: 2380,
+};
 /// The name of ours.
 const KUBEBRAIN: &str = "kubebrain";
+
+/// The ports of a server on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerPorts {
+    /// For clients.
+    pub client: u16,
+    /// For peers.
+    pub peer: u16,
+}
 
 /// A program that takes etcd's flags.
 #[derive(Clone, Debug)]
@@ -151,7 +161,7 @@ impl Server {
     /// # Errors
     ///
     /// As [`Server::start`].
-    pub fn start_at(program: &Program, ports: (u16, u16), dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+    pub fn start_at(program: &Program, ports: ServerPorts, dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
         Self::launch(command(program), program, flags, ports, DataDir::Given(dir.to_owned()))
     }
 
@@ -174,13 +184,7 @@ impl Server {
     /// As [`Server::start`], and without the right to make a network.
     pub fn start_alone(program: &Program, flags: &[&str]) -> anyhow::Result<Self> {
         let dir = data_dir()?;
-        Self::launch(
-            command_alone(program),
-            program,
-            flags,
-            (OWN_CLIENT_PORT, OWN_PEER_PORT),
-            DataDir::Own(dir),
-        )
+        Self::launch(command_alone(program), program, flags, OWN_PORTS, DataDir::Own(dir))
     }
 
     /// A command that runs a program in the network of this server.
@@ -197,7 +201,7 @@ impl Server {
         mut command: Command,
         program: &Program,
         flags: &[&str],
-        (client, peer): (u16, u16),
+        ServerPorts { client, peer }: ServerPorts,
         dir: DataDir,
     ) -> anyhow::Result<Self> {
         let path = match &dir {
@@ -415,9 +419,12 @@ pub fn arguments(dir: &Path, client: u16, peer: u16) -> Vec<String> {
 /// # Errors
 ///
 /// No port is free.
-pub fn free_ports() -> anyhow::Result<(u16, u16)> {
+pub fn free_ports() -> anyhow::Result<ServerPorts> {
     let reserve = || testkit::ports::reserve().context("find a free port");
-    Ok((reserve()?, reserve()?))
+    Ok(ServerPorts {
+        client: reserve()?,
+        peer: reserve()?,
+    })
 }
 
 /// Bytes of all files below a directory.

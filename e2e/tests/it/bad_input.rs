@@ -36,8 +36,8 @@ struct Attempt {
 impl Attempt {
     fn new() -> Self {
         let home = TempDir::new().unwrap();
-        let (client, peer) = server::free_ports().unwrap();
-        let flags = server::arguments(&home.path().join("data"), client, peer);
+        let ports = server::free_ports().unwrap();
+        let flags = server::arguments(&home.path().join("data"), ports.client, ports.peer);
         Self { home, flags }
     }
 
@@ -161,7 +161,7 @@ fn missing_and_mismatched_certificates_are_named() {
     let (one, other) = (pair("one"), pair("other"));
     let (cert, key) = (file("one.crt", &one.0), file("one.key", &one.1));
     let (other_key, nonsense) = (file("other.key", &other.1), file("nonsense", "nonsense"));
-    let port = server::free_ports().unwrap().0;
+    let port = server::free_ports().unwrap().client;
     let url = format!("--listen-client-urls=https://127.0.0.1:{port}");
     let advertise = format!("--advertise-client-urls=https://127.0.0.1:{port}");
     let with = |flags: &[(&str, &str)], words: &[&str]| {

@@ -86,7 +86,7 @@ fn write(dir: &Path, name: &str, content: &str) -> PathBuf {
 
 /// A server that asks clients for certificates of `trusted`.
 fn start(program: &Program, dir: &Path, own: &Certified, trusted: &str) -> (Server, u16) {
-    let port = free_ports().unwrap().0;
+    let port = free_ports().unwrap().client;
     let certificate = write(dir, "server.crt", &own.certificate);
     let key = write(dir, "server.key", &own.key);
     let trusted = write(dir, "trusted.crt", trusted);

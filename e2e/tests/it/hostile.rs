@@ -67,7 +67,7 @@ impl Victim {
 
     /// With a port for probes and scrapers.
     async fn with_metrics() -> Self {
-        let metrics = SocketAddr::from(([127, 0, 0, 1], free_ports().unwrap().0));
+        let metrics = SocketAddr::from(([127, 0, 0, 1], free_ports().unwrap().client));
         let mut victim = Self::start(&[&format!("--listen-metrics-urls=http://{metrics}")]).await;
         victim.metrics = Some(metrics);
         victim

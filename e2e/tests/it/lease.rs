@@ -16,7 +16,7 @@ use pb::kv_client::KvClient;
 use pb::maintenance_client::MaintenanceClient;
 use programs::members::{self, Members};
 use programs::progress::Progress;
-use programs::server::{Program, Server, command, free_ports, spawn};
+use programs::server::{Program, Server, ServerPorts, command, free_ports, spawn};
 use programs::tikv::MockTikv;
 use programs::tools::cache::ToolCache;
 use programs::tools::go;
@@ -49,7 +49,7 @@ fn refs(flags: &[String]) -> Vec<&str> {
 
 /// One more member, with flags of its own.
 struct Guest {
-    ports: (u16, u16),
+    ports: ServerPorts,
     dir: TempDir,
 }
 
@@ -62,7 +62,7 @@ impl Guest {
     }
 
     fn place(&self) -> Option<String> {
-        Some(format!("guest=http://127.0.0.1:{}", self.ports.1))
+        Some(format!("guest=http://127.0.0.1:{}", self.ports.peer))
     }
 
     fn start(&self, shared: &[String], flags: &[String]) -> anyhow::Result<Server> {
@@ -139,7 +139,7 @@ async fn members_agree_on_a_leader_by_a_lease_and_hand_it_over() {
     let (tikv, guest) = (MockTikv::start(None, &[]).unwrap(), Guest::new());
     let flags = by_lease(&api.home.tenant_kubeconfig(), NAME);
     let mut members = Members::brains_with(guest.place(), &program, tikv.pd(), 2, &refs(&flags)).unwrap();
-    let (port, _) = free_ports().unwrap();
+    let port = free_ports().unwrap().client;
     let own = [format!("--leader-http=127.0.0.1:{port}")];
     let server = guest.start(&members.shared_flags(), &own).unwrap();
 
@@ -228,7 +228,7 @@ pub(crate) struct ApiServer {
 impl ApiServer {
     pub(crate) async fn start(store: &str) -> Self {
         let home = ClusterDir::of(&format!("lease-{:08x}", rand::random::<u32>()).parse().unwrap());
-        let (port, _) = free_ports().unwrap();
+        let port = free_ports().unwrap().client;
         std::fs::create_dir_all(home.dir().parent().unwrap()).unwrap();
         let lock = FileLock::take(&home).unwrap();
         home.claim().unwrap();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::request::{CancelReason, CreateRequest, ResponseFormat};
 use super::{WatchContext, response};
 use crate::auth::Credentials;
-use ::watch::{Chunk, EventBatch, History, Inbox, PrevKv, Subscription, SubscriptionStep};
+use ::watch::{Chunk, EventBatch, History, Inbox, PrevKv, Subscription, SubscriptionStep, WatchStart};
 use etcd_types::errors::Error;
 use etcd_types::pb::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use etcd_types::types::Revision;
@@ -156,7 +156,10 @@ impl<H: History> Watchers<H> {
         let held = self.meter.hold(range.watcher_bytes());
         let held = held.map_err(|_| CancelReason::TooMany(Error::TooManyRequests))?;
         let id = self.choose_id(create.id)?;
-        let from = (create.start, self.shared.replay.history().published());
+        let from = WatchStart {
+            start: create.start,
+            shown: self.shared.replay.history().published(),
+        };
         let (mut subscription, revision) = hub.subscribe(&self.inbox, id, range, create.kinds, from);
         subscription.hold(held);
         let floor = self.shared.replay.history().compacted();

@@ -19,6 +19,7 @@ use super::schema::{self, LeaseValue, VersionKey, content};
 use super::version_sum::{SummedVersion, VersionChecksum};
 use super::{SnapshotFile, Spool, users};
 use bbolt::Reader;
+use engine::LogAndRows;
 use engine::log::Log;
 use engine::log::frame::Candidate;
 use engine::log::writer::Writer;
@@ -32,8 +33,8 @@ use mvcc::record::{Change, Checkpoint, Compact, Entry, Grant, KeyChange, Keys, R
 use mvcc::row::{Manifest, OBJECT_HEADER_BYTES, size_of};
 use runtime::log_once::LogBackoff;
 use runtime::tasks::Owned;
-use store::flush::Flusher;
-use store::replica::{FlushResult, ImmutableMemtable, Replica};
+use store::flush::{Flusher, FlusherContext};
+use store::replica::{FlushResult, ImmutableMemtable, Replica, TakeOver};
 use telemetry::metrics::Metrics;
 
 /// Bytes and changes of one record.
@@ -89,7 +90,7 @@ pub struct RestoreOptions {
 /// [`resume`]. The error is a [`FileError`](super::FileError) or an [`UnfitSnapshot`] if another attempt would fail, too.
 pub async fn restore<L: Log, R: Rows>(
     file: &SnapshotFile,
-    (log, rows): (L, R),
+    LogAndRows { log, rows }: LogAndRows<L, R>,
     options: &RestoreOptions,
 ) -> anyhow::Result<RestoreSummary> {
     let target = RestoreTarget::begin(log, rows.clone(), options).await?;
@@ -100,7 +101,7 @@ pub async fn restore<L: Log, R: Rows>(
 /// as that one, and if it was another file.
 pub async fn resume<L: Log, R: Rows>(
     file: &SnapshotFile,
-    (log, rows): (L, R),
+    LogAndRows { log, rows }: LogAndRows<L, R>,
     options: &RestoreOptions,
 ) -> anyhow::Result<RestoreSummary> {
     let target = RestoreTarget::open(log, rows.clone(), options).await?;
@@ -404,7 +405,7 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
             member: options.member,
             ..Candidate::default()
         };
-        let leadership = replica.lead(&log, &rows, (candidate, true)).await?;
+        let leadership = replica.lead(&log, &rows, TakeOver::after_expiry(candidate)).await?;
         let (immutable, to_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let (flushed, from_flush) = mpsc::channel(MEMTABLE_QUEUE_CAPACITY);
         let (longest_key, longest_value) = (
@@ -412,13 +413,16 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
             rows.max_value_len().saturating_sub(OBJECT_HEADER_BYTES),
         );
         let flusher = Flusher::new(
-            (log.clone(), rows),
+            LogAndRows { log: log.clone(), rows },
             replica.state().clone(),
             leadership.manifest,
             std::iter::empty(),
             to_flush,
             flushed,
-            (Arc::new(Metrics::new(false)), CancellationToken::new()),
+            FlusherContext {
+                metrics: Arc::new(Metrics::new(false)),
+                stop: CancellationToken::new(),
+            },
         )
         .over(leadership.stored);
         Ok(Self {
@@ -542,7 +546,7 @@ impl<L: Log, R: Rows> RestoreTarget<L, R> {
             () = tokio::time::sleep(STALL_TIMEOUT) => bail!("the log has accepted nothing for {STALL_TIMEOUT:?}"),
         }
         // There are no watchers.
-        drop(self.replica.apply(record, Vec::new(), (first, self.writer.next())));
+        drop(self.replica.apply(record, Vec::new(), first..self.writer.next()));
         self.take_flushed();
         if self.replica.active_bytes() >= FLUSH_BYTES {
             self.rotate().await?;
@@ -675,16 +679,17 @@ mod tests {
                 spool: Some(spool.clone()),
                 ..RestoreOptions::default()
             };
-            let (log, rows) = (MemLog::new(), MemRows::new());
-            let restored = restore(&file(20), (log.clone(), rows.clone()), &options).await;
+            let engine = LogAndRows {
+                log: MemLog::new(),
+                rows: MemRows::new(),
+            };
+            let restored = restore(&file(20), engine.clone(), &options).await;
             assert_eq!(restored.is_ok(), is_room, "{restored:?}");
             if let Err(error) = restored {
                 assert!(format!("{error:#}").contains("no space"), "{error:#}");
                 // The same command continues once space is free.
                 assert!(!error.is::<UnfitSnapshot>());
-                let restored = resume(&file(20), (log, rows), &RestoreOptions::default())
-                    .await
-                    .unwrap();
+                let restored = resume(&file(20), engine, &RestoreOptions::default()).await.unwrap();
                 assert_eq!(restored.versions, 20);
             }
         }

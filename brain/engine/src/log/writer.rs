@@ -67,15 +67,23 @@ pub enum WriterOpenError {
     Write(#[from] WriteError),
 }
 
+/// The point from which a writer takes the log over.
+#[derive(Debug, Clone, Copy)]
+pub struct TakeOverPoint {
+    /// The slot at which its reader began.
+    pub began: Slot,
+    /// The newest epoch that is known; its own is above.
+    pub known_epoch: u64,
+}
+
 impl Writer {
     /// Reads everything after `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
-    /// above the epoch `floor`, in the first free slot. `began` is the slot at which the reader began: if the watermark is
-    /// beyond it afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
+    /// above the known one, in the first free slot. If the watermark is beyond the slot at which the reader began afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
     /// [`WriterOpenError`], or with the error of `replay`.
     pub async fn open<L: Log, E: From<WriterOpenError>>(
         log: &L,
         reader: &mut Reader<L>,
-        (began, floor): (Slot, u64),
+        TakeOverPoint { began, known_epoch }: TakeOverPoint,
         candidate: Candidate,
         mut replay: impl FnMut(LogEntry) -> Result<(), E>,
     ) -> Result<(Writer, Barrier), E> {
@@ -87,7 +95,7 @@ impl Writer {
             }
             let slot = reader.frontier();
             let barrier = Barrier {
-                epoch: reader.next_epoch(floor),
+                epoch: reader.next_epoch(known_epoch),
                 nonce: rand::random(),
                 writer: candidate.member,
                 lease: candidate.lease,
@@ -267,6 +275,11 @@ mod tests {
     use crate::log::frame::is_barrier;
     use crate::log::{Fault, Faulty, MemLog};
 
+    const FROM_FIRST: TakeOverPoint = TakeOverPoint {
+        began: Slot::FIRST,
+        known_epoch: 0,
+    };
+
     async fn open(log: &MemLog) -> (Writer, Vec<LogEntry>) {
         let mut items = Vec::new();
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
@@ -274,7 +287,7 @@ mod tests {
             items.push(item);
             Ok::<(), WriterOpenError>(())
         };
-        let opened = Writer::open(log, &mut reader, (Slot::FIRST, 0), Candidate::default(), replay).await;
+        let opened = Writer::open(log, &mut reader, FROM_FIRST, Candidate::default(), replay).await;
         (opened.unwrap().0, items)
     }
 
@@ -336,8 +349,12 @@ mod tests {
         log.append(Slot(30), first.1).await.unwrap();
         log.append(Slot(31), second.1).await.unwrap();
         let opened = async || {
-            let (mut reader, began) = (Reader::new(log.clone(), Slot(30)), (Slot(30), 2));
-            Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
+            let mut reader = Reader::new(log.clone(), Slot(30));
+            let from = TakeOverPoint {
+                began: Slot(30),
+                known_epoch: 2,
+            };
+            Writer::open(&log, &mut reader, from, Candidate::default(), |_| {
                 Ok::<(), WriterOpenError>(())
             })
             .await
@@ -354,8 +371,7 @@ mod tests {
     async fn no_slot_is_opened_outside_the_window_of_the_first_uncommitted_one() {
         let log = Faulty::new(MemLog::keeping(is_barrier));
         let mut reader = Reader::new(log.clone(), Slot::FIRST);
-        let began = (Slot::FIRST, 0);
-        let opened = Writer::open(&log, &mut reader, began, Candidate::default(), |_| {
+        let opened = Writer::open(&log, &mut reader, FROM_FIRST, Candidate::default(), |_| {
             Ok::<(), WriterOpenError>(())
         })
         .await;

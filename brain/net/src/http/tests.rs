@@ -63,7 +63,8 @@ fn nobody() -> MemberDescription {
 async fn ask(store: Store, method: Method, uri: &str) -> (u16, http::HeaderMap, String) {
     let routes = routes(
         Arc::new(store),
-        (nobody(), PortCertificates::default()),
+        nobody(),
+        PortCertificates::default(),
         Arc::new(Metrics::new(false)),
     );
     let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
@@ -96,7 +97,8 @@ async fn requests_for_metrics_are_counted() {
     let metrics = Arc::new(Metrics::new(false));
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), PortCertificates::default()),
+        nobody(),
+        PortCertificates::default(),
         metrics.clone(),
     );
     for answered in 0..2 {
@@ -121,7 +123,8 @@ async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many()
     });
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), PortCertificates::default()),
+        nobody(),
+        PortCertificates::default(),
         metrics.clone(),
     );
     let ranges = async || {
@@ -147,7 +150,8 @@ async fn metrics_page_counts_all_that_was_before_and_is_rendered_once_for_many()
 async fn metrics_page_is_compressed_for_who_takes_gzip() {
     let routes = routes(
         Arc::new(healthy()),
-        (nobody(), PortCertificates::default()),
+        nobody(),
+        PortCertificates::default(),
         Arc::new(Metrics::new(false)),
     );
     for (accepted, compressed) in [
@@ -333,7 +337,8 @@ async fn a_read_that_hangs_ends() {
     let begun = tokio::time::Instant::now();
     let routes = routes(
         Arc::new(Hung),
-        (nobody(), PortCertificates::default()),
+        nobody(),
+        PortCertificates::default(),
         Arc::new(Metrics::new(false)),
     );
     let request = Request::builder().uri("/livez").body(Body::empty()).unwrap();

@@ -11,6 +11,7 @@ use crate::server::embedded;
 use crate::server::snapshot::check_space;
 use backup::import::{Backlog, CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
+use engine::LogAndRows;
 use engine::log::{Log as _, LogId};
 use engine_local::files::FileLog;
 use engine_local::fjall::FjallRows;
@@ -20,7 +21,7 @@ use telemetry::metrics::Metrics;
 struct OpenedImport {
     target: RestoringDir,
     importing: DirImport,
-    engine: (FileLog, FjallRows),
+    engine: LogAndRows<FileLog, FjallRows>,
     /// The events of the source from the time when the store was made.
     collected: Option<Backlog>,
 }
@@ -40,7 +41,7 @@ pub(super) async fn copy_into(
     let OpenedImport {
         target,
         importing,
-        engine: (log, rows),
+        engine: LogAndRows { log, rows },
         collected,
     } = match resumed {
         Some(resumed) => resume(config, source, resumed).await?,
@@ -75,7 +76,7 @@ async fn resume(
     info!(data_dir = %path.display(), "continuing a copy");
     let metrics = Arc::new(Metrics::new(false));
     let log = Some(LogId(importing.log));
-    let opened = embedded::open(config, (path, log), None, &metrics).await;
+    let opened = embedded::open(config, path, log, None, &metrics).await;
     let engine = opened.context("cannot resume the copy; use --restart to discard it")?;
     Ok(OpenedImport {
         target,
@@ -117,7 +118,7 @@ async fn fill(
     config: &Config,
     source: &mut Source,
     target: &RestoringDir,
-) -> anyhow::Result<(DirImport, (FileLog, FjallRows))> {
+) -> anyhow::Result<(DirImport, LogAndRows<FileLog, FjallRows>)> {
     let path = target.path();
     let size = source.size().await?;
     check_space(path, size.saturating_add(size / 3))?;
@@ -125,22 +126,22 @@ async fn fill(
     let spool = Spool::new(path);
     let file = source.snapshot(&spool).await?;
     let metrics = Arc::new(Metrics::new(false));
-    let (log, rows) = embedded::open(config, (path, None), None, &metrics).await?;
+    let engine = embedded::open(config, path, None, None, &metrics).await?;
     let importing = DirImport {
         source: source.cluster_id(),
         cluster_id: rand::random(),
         member_id: rand::random(),
-        log: log.id().context("the log has no id")?.0,
+        log: engine.log.id().context("the log has no id")?.0,
     };
     let options = as_member(importing.member_id, &spool);
-    let restored = restore(&file, (log.clone(), rows.clone()), &options).await?;
+    let restored = restore(&file, engine.clone(), &options).await?;
     info!(
         revision = restored.revision,
         versions = restored.versions,
         "created a store from the snapshot"
     );
     target.set_importing(&importing)?;
-    Ok((importing, (log, rows)))
+    Ok((importing, engine))
 }
 
 fn as_member(member: u64, spool: &Spool) -> RestoreOptions {

@@ -14,6 +14,7 @@ use backup::import::{CopySummary, FinishCondition, Source, collecting, copy};
 use backup::snapshot::{Importer, RestoreOptions, Spool, restore};
 use cluster::prefix_owner;
 use cluster::prefix_owner::OWNER_REGISTER;
+use engine::LogAndRows;
 use engine::cas_register::{self, CasRegister as _};
 use engine::log::frame::is_barrier;
 use engine_tikv::{Reclaim, Tikv, TikvLog, TikvRegister, TikvRows};
@@ -69,7 +70,10 @@ async fn copy_alone(
     // Data that was to go anyway, such as a copy that was begun again before.
     let is_wiped = !is_empty && prefix_owner::is_wiping(&owner, token).await?;
     let spool = Spool::new(&std::env::temp_dir());
-    let engine = (TikvLog::keeping(tikv.clone(), is_barrier), TikvRows::new(tikv.clone()));
+    let engine = LogAndRows {
+        log: TikvLog::keeping(tikv.clone(), is_barrier),
+        rows: TikvRows::new(tikv.clone()),
+    };
     let (importing, collected) = match &stored {
         Some(stored) if is_copy && !is_new => {
             tikv.check_pin().await?;
@@ -102,7 +106,7 @@ async fn copy_alone(
             (importing, Some(collected))
         }
     };
-    let importer = Importer::open(engine.0, engine.1, &as_member(importing.member_id)).await?;
+    let importer = Importer::open(engine.log, engine.rows, &as_member(importing.member_id)).await?;
     let copied = copy(source, importer, (orders, collected), &spool).await?;
     prefix_owner::end_restore(&owner, token).await?;
     // It means nothing any more.
@@ -151,7 +155,7 @@ async fn begin(
     token: &str,
     source: &mut Source,
     claim: &PrefixClaim<TikvRegister>,
-    (engine, spool): ((TikvLog, TikvRows), &Spool),
+    (engine, spool): (LogAndRows<TikvLog, TikvRows>, &Spool),
 ) -> anyhow::Result<PrefixImport> {
     let (owner, register) = (tikv.register(OWNER_REGISTER), tikv.register(IMPORTING_REGISTER));
     if !tikv.is_empty().await? {

@@ -288,9 +288,15 @@ mod tests {
             };
             let (immutable, to_flush) = mpsc::channel(1);
             let (flushed, mut from_flush) = mpsc::channel(1);
-            let metrics = (Arc::new(Metrics::new(false)), CancellationToken::new());
+            let context = crate::flush::FlusherContext {
+                metrics: Arc::new(Metrics::new(false)),
+                stop: CancellationToken::new(),
+            };
             let immutables = [Arc::new(leases)];
-            let engine = (log.clone(), rows.clone());
+            let engine = engine::LogAndRows {
+                log: log.clone(),
+                rows: rows.clone(),
+            };
             let flusher = Flusher::new(
                 engine,
                 state.clone(),
@@ -298,7 +304,7 @@ mod tests {
                 immutables.iter(),
                 to_flush,
                 flushed,
-                metrics,
+                context,
             );
             drop(immutable);
             let shown = async { while from_flush.recv().await.is_some() {} };

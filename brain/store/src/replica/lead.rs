@@ -11,7 +11,7 @@ use super::tail::DecodedItem;
 use super::{FlushResult, Replica};
 use engine::log::frame::Candidate;
 use engine::log::reader::Reader;
-use engine::log::writer::{self, Writer};
+use engine::log::writer::{self, TakeOverPoint, Writer};
 use engine::log::{Log, LogError, LogId, Slot};
 use engine::rows::{Rows, RowsError, Snapshot};
 use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
@@ -19,6 +19,26 @@ use mvcc::row::{Manifest, STORED_FORMAT, STORED_FORMAT_WITH_AUTH};
 /// Slots by which the rows may be ahead of a replica that is not reset from them. To read a few slots costs less than to load all
 /// leases and users again.
 const MAX_REPLAYED_SLOTS: u64 = 256;
+
+/// A member that takes a store over.
+#[derive(Debug, Clone, Copy)]
+pub struct TakeOver {
+    /// The writer, as its barrier names it.
+    pub candidate: Candidate,
+    /// True if this member knows that the last holder of its lock has ended.
+    pub predecessor_expired: bool,
+}
+
+impl TakeOver {
+    /// Takes a store over whose last leader has ended.
+    #[must_use]
+    pub fn after_expiry(candidate: Candidate) -> Self {
+        Self {
+            candidate,
+            predecessor_expired: true,
+        }
+    }
+}
 
 /// The right to write, within one epoch.
 #[derive(Debug)]
@@ -124,8 +144,7 @@ impl<R: Rows> Replica<R> {
     /// Becomes the only writer: reads and applies the rest of the log, places the candidate's barrier after it, and writes the epoch into
     /// the manifest. Watchers are not notified: they read history.
     ///
-    /// If the rows are far ahead, it is reset from them first. May be dropped and begun again. `seen` is true if this member knows that
-    /// the last holder of its lock has ended.
+    /// If the rows are far ahead, it is reset from them first. May be dropped and begun again.
     ///
     /// # Errors
     /// [`StoreOpenError`]. After [`StoreOpenError::Destroyed`] the replica must be reset from the rows.
@@ -133,13 +152,16 @@ impl<R: Rows> Replica<R> {
         &mut self,
         log: &L,
         rows: &R,
-        (candidate, seen): (Candidate, bool),
+        TakeOver {
+            candidate,
+            predecessor_expired,
+        }: TakeOver,
     ) -> Result<Leadership, StoreOpenError> {
         // An unfinished write of an older leader may lock the manifest, and every read of it would wait.
         rows.take_over().await?;
         let manifest = read_manifest(rows.fence().await?)?;
         // A barrier may be in the log but not yet in the manifest.
-        let floor = manifest.epoch.max(self.state.epoch());
+        let known_epoch = manifest.epoch.max(self.state.epoch());
         // Rows that are far ahead are loaded first, because everything that is read from the log is held in memory until the barrier is
         // placed. This is done once: an older leader may continue to flush.
         if manifest.applied_slot > self.next().0.saturating_add(MAX_REPLAYED_SLOTS) {
@@ -149,15 +171,21 @@ impl<R: Rows> Replica<R> {
         let mut read = Vec::new();
         let mut reader = Reader::new(log.clone(), began);
         // A record that cannot be decoded is refused before anything is written.
-        let (writer, own) = Writer::open(log, &mut reader, (began, floor), candidate, |item| {
-            read.push(DecodedItem::of(item)?);
-            Ok::<(), StoreOpenError>(())
-        })
+        let (writer, own) = Writer::open(
+            log,
+            &mut reader,
+            TakeOverPoint { began, known_epoch },
+            candidate,
+            |item| {
+                read.push(DecodedItem::of(item)?);
+                Ok::<(), StoreOpenError>(())
+            },
+        )
         .await?;
         let mut wait = Duration::ZERO;
         for read in read {
             if matches!(&read, DecodedItem::Barrier(_, barrier) if *barrier == own) {
-                wait = self.prior_leases.wait(candidate.lock, seen);
+                wait = self.prior_leases.wait(candidate.lock, predecessor_expired);
             }
             self.replay(read)?;
         }
@@ -266,14 +294,20 @@ mod tests {
         rows.apply(None, stored.clone(), Vec::new()).await.unwrap();
         let full = HookedRows::new(rows.clone(), Full);
         let mut replica = Replica::load(&log, &full).await.unwrap();
-        let leadership = replica.lead(&log, &full, (Candidate::default(), true)).await.unwrap();
+        let leadership = replica
+            .lead(&log, &full, TakeOver::after_expiry(Candidate::default()))
+            .await
+            .unwrap();
         assert_eq!((leadership.stored.clone(), replica.revision()), (stored, 4));
         assert_eq!((leadership.manifest.epoch, leadership.writer.epoch()), (4, 4));
         // There is space again.
         let manifest = leadership.manifest.encode_to_vec().into();
         rows.apply(Some(leadership.stored), manifest, Vec::new()).await.unwrap();
         let mut later = Replica::load(&log, &rows).await.unwrap();
-        let leadership = later.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        let leadership = later
+            .lead(&log, &rows, TakeOver::after_expiry(Candidate::default()))
+            .await
+            .unwrap();
         assert_eq!(leadership.manifest.epoch, 5);
     }
 
@@ -308,7 +342,10 @@ mod tests {
         {
             let (log, rows) = open();
             let mut replica = Replica::load(&log, &rows).await.unwrap();
-            let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+            let leadership = replica
+                .lead(&log, &rows, TakeOver::after_expiry(Candidate::default()))
+                .await
+                .unwrap();
             let manifest = Manifest {
                 revision: 4,
                 ..leadership.manifest
@@ -322,7 +359,10 @@ mod tests {
         for _ in 0..3 {
             let (log, rows) = open();
             let mut replica = Replica::load(&log, &rows).await.unwrap();
-            replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+            replica
+                .lead(&log, &rows, TakeOver::after_expiry(Candidate::default()))
+                .await
+                .unwrap();
             assert_eq!(replica.revision(), 4);
             let view = replica.state().view();
             assert_eq!(view.rows.get(b"x").await.unwrap().unwrap().len(), 100_000);
@@ -330,7 +370,10 @@ mod tests {
         std::fs::remove_file(disk.join("filler")).unwrap();
         let (log, rows) = open();
         let mut replica = Replica::load(&log, &rows).await.unwrap();
-        let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        let leadership = replica
+            .lead(&log, &rows, TakeOver::after_expiry(Candidate::default()))
+            .await
+            .unwrap();
         assert_eq!(leadership.stored, leadership.manifest.encode_to_vec());
     }
 
@@ -347,7 +390,10 @@ mod tests {
         };
         let stored = manifest.encode_to_vec().into();
         rows.apply(None, stored, Vec::new()).await.unwrap();
-        let leadership = replica.lead(&log, &rows, (Candidate::default(), true)).await.unwrap();
+        let leadership = replica
+            .lead(&log, &rows, TakeOver::after_expiry(Candidate::default()))
+            .await
+            .unwrap();
         assert_eq!(replica.revision(), 4);
         assert!(replica.next().0 > manifest.applied_slot);
         assert_eq!(leadership.manifest.applied_slot, manifest.applied_slot);

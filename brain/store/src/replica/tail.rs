@@ -151,7 +151,7 @@ impl<R: Rows> Replica<R> {
             let reason = format!("a batch after revision {base}, but the newest is {newest}");
             return Err(StoreOpenError::Record { slot: first, reason });
         }
-        self.apply(record, Vec::new(), (first, next));
+        self.apply(record, Vec::new(), first..next);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use engine::rows::Rows;
 use engine::rows::mem::MemRows;
 use etcd_types::errors::Error;
 use etcd_types::types::Revision;
-use store::replica::Replica;
+use store::replica::{Replica, TakeOver};
 use tokio::task::JoinSet;
 
 use super::{Old, PUTS, World, revision_of, shown};
@@ -255,13 +255,19 @@ async fn an_opener_that_stops_behind_its_barrier_begins_again_in_a_later_epoch()
     let mut replica = Replica::load(log, &gates).await.unwrap();
     let before = gates.hooks.change.hold();
     tokio::select! {
-        led = replica.lead(log, &gates, (candidate, true)) => panic!("{led:?}"),
+        led = replica.lead(log, &gates, TakeOver::after_expiry(candidate)) => panic!("{led:?}"),
         () = gates.hooks.change.reached(before) => {} // its barrier is placed, the manifest is unchanged
     }
     gates.hooks.change.release();
-    let again = replica.lead(log, &gates, (candidate, true)).await.unwrap();
+    let again = replica
+        .lead(log, &gates, TakeOver::after_expiry(candidate))
+        .await
+        .unwrap();
     assert_eq!(again.writer.epoch(), 2);
     let mut other = Replica::load(log, &world.rows).await.unwrap();
-    let other = other.lead(log, &world.rows, (candidate, true)).await.unwrap();
+    let other = other
+        .lead(log, &world.rows, TakeOver::after_expiry(candidate))
+        .await
+        .unwrap();
     assert_eq!(other.writer.epoch(), 3, "whoever reads both barriers");
 }

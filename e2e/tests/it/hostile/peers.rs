@@ -20,19 +20,19 @@ struct Member {
 impl Member {
     fn start(more: impl FnOnce(u16) -> Vec<String>) -> anyhow::Result<Self> {
         let (tikv, home) = (Tikv::for_test()?, tempfile::tempdir()?);
-        let (client, peer) = free_ports()?;
+        let ports = free_ports()?;
         let mut flags = vec![
             "--storage=tikv".to_owned(),
             format!("--tikv-pd-endpoints={}", tikv.pd()),
             format!("--tikv-key-prefix=hostile-{:032x}", rand::random::<u128>()),
         ];
-        flags.extend(more(client));
+        flags.extend(more(ports.client));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let data = home.path().join("data");
-        let server = Server::start_at(&Program::kubebrain()?, (client, peer), &data, &flags)?;
+        let server = Server::start_at(&Program::kubebrain()?, ports, &data, &flags)?;
         Ok(Self {
             server,
-            peer: SocketAddr::from(([127, 0, 0, 1], peer)),
+            peer: SocketAddr::from(([127, 0, 0, 1], ports.peer)),
             _home: home,
             _tikv: tikv,
         })

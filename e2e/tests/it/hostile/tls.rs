@@ -102,7 +102,7 @@ fn start(flags: &[String]) -> Server {
 async fn silent_connections_do_not_shut_out_a_client_with_a_certificate() {
     let _deadline = deadline();
     let pki = Pki::new();
-    let port = free_ports().unwrap().0;
+    let port = free_ports().unwrap().client;
     let _server = start(&pki.flags(port));
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut held = Vec::new();
@@ -123,7 +123,8 @@ async fn silent_connections_do_not_shut_out_a_client_with_a_certificate() {
 async fn https_metrics_port_asks_for_certificates() {
     let _deadline = deadline();
     let pki = Pki::new();
-    let (port, metrics) = free_ports().unwrap();
+    let ports = free_ports().unwrap();
+    let (port, metrics) = (ports.client, ports.peer);
     let mut flags = pki.flags(port);
     flags.push(format!("--listen-metrics-urls=https://127.0.0.1:{metrics}"));
     let _server = start(&flags);

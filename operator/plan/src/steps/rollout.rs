@@ -169,12 +169,21 @@ fn act(plan: &mut Plan, members: &ComparedMembers<'_>, choice: RolloutChoice<'_>
                 .retain(|step| !matches!(step, PlanStep::Label { pod, .. } if *pod == name));
             plan.steps.extend(replace(pod, why));
         }
-        RolloutChoice::HandOver { from, to, epoch } => hand_over(plan, members, (from, to, epoch)),
+        RolloutChoice::HandOver { from, to, epoch } => hand_over(plan, members, LeadershipMove { from, to, epoch }),
     }
 }
 
+/// A change of the leader that is to be asked for.
+struct LeadershipMove<'a> {
+    from: &'a Pod,
+    to: &'a Pod,
+    /// Of `from` as the leader.
+    epoch: i64,
+}
+
 /// Asks for another leader. The status records the time only if the leader was really asked: a pause holds the step back.
-fn hand_over(plan: &mut Plan, members: &ComparedMembers<'_>, (from, to, epoch): (&Pod, &Pod, i64)) {
+fn hand_over(plan: &mut Plan, members: &ComparedMembers<'_>, moved: LeadershipMove<'_>) {
+    let LeadershipMove { from, to, epoch } = moved;
     let known = members.hand_over_under_way(from, epoch);
     let since = known.map_or(Time(whole_seconds(members.observed.now)), |known| known.since.clone());
     let asked = HandOver {
@@ -236,7 +245,15 @@ fn hold_back_scaling(plan: &mut Plan, members: &ComparedMembers<'_>, live: Optio
         }
         _ => true,
     });
-    hand_over(plan, members, (from, to, *epoch));
+    hand_over(
+        plan,
+        members,
+        LeadershipMove {
+            from,
+            to,
+            epoch: *epoch,
+        },
+    );
     true
 }
 

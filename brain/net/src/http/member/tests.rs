@@ -83,7 +83,8 @@ impl crate::http::HealthChecks for Healthy {
 fn site(described: MemberDescription) -> axum::Router {
     crate::http::routes(
         Arc::new(Healthy),
-        (described, PortCertificates::default()),
+        described,
+        PortCertificates::default(),
         Arc::new(Metrics::new(false)),
     )
 }

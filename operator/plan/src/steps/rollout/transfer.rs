@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::choose::ComparedMembers;
-use super::hand_over;
+use super::{LeadershipMove, hand_over};
 use crate::event::ClusterEvent;
 use crate::steps::Plan;
 use crate::steps::leadership::LeaderState;
@@ -98,7 +98,15 @@ pub(super) fn plan(plan: &mut Plan, members: &ComparedMembers<'_>) {
     match (from, members.successor(candidates)) {
         (Some(from), Some(to)) => {
             end(TransferOutcome::Asked);
-            hand_over(plan, members, (from, to, *epoch));
+            hand_over(
+                plan,
+                members,
+                LeadershipMove {
+                    from,
+                    to,
+                    epoch: *epoch,
+                },
+            );
         }
         _ => {
             plan.rollout.waiting = Some(match name {
