@@ -23,7 +23,7 @@ use api::lock::LockService;
 use api::maintenance::{Defragment, HashLimit, MaintenanceService, MoveLeader, SnapshotSender};
 use api::member_page::AboutStore;
 use api::request_log;
-use api::watch::{WatchOptions as WatchServiceOptions, WatchService};
+use api::watch::{WatchOptions, WatchService};
 use backup::snapshot::Spool;
 use cluster::followers::Followers;
 use cluster::leadership::TransferLeader;
@@ -206,8 +206,8 @@ fn watch_options<R: Rows>(
     api: &ApiContext<R>,
     has_leader: &tokio::sync::watch::Receiver<bool>,
     leave: &CancellationToken,
-) -> WatchServiceOptions {
-    WatchServiceOptions {
+) -> WatchOptions {
+    WatchOptions {
         max_request_bytes: config.limits.max_request_bytes,
         progress_notify_interval: config.watch_progress_notify_interval,
         cluster_id: api.cluster_id,

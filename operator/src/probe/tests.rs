@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
-use plan::certificates::{Authority, CertificatePair, CertificateRequest as Wanted, Leaf};
+use plan::certificates::{Authority, CertificatePair, CertificateRequest, Leaf};
 use plan::names::Names;
 use plan::testing::full;
 use rustls::ServerConfig;
@@ -230,7 +230,7 @@ fn pairs() -> (String, ClientIdentity, CertificatePair) {
     let day = Duration::from_secs(24 * 3600);
     let authority = Authority::create("dev", 1, now).unwrap();
     let issue = |leaf| {
-        let request = Wanted::new(leaf, &names(), &[], 2 * day, day);
+        let request = CertificateRequest::new(leaf, &names(), &[], 2 * day, day);
         authority.issue(leaf, &request, now).unwrap()
     };
     let operator = issue(Leaf::OperatorClient);

@@ -3,12 +3,12 @@
 use prometheus::IntGauge;
 
 use super::*;
-use ::watch::WatchLimits as Bounds;
+use ::watch::WatchLimits;
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 use runtime::budget::Budget;
 
-/// Bounds so small that nearly everything comes from history.
-pub(super) const TINY_LIMITS: Bounds = Bounds {
+/// Limits so small that nearly everything comes from history.
+pub(super) const TINY_LIMITS: WatchLimits = WatchLimits {
     ring_bytes: 2 << 10,
     mailbox_runs: 2,
     batch_bytes: 64,
@@ -85,7 +85,7 @@ async fn events_look_like_etcds() {
 
 #[tokio::test]
 async fn a_watch_from_the_past_gets_history_and_goes_on_live() {
-    for bounds in [Bounds::default(), TINY_LIMITS] {
+    for bounds in [WatchLimits::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         for n in 0..100 {
             member.put(if n % 2 == 0 { "a" } else { "b" }, &[n; 40]);
@@ -160,7 +160,7 @@ async fn a_negative_start_is_refused_as_compacted() {
 
 #[tokio::test]
 async fn a_compacted_start_is_made_and_then_canceled_but_the_compacted_revision_is_not() {
-    for bounds in [Bounds::default(), TINY_LIMITS] {
+    for bounds in [WatchLimits::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         member.put("a", &[1; 100]);
         member.commit(&[("a", None)]);
@@ -198,7 +198,7 @@ async fn previous_values_that_cannot_be_read_end_the_watches_that_ask_for_them()
         prev_kv: true,
         ..create
     };
-    for bounds in [Bounds::default(), TINY_LIMITS] {
+    for bounds in [WatchLimits::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         member.put("a", b"1");
         let mut stream = member.stream().await;
@@ -348,7 +348,7 @@ async fn a_canceled_watcher_is_silent_and_the_others_are_not() {
 
 #[tokio::test]
 async fn all_events_of_a_revision_come_in_one_response() {
-    for bounds in [Bounds::default(), TINY_LIMITS] {
+    for bounds in [WatchLimits::default(), TINY_LIMITS] {
         let mut member = Member::start(bounds).await;
         let mut stream = member.stream().await;
         stream.create(span("a", "b")).await;
@@ -394,7 +394,7 @@ async fn filters_drop_events_and_a_response_without_any_is_not_sent() {
 #[tokio::test]
 async fn long_responses_are_cut_if_asked_and_only_then() {
     let overhead = super::super::FRAGMENT_OVERHEAD_BYTES;
-    let mut member = Member::start_with(Bounds::default(), Duration::from_secs(600), 0).await;
+    let mut member = Member::start_with(WatchLimits::default(), Duration::from_secs(600), 0).await;
     let mut stream = member.stream().await;
     stream.create(fragmented(span("a", "b"))).await;
     stream.create(span("a", "b")).await;
@@ -427,7 +427,7 @@ async fn a_watcher_without_memory_for_its_fragments_ends_and_others_of_its_strea
     let budget = Budget::new(1200 << 10, IntGauge::new("held", "held").unwrap());
     let account = budget.account(None);
     let meter = Meter::new(&account).unwrap();
-    let mut member = Member::start_metered(Bounds::default(), Duration::from_secs(600), 0, meter).await;
+    let mut member = Member::start_metered(WatchLimits::default(), Duration::from_secs(600), 0, meter).await;
     let mut stream = member.stream().await;
     stream.create(fragmented(span("a", "b"))).await;
     stream.create(one("z")).await;

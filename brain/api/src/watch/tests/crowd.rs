@@ -1,7 +1,7 @@
 //! Many watchers, and watchers that do not read: the others are not affected.
 
 use super::*;
-use ::watch::{History, WatchLimits as Bounds};
+use ::watch::{History, WatchLimits};
 
 const WATCHERS: usize = 10_000;
 const STREAMS: usize = 10;
@@ -76,9 +76,9 @@ async fn ten_thousand_watchers_of_one_prefix_see_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_does_not_read_costs_no_memory_and_reads_on_from_history() {
     const COUNT: usize = 2000;
-    let bounds = Bounds {
+    let bounds = WatchLimits {
         ring_bytes: 1 << 20,
-        ..Bounds::default()
+        ..WatchLimits::default()
     };
     let mut member = Member::start(bounds).await;
     let mut stalled = member.stream().await;

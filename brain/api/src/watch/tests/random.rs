@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 
 use super::*;
-use ::watch::{KeyRange, WatchLimits as Bounds};
+use ::watch::{KeyRange, WatchLimits};
 use etcd_types::pb::etcdserverpb::watch_create_request::FilterType;
 
 const KEYS: [&str; 8] = ["a", "a/1", "a/2", "b", "b/1", "b/2", "c", "c/\u{7f}"];
@@ -235,14 +235,14 @@ impl Reader {
 
 async fn round(seed: u64) -> (usize, usize, usize) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let bounds = Bounds {
+    let bounds = WatchLimits {
         ring_bytes: [0, 5_000, 20_000, 1 << 20][rng.random_range(0..4)],
         mailbox_runs: rng.random_range(1..20),
         batch_bytes: rng.random_range(1..2_000),
         batch_events: rng.random_range(1..50),
         chunk_bytes: rng.random_range(1..5_000),
         cache_bytes: rng.random_range(0..20_000),
-        ..Bounds::default()
+        ..WatchLimits::default()
     };
     let mut member = Member::start(bounds).await;
     let truth = Truth::default();

@@ -4,7 +4,7 @@ use tonic::Code;
 
 use super::contract::TINY_LIMITS;
 use super::*;
-use ::watch::WatchLimits as Bounds;
+use ::watch::WatchLimits;
 
 #[tokio::test]
 async fn progress_waits_for_those_who_lag_and_for_what_is_being_published() {
@@ -32,9 +32,9 @@ async fn progress_waits_for_those_who_lag_and_for_what_is_being_published() {
 
 #[tokio::test]
 async fn an_answer_on_the_heels_of_another_waits_for_who_was_held_for_that() {
-    let mut member = Member::start(Bounds {
+    let mut member = Member::start(WatchLimits {
         batch_bytes: 64, // two turns for who has two events
-        ..Bounds::default()
+        ..WatchLimits::default()
     })
     .await;
     let mut stream = member.stream().await;
@@ -70,7 +70,7 @@ async fn a_stream_without_watchers_makes_no_progress() {
 
 #[tokio::test]
 async fn periodic_progress_is_for_quiet_watchers_that_want_it() {
-    let mut member = Member::start_with(Bounds::default(), Duration::ZERO, 1 << 20).await;
+    let mut member = Member::start_with(WatchLimits::default(), Duration::ZERO, 1 << 20).await;
     let mut stream = member.stream().await;
     stream.create(one("a")).await;
     let notified = |create| WatchCreateRequest {
