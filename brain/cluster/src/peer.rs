@@ -113,7 +113,8 @@ impl<R: Rows> pb::peer_server::Peer for PeerService<R> {
                         members: Some(pb::Members { members }),
                         ..Default::default()
                     },
-                    FollowEvent::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events }))) if fits(&payload, &events) => pb::FollowResponse {
+                    FollowEvent::Commit(Ok(CommitEvent::Batch(CommittedBatch { first, next, payload: Some(payload), events })))
+                        if fits(&payload, &events) => pb::FollowResponse {
                         batch: Some(pb::Batch {
                             first: first.0,
                             next: next.0,

@@ -144,7 +144,8 @@ impl Tikv {
                 async move { client.scan_locks(&Ts(newest).timestamp(), range, LOCKS_PER_SCAN).await }
             };
             let mut locks = self.patiently("scan_locks", LONGEST_CALL_ROUND_TRIPS, scan).await?;
-            // Each region answers with at most `LOCKS_PER_SCAN` locks, so none is missing up to the key of the `LOCKS_PER_SCAN`-th lock of all answers.
+            // Each region answers with at most `LOCKS_PER_SCAN` locks, so none is missing up to the key of the `LOCKS_PER_SCAN`-th lock of
+            // all answers.
             locks.sort_by(|a, b| a.key.cmp(&b.key));
             let after = locks.get(LOCKS_PER_SCAN as usize - 1).map(|lock| after(&lock.key));
             locks.truncate(LOCKS_PER_SCAN as usize);

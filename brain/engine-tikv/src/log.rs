@@ -73,7 +73,8 @@ struct LogInner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermarks {
     watermark: u64,
-    /// All slots below are destroyed, except those that are kept. Never above the watermark, and by now at least [`DESTROY_MARGIN_SLOTS`] slots below it.
+    /// All slots below are destroyed, except those that are kept. Never above the watermark, and by now at least [`DESTROY_MARGIN_SLOTS`]
+    /// slots below it.
     destroyed: u64,
 }
 
@@ -288,8 +289,8 @@ impl LogInner {
         Ok(page)
     }
 
-    /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`DESTROY_SCAN_TIME`] or a little longer. Returns the
-    /// end of the slots that it has seen by then, which is after `from`.
+    /// Reads slots of `[from, to)` that this process has not seen, to find those to keep, for [`DESTROY_SCAN_TIME`] or a little longer.
+    /// Returns the end of the slots that it has seen by then, which is after `from`.
     async fn look_into_gaps(&self, from: u64, to: u64) -> Result<u64, LogError> {
         let gaps = self.index().gaps(from, to);
         let until = Instant::now() + DESTROY_SCAN_TIME;

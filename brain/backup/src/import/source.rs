@@ -449,7 +449,8 @@ impl Source {
         }
     }
 
-    /// Reads keys. Fails with [`SourceCompacted`] if the source has deleted the revision, and with [`TooLong`] if there are too many bytes of them.
+    /// Reads keys. Fails with [`SourceCompacted`] if the source has deleted the revision, and with [`TooLong`] if there are too many bytes
+    /// of them.
     pub(super) async fn range(
         &mut self,
         what: &'static str,

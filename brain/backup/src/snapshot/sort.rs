@@ -313,7 +313,10 @@ mod tests {
             };
             let held: usize = heads.iter().map(|Reverse((head, _))| value(head)).sum();
             let buffered: usize = runs.iter().map(|run| run.buffer.len()).sum();
-            assert!(held + buffered <= 100 * MIN_RUN_BUFFER_BYTES * 2, "{held} and {buffered} bytes");
+            assert!(
+                held + buffered <= 100 * MIN_RUN_BUFFER_BYTES * 2,
+                "{held} and {buffered} bytes"
+            );
             let Some(entry) = sorted.next().unwrap() else { break };
             let number = u16::from_be_bytes([entry.value[0], entry.value[1]]);
             assert_eq!(entry.value, number.to_be_bytes().repeat(LONG / 2));

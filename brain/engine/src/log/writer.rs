@@ -78,8 +78,9 @@ pub struct TakeOverPoint {
 
 impl Writer {
     /// Reads everything after `reader`'s position, passes it to `replay`, and places a barrier of the next epoch, which is
-    /// above the known one, in the first free slot. If the watermark is beyond the slot at which the reader began afterwards, the reader may have seen destroyed slots, which look free, or late messages in them. Fails with
-    /// [`WriterOpenError`], or with the error of `replay`.
+    /// above the known one, in the first free slot. If the watermark is beyond the slot at which the reader began afterwards, the reader
+    /// may have seen destroyed slots, which look free, or late messages in them. Fails with [`WriterOpenError`], or with the error of
+    /// `replay`.
     pub async fn open<L: Log, E: From<WriterOpenError>>(
         log: &L,
         reader: &mut Reader<L>,
