@@ -61,7 +61,7 @@ pub(super) enum Treatment {
 }
 
 /// One flag.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Flag {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
