@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::flags::{Storage, Subcommand};
 use run::Lifecycle;
+use telemetry::metrics::{Metrics, Registered};
 
 mod check;
 mod claim;
@@ -49,4 +50,15 @@ pub fn main() -> ExitCode {
             },
         }
     })
+}
+
+/// Returns every metric that a brain can export, for the reference of metrics.
+#[must_use]
+pub fn metrics() -> Vec<Registered> {
+    let of_tikv = engine_tikv::Metrics::default().collectors().into_iter();
+    let of_tikv = of_tikv.map(|collector| Registered {
+        section: "TiKV",
+        collector,
+    });
+    Metrics::reference().into_iter().chain(of_tikv).collect()
 }

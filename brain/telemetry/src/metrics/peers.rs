@@ -124,7 +124,7 @@ impl PeerMetrics {
 impl Default for PeerMetrics {
     /// Creates metrics that are not exported.
     fn default() -> Self {
-        Self::register(&Register(Registry::new()))
+        Self::register(&Register::new(Registry::new()))
     }
 }
 
