@@ -10,7 +10,6 @@ use clap::ArgMatches;
 use clap::error::ErrorKind;
 
 use line::Line;
-use table::{FLAGS, Flag, Kind, Treatment};
 
 mod bootstrap;
 mod command;
@@ -30,11 +29,13 @@ mod wipe;
 mod yaml;
 
 pub use bootstrap::{Bootstrap, BootstrapError};
+pub use command::program;
 pub use config::{
     AutoCompaction, Config, Dump, Dumped, ElectionLockKind, ElectionOptions, ImportCommand, LeaseOptions, Limits,
     Quota, SnapshotCommand, Storage, Subcommand, TikvOptions,
 };
 pub use read::features;
+pub use table::{FLAGS, Flag, Group, Kind, Treatment};
 
 /// The action that the command line requests.
 #[derive(Debug, Clone, PartialEq)]

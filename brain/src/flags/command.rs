@@ -16,7 +16,8 @@ pub(super) const STORE: [&str; 3] = ["data-dir", "storage", "initial-cluster-tok
 pub(super) const LOG: [&str; 3] = ["log-outputs", "log-level", "log-format"];
 
 /// Returns the command of the program. It parses syntax and prints help; the table decides what a flag does.
-pub(super) fn program() -> Command {
+#[must_use]
+pub fn program() -> Command {
     Command::new("kubebrain")
         .about("An etcd v3-compatible server for Kubernetes")
         .disable_version_flag(true)
