@@ -20,7 +20,7 @@ E2E := $(PROGRAMS)/kubebrain-e2e
 CLUSTER := $(E2E) cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
@@ -102,6 +102,9 @@ soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency mu
 
 manifests: tests ## Write the install files that are derived: the definition, install.yaml, copies of rules, alerts and scripts
 	$(TESTED)/manifests
+
+reference: tests ## Write the pages of docs/reference that are derived: flags, metrics, and the resource
+	$(TESTED)/reference
 
 # Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.
 DEMO_PACKAGES := brain operator kubectl-kubebrain e2e-cluster
