@@ -19,8 +19,11 @@ PROGRAMS := $(CARGO_TARGET_DIR)/$(TARGET)/release
 E2E := $(PROGRAMS)/kubebrain-e2e
 CLUSTER := $(E2E) cluster
 
+MDBOOK_VERSION := 0.5.4
+MDBOOK := $(CARGO_TARGET_DIR)/tools/mdbook-$(MDBOOK_VERSION)
+
 .DEFAULT_GOAL := help
-.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
+.PHONY: help build tests release-tools check fmt clippy docs deny unit test test-long e2e fuzz chaos manifests reference demo demo-programs demo-down bench bench-tikv bench-operator release differential soak test-argocd tools run-e2e run-others
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
@@ -36,8 +39,13 @@ fmt:
 clippy:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-docs:
+docs: $(MDBOOK)/bin/mdbook ## Build the documentation: of the crates in target/doc, the book of docs in target/book
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps
+	$(MDBOOK)/bin/mdbook build --dest-dir $(CARGO_TARGET_DIR)/book docs
+
+# A program of its own, not a dependency of the workspace: built once for each version, in a directory that cargo removes.
+$(MDBOOK)/bin/mdbook:
+	env -u CARGO_TARGET_DIR cargo install --quiet --locked --version =$(MDBOOK_VERSION) --no-default-features --features search --root $(MDBOOK) mdbook
 
 # With a copy of RustSec's advisory database, if ADVISORY_DB names one.
 deny:
@@ -102,6 +110,9 @@ soak: build ## MINUTES=60 of steady load on a brain: memory, disk and latency mu
 
 manifests: tests ## Write the install files that are derived: the definition, install.yaml, copies of rules, alerts and scripts
 	$(TESTED)/manifests
+
+reference: tests ## Write the pages of docs/reference that are derived: flags, metrics, and the resource
+	$(TESTED)/reference
 
 # Of these packages alone: benchmarks, chaos and tests need crates that a cluster does not.
 DEMO_PACKAGES := brain operator kubectl-kubebrain e2e-cluster

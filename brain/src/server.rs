@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use crate::flags::Storage;
+use crate::flags::{Storage, Subcommand};
 use run::Lifecycle;
+use telemetry::metrics::{Metrics, Registered};
 
 mod check;
 mod claim;
@@ -38,19 +39,26 @@ pub fn main() -> ExitCode {
             return check::run(&config);
         }
         let life = Lifecycle::begin(signals);
-        if let Some(dump) = &config.dump {
-            return Box::pin(debug::run(&config, dump, life)).await;
-        }
-        if let Some(command) = &config.snapshot {
-            return Box::pin(snapshot::run(&config, command, life)).await;
-        }
-        if let Some(command) = &config.import {
-            return Box::pin(import::run(&config, command, life)).await;
-        }
-        match &config.storage {
-            Storage::Tikv(options) if config.wipes => Box::pin(wipe::run(&config, options, life)).await,
-            Storage::Embedded => embedded::run(&config, life).await,
-            Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone(), life)).await,
+        match &config.subcommand {
+            Some(Subcommand::Wipe) => Box::pin(wipe::run(&config, life)).await,
+            Some(Subcommand::Dump(dump)) => Box::pin(debug::run(&config, dump, life)).await,
+            Some(Subcommand::Snapshot(command)) => Box::pin(snapshot::run(&config, command, life)).await,
+            Some(Subcommand::Import(command)) => Box::pin(import::run(&config, command, life)).await,
+            None => match &config.storage {
+                Storage::Embedded => embedded::run(&config, life).await,
+                Storage::Tikv(options) => Box::pin(tikv::run(&config, options.clone(), life)).await,
+            },
         }
     })
+}
+
+/// Returns every metric that a brain can export, for the reference of metrics.
+#[must_use]
+pub fn metrics() -> Vec<Registered> {
+    let of_tikv = engine_tikv::TikvMetrics::default().collectors().into_iter();
+    let of_tikv = of_tikv.map(|collector| Registered {
+        section: "TiKV",
+        collector,
+    });
+    Metrics::reference().into_iter().chain(of_tikv).collect()
 }

@@ -25,17 +25,17 @@ pub(crate) struct Flags {
     #[arg(long, env = "KUBEBRAIN_CLUSTER_DOMAIN", default_value = "cluster.local", value_parser = domain)]
     pub(crate) cluster_domain: String,
 
-    /// Time until a new trust bundle has reached all clients, such as `10m`; a CA key replacement waits this long
+    /// Time until a published trust bundle has reached all clients, such as `10m`; a CA key replacement waits this long
     #[arg(long, env = "KUBEBRAIN_CA_PROPAGATION", default_value = "10m", value_parser = duration)]
     pub(crate) ca_propagation: std::time::Duration,
 
-    /// Allow a podTemplate to request rights beyond those of brains: host namespaces, root, other service accounts and Secrets. Any user
-    /// who may create a KubeBrainCluster can then create any pod
+    /// Allow a podTemplate to request rights that brains do not need: host namespaces, root, privileges, volumes of the node, service
+    /// accounts and Secrets of others. Any user who may create a KubeBrainCluster can then create any pod in its namespace
     #[arg(long, env = "KUBEBRAIN_ALLOW_UNSAFE_PODS")]
     pub(crate) allow_unsafe_pods: bool,
 
     /// Labels and annotations that pods may have in addition to the known ones, as keys or as prefixes of keys followed by `*`, separated
-    /// by commas, such as `example.com/*`
+    /// by commas, such as `example.com/*`; in Helm `allowedPodMetadata`
     #[arg(long, env = "KUBEBRAIN_ALLOWED_POD_METADATA", value_parser = pattern, value_delimiter = ',')]
     pub(crate) allowed_pod_metadata: Vec<String>,
 

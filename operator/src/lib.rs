@@ -1,4 +1,4 @@
-//! `kubebrain-operator`: turns KubeBrainClusters into running brains. It must never be a dependency of another crate.
+//! `kubebrain-operator`: turns KubeBrainClusters into running brains. Only `reference`, which lists flags and metrics, may depend on it.
 //!
 //! One pass over a cluster is `reconcile`: `observe` the current state, plan the steps (the crate `plan`, pure), `apply` them, publish the
 //! status. The current state comes from `cache`, which watches fill, so a pass over a settled cluster sends requests only to brains
@@ -10,10 +10,11 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use kube::client::ClientBuilder;
 use kube::{Api, Client};
 use plan::spec::OperatorSettings;
+use prometheus::core::Collector;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -65,6 +66,18 @@ use work_queue::WorkQueue;
 
 /// Connect timeout for requests to the API server. A separate idle timeout detects dead watches.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Returns the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Flags::command()
+}
+
+/// Returns each metric with its name, labels and help.
+#[must_use]
+pub fn metrics() -> Vec<Box<dyn Collector>> {
+    Metrics::collectors()
+}
 
 /// Runs `kubebrain-operator` with the flags of this process. Returns after a signal to stop.
 ///
@@ -244,9 +257,9 @@ async fn until_told(stop: CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     tokio::select! {
-        _ = terminate.recv() => info!("SIGTERM: shutting down"),
-        _ = interrupt.recv() => info!("SIGINT: shutting down"),
-        () = stop.cancelled() => {}
+    _ = terminate.recv() => info!("SIGTERM: shutting down"),
+    _ = interrupt.recv() => info!("SIGINT: shutting down"),
+    () = stop.cancelled() => {}
     }
     stop.cancel();
     Ok(())

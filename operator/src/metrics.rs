@@ -1,5 +1,6 @@
 //! Metrics. Labels are few and fixed; only gauges that are removed with their cluster carry its name.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,91 +106,68 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        let registry = Registry::new();
-        let r = &registry;
+        Self::register(&Register::default())
+    }
+
+    /// Returns each metric with its name, labels and help.
+    pub(crate) fn collectors() -> Vec<Box<dyn Collector>> {
+        let r = Register::default();
+        Self::register(&r);
+        r.collectors.take()
+    }
+
+    fn register(r: &Register) -> Metrics {
         let metrics = Metrics {
-            reconciles: add(
-                r,
-                IntCounterVec::new(opts("reconcile_total", "Passes over a cluster"), &["result"]),
+            reconciles: r.counters(
+                "reconcile_total",
+                "Reconciles of a cluster, with the result Done, Failed, Stalled, Behind (the stores do not show the operator's own writes \
+                 yet) or Elsewhere (another installation manages the cluster).",
+                "result",
             ),
-            steps: add(
-                r,
-                IntCounterVec::new(opts("steps_total", "Writes that passes carried out"), &["step"]),
+            errors: r.counters("reconcile_errors_total", "Failed reconciles.", "kind"),
+            panics: r.add(IntCounter::with_opts(opts("reconcile_panics_total", "Reconciles that panicked."))),
+            duration: r.add(exponential_buckets(0.005, 2.0, 13).and_then(|buckets| {
+                let common_opts = opts("reconcile_duration_seconds", "Durations of reconciles.");
+                Histogram::with_opts(HistogramOpts { common_opts, buckets })
+            })),
+            steps: r.counters("steps_total", "Writes carried out by reconciles.", "step"),
+            requests: r.counters(
+                "api_requests_total",
+                "Requests to the API server, without those of the election.",
+                "verb",
             ),
-            panics: add(
-                r,
-                IntCounter::with_opts(opts("reconcile_panics_total", "Passes that panicked")),
-            ),
-            errors: add(
-                r,
-                IntCounterVec::new(
-                    opts("reconcile_errors_total", "Passes that failed, by what failed"),
-                    &["kind"],
-                ),
-            ),
-            requests: add(
-                r,
-                IntCounterVec::new(
-                    opts(
-                        "api_requests_total",
-                        "Requests to the API server, without those of the election",
-                    ),
-                    &["verb"],
-                ),
-            ),
-            duration: add(
-                r,
-                exponential_buckets(0.005, 2.0, 13).and_then(|buckets| {
-                    let common_opts = opts("reconcile_duration_seconds", "Duration of a pass");
-                    Histogram::with_opts(HistogramOpts { common_opts, buckets })
-                }),
-            ),
-            leading: add(
-                r,
-                IntGauge::with_opts(opts("leader", "1 if this replica leads, else 0")),
-            ),
-            clusters: add(
-                r,
-                IntGaugeVec::new(opts("clusters", "Clusters by readiness"), &["ready"]),
-            ),
-            conditions: gauges(
-                r,
+            leading: r.add(IntGauge::with_opts(opts("leader", "1 if this replica leads, else 0."))),
+            clusters: r.add(IntGaugeVec::new(opts("clusters", "Clusters by readiness."), &["ready"])),
+            expiry: r.add(IntGauge::with_opts(opts(
+                "certificate_expiry_timestamp_seconds",
+                "Unix time at which the first of all certificates expires; 0 if there is none.",
+            ))),
+            conditions: r.gauges(
                 "kubebrain_cluster_condition",
-                "1 if a condition of a cluster is True, else 0",
+                "1 if the condition of a cluster is True, else 0.",
                 &["namespace", "name", "type"],
             ),
-            replicas: gauges(
-                r,
+            replicas: r.gauges(
                 "kubebrain_cluster_spec_replicas",
-                "Desired members of a cluster",
+                "Number of members in the spec.",
                 &["namespace", "name"],
             ),
-            certificates: gauges(
-                r,
+            certificates: r.gauges(
                 "kubebrain_certificate_expiry_timestamp_seconds",
-                "Unix time at which a certificate expires",
+                "Unix time at which a certificate expires.",
                 &["namespace", "name", "secret"],
             ),
-            renewals: gauges(
-                r,
+            renewals: r.gauges(
                 "kubebrain_certificate_renewal_timestamp_seconds",
-                "Unix time at which the operator renews a certificate, if it does",
+                "Unix time at which the operator renews a certificate, if it does.",
                 &["namespace", "name", "secret"],
             ),
-            authorities: gauges(
-                r,
+            authorities: r.gauges(
                 "kubebrain_certificate_authority_expiry_timestamp_seconds",
-                "Unix time at which the certificate authority of a cluster expires",
+                "Unix time at which the certificate authority of a cluster expires.",
                 &["namespace", "name"],
             ),
-            expiry: add(
-                r,
-                IntGauge::with_opts(opts(
-                    "certificate_expiry_timestamp_seconds",
-                    "Unix time at which the first certificate expires; 0 if there is none",
-                )),
-            ),
-            registry,
+            registry: r.registry.clone(),
         };
         for verb in RequestVerb::ALL {
             // A counter at 0 distinguishes an idle operator from one that does not count.
@@ -330,18 +308,31 @@ fn opts(name: &str, help: &str) -> Opts {
     Opts::new(name, help).namespace("kubebrain").subsystem("operator")
 }
 
-/// Registers gauges of single clusters, with their full name.
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    add(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+/// Registers metrics. Each name is registered once, by the code above, so registration cannot fail.
+#[derive(Default)]
+struct Register {
+    registry: Registry,
+    collectors: RefCell<Vec<Box<dyn Collector>>>,
 }
 
-/// Each name is registered once, by the code above, so registration cannot fail.
-fn add<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
-    let made = made.expect("names, labels and buckets are well formed");
-    registry
-        .register(Box::new(made.clone()))
-        .expect("each name is registered once");
-    made
+impl Register {
+    fn counters(&self, name: &str, help: &str, label: &str) -> IntCounterVec {
+        self.add(IntCounterVec::new(opts(name, help), &[label]))
+    }
+
+    /// Registers gauges of single clusters, with their full name.
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+        let made = made.expect("names, labels and buckets are well formed");
+        self.registry
+            .register(Box::new(made.clone()))
+            .expect("each name is registered once");
+        self.collectors.borrow_mut().push(Box::new(made.clone()));
+        made
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Metrics of requests to TiKV.
 
+use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, exponential_buckets};
 
 /// Metrics of requests to TiKV.
@@ -41,10 +42,20 @@ impl TikvMetrics {
                 "Clients of TiKV that were replaced.",
             )?,
         };
-        registry.register(Box::new(metrics.requests.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.replaced.clone()))?;
+        for collector in metrics.collectors() {
+            registry.register(collector)?;
+        }
         Ok(metrics)
+    }
+
+    /// Returns each metric with its name, labels and help.
+    #[must_use]
+    pub fn collectors(&self) -> Vec<Box<dyn Collector>> {
+        vec![
+            Box::new(self.requests.clone()),
+            Box::new(self.failures.clone()),
+            Box::new(self.replaced.clone()),
+        ]
     }
 }
 

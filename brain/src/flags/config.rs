@@ -18,6 +18,19 @@ use telemetry::otel::TracingOptions;
 use telemetry::slow_requests::SlowOptions;
 use tls::{TlsOptions, TlsPolicy};
 
+/// An action other than serving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subcommand {
+    /// `kubebrain wipe`: delete what is stored.
+    Wipe,
+    /// `kubebrain debug`: print what is stored.
+    Dump(Dump),
+    /// `kubebrain snapshot`: read a snapshot.
+    Snapshot(SnapshotCommand),
+    /// `kubebrain import`: copy another store.
+    Import(Box<ImportCommand>),
+}
+
 /// The action of `kubebrain snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotCommand {
@@ -47,14 +60,8 @@ pub struct ImportCommand {
 /// The configuration from the command line and the environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `kubebrain wipe`: delete the stored data instead of serving it.
-    pub wipes: bool,
-    /// `kubebrain debug`: print what is stored instead of serving it.
-    pub dump: Option<Dump>,
-    /// `kubebrain snapshot`: read a snapshot instead of serving.
-    pub snapshot: Option<SnapshotCommand>,
-    /// `kubebrain import`: copy another store instead of serving.
-    pub import: Option<ImportCommand>,
+    /// The action, unless it is to serve.
+    pub subcommand: Option<Subcommand>,
     /// Name of this member.
     pub name: String,
     /// Directory of the data; not checked yet.

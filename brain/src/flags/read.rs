@@ -60,12 +60,9 @@ pub(super) fn config(
         advertised: initial_advertise_peer_urls.clone(),
     };
     let mut config = Config {
-        wipes: false,
+        subcommand: None,
         checks: values.bool("check"),
         embedded_cluster_id: storage::embedded_cluster_id(&values)?,
-        dump: None,
-        snapshot: None,
-        import: None,
         data_dir: data_dir.into(),
         listen_client_http_urls,
         listen_metrics_urls,

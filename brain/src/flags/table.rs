@@ -2,7 +2,7 @@
 
 /// The kind of a flag: with or without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// `--flag`, `--flag=true`, `--flag=false`.
     Bool,
     /// `--flag value`, `--flag=value`.
@@ -11,7 +11,7 @@ pub(super) enum Kind {
 
 /// The heading of a flag in the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+pub enum Group {
     Member,
     Storage,
     Clustering,
@@ -26,7 +26,7 @@ pub(super) enum Group {
 }
 
 impl Group {
-    pub(super) const fn heading(self) -> &'static str {
+    pub const fn heading(self) -> &'static str {
         match self {
             Group::Member => "Member",
             Group::Storage => "Storage",
@@ -45,7 +45,7 @@ impl Group {
 
 /// The treatment of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Treatment {
+pub enum Treatment {
     /// It works as in etcd. The text is its help.
     Works(&'static str),
     /// It is accepted, with a warning if it differs from the default, for this reason.
@@ -61,23 +61,23 @@ pub(super) enum Treatment {
 }
 
 /// One flag.
-#[derive(Debug)]
-pub(super) struct Flag {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) default: &'static str,
-    pub(super) group: Group,
-    pub(super) treatment: Treatment,
+#[derive(Debug, Clone, Copy)]
+pub struct Flag {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    pub group: Group,
+    pub treatment: Treatment,
 }
 
 impl Flag {
     /// Returns the flag with this name.
-    pub(super) fn named(name: &str) -> Option<&'static Flag> {
+    pub fn named(name: &str) -> Option<&'static Flag> {
         FLAGS.iter().find(|flag| flag.name == name)
     }
 
     /// Returns the environment variable that sets it if the command line does not.
-    pub(super) fn variable(&self) -> String {
+    pub fn variable(&self) -> String {
         format!("ETCD_{}", self.name.to_uppercase().replace('-', "_"))
     }
 }
@@ -110,7 +110,7 @@ use Group::{Auth, Clustering, Experimental, Logging, Member, Monitoring, Other, 
 use Treatment::{Gate, Idle, Refused, Renamed, Works};
 
 #[rustfmt::skip]
-pub(super) const FLAGS: &[Flag] = &[
+pub const FLAGS: &[Flag] = &[
     text("name", "default", Member, Works("name of this member")),
     text("data-dir", "", Member, Works("data directory [default: <name>.etcd]")),
     text("wal-dir", "", Member, Refused("the log is part of the data directory")),

@@ -44,6 +44,16 @@ fn refused(line: &str) -> String {
     }
 }
 
+/// Checks that a command line prints a help with these words.
+fn help_has(line: &str, words: &[&str]) {
+    let Ok(Asked::Print(text)) = ask(line, &[]) else {
+        panic!("{line}")
+    };
+    for word in words {
+        assert!(text.contains(word), "{line}: {word} is not in {text}");
+    }
+}
+
 /// Every flag in `etcd --help` of 3.6.16.
 const ETCD_HELP: &str = "\
     name data-dir wal-dir snapshot-count heartbeat-interval election-timeout initial-election-tick-advance \
@@ -345,7 +355,7 @@ const BAD_VALUES: &[(&str, &str)] = &[
         "--listen-client-url http://127.0.0.1:1",
         "did you mean --listen-client-urls?",
     ),
-    ("gateway start", "\"gateway\" is not a valid flag"),
+    ("gateway start", "kubebrain has no \"gateway\", only wipe"),
     ("--name", "--name needs a value"),
     ("--unsafe-no-fsync=maybe", "--unsafe-no-fsync must be true or false"),
     ("--quota-backend-bytes x", "--quota-backend-bytes is not valid"),
@@ -545,11 +555,21 @@ fn odd_limits_mean_what_they_mean_in_etcd() {
 fn wipe_takes_only_what_says_where_and_has_to_be_confirmed() {
     let store = "--storage tikv --tikv-pd-endpoints pd:1 --tikv-key-prefix p --initial-cluster-token t";
     let (config, warnings) = serve(&format!("wipe {store} --tikv-cluster-id 7 --yes"));
-    assert_eq!((config.wipes, warnings), (true, Vec::new()));
-    assert!(!serve(store).0.wipes);
+    assert_eq!((config.subcommand, warnings), (Some(Subcommand::Wipe), Vec::new()));
+    assert_eq!(serve(store).0.subcommand, None);
+    assert!(
+        serve(&format!("wipe -yes=true {store} --tikv-key-prefix=q"))
+            .0
+            .subcommand
+            .is_some()
+    );
     for (line, reason) in [
         (format!("wipe {store}"), "use --yes to confirm"),
+        (format!("wipe {store} --yes=false"), "use --yes to confirm"),
         (format!("wipe {store} --yes --name n"), "wipe takes no --name"),
+        (format!("wipe {store} --yes --prefix p"), "wipe takes no --prefix"),
+        (format!("wipe {store} --yes --force"), "wipe takes no --force"),
+        (format!("wipe {store} --yes now"), "wipe takes no \"now\""),
         ("wipe --yes --tikv-key-prefix p".to_owned(), "needs --storage tikv"),
         (
             "wipe --yes --storage tikv --tikv-pd-endpoints pd:1".to_owned(),
@@ -593,13 +613,13 @@ fn versions_and_help_are_printed() {
             "{text}"
         );
     }
-    for line in ["--help", "-h", "-help"] {
-        let Ok(Asked::Print(text)) = ask(line, &[]) else {
-            panic!("{line}")
-        };
-        assert!(
-            text.contains("--listen-client-urls") && text.contains("ETCD_DATA_DIR"),
-            "{text}"
-        );
+    for line in ["--help", "-h", "-help", "help"] {
+        help_has(line, &["--listen-client-urls", "ETCD_DATA_DIR"]);
+        for subcommand in ["wipe", "debug", "snapshot", "import"] {
+            help_has(line, &[&format!("\n  {subcommand} ")]);
+        }
+    }
+    for line in ["wipe -h", "wipe --help", "wipe -help", "help wipe"] {
+        help_has(line, &["--yes", "--tikv-key-prefix", "[default: kubebrain]"]);
     }
 }

@@ -1,54 +1,27 @@
-//! `kubebrain wipe`: accepts only those flags that select the store in a TiKV cluster.
+//! `kubebrain wipe`: takes only those flags that locate the store in a TiKV cluster.
 
-use std::ffi::OsString;
+use clap::ArgMatches;
+use clap::builder::Command;
 
-use super::read::storage::TIKV_STORE;
-use super::{Config, FlagError, Storage};
+use super::command::{check_store_is_named, is_on_tikv, is_set, store_flags, switch};
+use super::{FlagError, Subcommand};
 
-/// The subcommand.
-pub(super) const WIPE: &str = "wipe";
-
-/// Flags that the subcommand accepts, apart from `--yes` and [`TIKV_STORE`].
-const FLAGS: [&str; 5] = [
-    "storage",
-    "initial-cluster-token",
-    "log-outputs",
-    "log-level",
-    "log-format",
-];
-
-/// Removes `--yes` from the arguments. Fails if it is missing.
-pub(super) fn confirmed(args: &mut Vec<OsString>) -> Result<(), FlagError> {
-    let all = args.len();
-    args.retain(|arg| arg != "--yes" && arg != "-yes");
-    if args.len() < all
-        || args
-            .iter()
-            .any(|arg| ["-h", "-help", "--help"].iter().any(|help| arg == help))
-    {
-        return Ok(());
-    }
-    Err(FlagError(
-        "wipe deletes everything below the key prefix: use --yes to confirm".to_owned(),
-    ))
+pub(super) fn command() -> Command {
+    Command::new("wipe")
+        .about("Deletes everything below a key prefix of TiKV that no member uses any more")
+        .arg(switch("yes", "confirm the deletion; required"))
+        .args(store_flags(&["storage", "initial-cluster-token"]))
 }
 
-/// Refuses a flag that `wipe` does not accept, or the lack of one that it needs.
-pub(super) fn check(given: impl Iterator<Item = &'static str>, config: &Config) -> Result<(), FlagError> {
-    let names: Vec<&str> = given.collect();
-    if let Some(name) = names
-        .iter()
-        .find(|name| !FLAGS.contains(name) && !TIKV_STORE.contains(name))
-    {
-        return Err(FlagError(format!("wipe takes no --{name}")));
+pub(super) fn read(args: &ArgMatches) -> Result<Subcommand, FlagError> {
+    if !is_set(args, "yes") {
+        let text = "wipe deletes everything below the key prefix: use --yes to confirm";
+        return Err(FlagError(text.to_owned()));
     }
-    if config.storage == Storage::Embedded {
-        return Err(FlagError(
-            "wipe needs --storage tikv: delete a data directory as any other directory".to_owned(),
-        ));
+    if !is_on_tikv(args) {
+        let text = "wipe needs --storage tikv: delete a data directory as any other directory";
+        return Err(FlagError(text.to_owned()));
     }
-    if !names.contains(&"tikv-key-prefix") {
-        return Err(FlagError("wipe needs --tikv-key-prefix".to_owned()));
-    }
-    Ok(())
+    check_store_is_named("wipe", args)?;
+    Ok(Subcommand::Wipe)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::flags::{Config, TikvOptions};
+use crate::flags::{Config, Storage};
 use anyhow::Context as _;
 use bytes::Bytes;
 use cluster::lock::StorageLock;
@@ -27,13 +27,16 @@ const MIN_LEADER_SILENCE: Duration = Duration::from_secs(5);
 const LEADER_READ_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Wipes the prefix, and ends. A signal interrupts it; when started again it continues.
-pub(crate) async fn run(config: &Config, options: &TikvOptions, mut life: Lifecycle) -> anyhow::Result<()> {
+pub(crate) async fn run(config: &Config, mut life: Lifecycle) -> anyhow::Result<()> {
+    let Storage::Tikv(options) = &config.storage else {
+        anyhow::bail!("only a key prefix of TiKV is wiped: delete a data directory as any other directory");
+    };
     let (tikv, supervisor) = Tikv::attach(connection(options, ONE_ATTEMPT_DOUBLINGS)).await?;
     life.tasks.spawn("TiKV", supervisor.run(life.stop.clone()));
     let wiped = tokio::select! {
-        biased;
-        () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to continue")),
-        wiped = wipe_unused(&tikv, &config.initial_cluster_token) => wiped,
+    biased;
+    () = life.leave.cancelled() => Err(anyhow::anyhow!("interrupted: start it again to continue")),
+    wiped = wipe_unused(&tikv, &config.initial_cluster_token) => wiped,
     };
     life.end().await?;
     wiped

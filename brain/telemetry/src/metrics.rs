@@ -4,6 +4,8 @@
 //! are etcd's if etcd has the metric, so that dashboards and alerts keep working. This module leaves out etcd's metrics of pauses for
 //! compactions and of snapshots between members, because a brain has neither.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use prometheus::core::Collector;
@@ -271,22 +273,34 @@ impl Metrics {
     /// Registers all metrics except those of a single storage engine; `extensive` adds a histogram for each RPC.
     #[must_use]
     pub fn new(extensive: bool) -> Metrics {
-        let r = Registrar(Registry::new());
-        scrapes::register_constants(&r);
+        Self::register(&Registrar::new(Registry::new()), extensive)
+    }
+
+    /// Returns every metric that this crate registers, for the reference of metrics.
+    #[must_use]
+    pub fn reference() -> Vec<Registered> {
+        let r = Registrar::new(Registry::new());
+        let metrics = Self::register(&r, true);
+        let _ = metrics.open_snapshots.set(open_snapshots(&r));
+        r.registered.take()
+    }
+
+    fn register(r: &Registrar, extensive: bool) -> Metrics {
+        scrapes::register_constants(&r.section("Always 0"));
         Metrics {
-            process: Mutex::new(ProcessMetrics::register(&r)),
-            scrapes: ScrapeMetrics::register(&r),
-            disk: DiskMetrics::register(&r),
-            mvcc: MvccMetrics::register(&r),
-            lease: LeaseMetrics::register(&r),
-            server: ServerMetrics::register(&r),
-            health: HealthMetrics::register(&r),
-            grpc: GrpcMetrics::register(&r, extensive),
-            network: NetworkMetrics::register(&r),
-            tls: TlsMetrics::register(&r),
+            process: Mutex::new(ProcessMetrics::register(&r.section("Process"))),
+            scrapes: ScrapeMetrics::register(&r.section("Process")),
+            disk: DiskMetrics::register(&r.section("Disk and log")),
+            mvcc: MvccMetrics::register(&r.section("Store")),
+            lease: LeaseMetrics::register(&r.section("Leases")),
+            server: ServerMetrics::register(&r.section("Server and leader")),
+            health: HealthMetrics::register(&r.section("Server and leader")),
+            grpc: GrpcMetrics::register(&r.section("Clients and memory"), extensive),
+            network: NetworkMetrics::register(&r.section("Clients and memory")),
+            tls: TlsMetrics::register(&r.section("TLS")),
             open_snapshots: OnceLock::new(),
             observe: Mutex::default(),
-            registry: r.0,
+            registry: r.registry.clone(),
         }
     }
 
@@ -298,12 +312,8 @@ impl Metrics {
 
     /// Returns the gauge of snapshots of rows that are open, which is registered by the first call: only if they hold something.
     pub fn open_snapshots(&self) -> &IntGauge {
-        self.open_snapshots.get_or_init(|| {
-            Registrar(self.registry.clone()).gauge(
-                "etcd_mvcc_db_open_read_transactions",
-                "Open snapshots of rows: the current one, and those that reads hold.",
-            )
-        })
+        self.open_snapshots
+            .get_or_init(|| open_snapshots(&Registrar::new(self.registry.clone())))
     }
 
     /// Adds `observe` to what is called at the beginning of each scrape, for gauges that are not worth updating continuously.
@@ -379,15 +389,56 @@ impl HealthMetrics {
     }
 }
 
+fn open_snapshots(r: &Registrar) -> IntGauge {
+    r.section("Store").gauge(
+        "etcd_mvcc_db_open_read_transactions",
+        "Open snapshots of rows: the current one, and those that reads hold.",
+    )
+}
+
+/// A metric that was registered.
+pub struct Registered {
+    /// The heading of its group in the reference of metrics.
+    pub section: &'static str,
+    /// It has the name, type, labels and help of the metric.
+    pub collector: Box<dyn Collector>,
+}
+
 /// Registers metrics. Each name is registered once, by the code below, so registration cannot fail.
-pub(crate) struct Registrar(Registry);
+#[derive(Clone)]
+pub(crate) struct Registrar {
+    registry: Registry,
+    section: &'static str,
+    registered: Rc<RefCell<Vec<Registered>>>,
+}
 
 impl Registrar {
+    fn new(registry: Registry) -> Self {
+        let registered = Rc::default();
+        Self {
+            registry,
+            section: "",
+            registered,
+        }
+    }
+
+    /// Returns a register of metrics that belong under this heading.
+    fn section(&self, section: &'static str) -> Self {
+        Self {
+            section,
+            ..self.clone()
+        }
+    }
+
     fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect("names, labels and buckets are well formed");
-        self.0
+        self.registry
             .register(Box::new(made.clone()))
             .expect("each name is registered once");
+        self.registered.borrow_mut().push(Registered {
+            section: self.section,
+            collector: Box::new(made.clone()),
+        });
         made
     }
 

@@ -29,7 +29,8 @@ use crate::duration;
         .field_path(".leaseDuration")
 )]
 pub struct LeaderElection {
-    /// Location of the lock.
+    /// Location of the lock. Storage: the brains' own storage. Lease: a `coordination.k8s.io` Lease of this Kubernetes cluster; not allowed
+    /// if these brains are the store of the same cluster.
     #[serde(default)]
     pub backend: ElectionBackend,
 

@@ -32,7 +32,7 @@ pub struct Image {
     pub pull_policy: Option<PullPolicy>,
 }
 
-/// When an image is pulled.
+/// When the kubelet pulls the image. Default: chosen by Kubernetes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum PullPolicy {
     /// Pulls at every start of a container.

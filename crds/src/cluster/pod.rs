@@ -34,7 +34,8 @@ pub struct InheritedMetadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Selects who chooses the user and the groups that the brains run as.
+/// User and groups of the brains. Image: the user and the group of the image, 65532. Platform: the operator sets nothing, so that OpenShift
+/// chooses from the range of the namespace; never root. Default: Image.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum RunAs {
     /// The operator sets the user and the group of the image, 65532.
@@ -69,7 +70,7 @@ pub struct PodSettings {
     #[schemars(length(max = 253))]
     pub priority_class_name: Option<String>,
 
-    /// Selects who chooses the user and the groups that the brains run as. Default: Image. On OpenShift, set Platform.
+    /// User and groups of the brains. Default: Image. On OpenShift, set Platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
 

@@ -51,7 +51,7 @@ pub struct ClientService {
     pub ip_family_policy: Option<IpFamilyPolicy>,
 }
 
-/// IP families of the client, leader and headless Services. Kubernetes chooses if it is not set.
+/// IP families of the client, leader and headless Services. Default: chosen by Kubernetes.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum IpFamilyPolicy {
     /// One family.

@@ -18,7 +18,8 @@ use super::image::{KeyRef, LocalRef, ObjectRef};
         .message("storage.embedded is forbidden when type is TiKV: remove it")
 )]
 pub struct Storage {
-    /// Kind of storage. It cannot be changed later.
+    /// Kind of storage. TiKV: a TiKV cluster, for any number of brains without state of their own. Embedded: files on the brain's own volume,
+    /// for a single brain. It cannot be changed later.
     #[serde(rename = "type")]
     pub type_: StorageType,
 
@@ -105,7 +106,8 @@ pub struct Tikv {
         .message("storage.tikv.gc.interval and window require owner Brain")
 )]
 pub struct TikvGc {
-    /// Selects who advances the GC safe point.
+    /// Owner of the GC safe point. External: another system, such as a TiDB on the same TiKV cluster. Brain: the leader; only for a TiKV
+    /// cluster without other users, or whose other users register service safe points.
     #[serde(default)]
     pub owner: GcOwner,
 
@@ -165,7 +167,8 @@ pub struct Embedded {
     /// of the existing volume changes nothing.
     pub size: Quantity,
 
-    /// Access mode of the volume. Set ReadWriteOnce for drivers that do not support ReadWriteOncePod. It cannot be changed later.
+    /// Access mode of the volume. ReadWriteOncePod: one pod of the whole Kubernetes cluster. ReadWriteOnce: the pods of one node, for drivers
+    /// that do not support ReadWriteOncePod. It cannot be changed later.
     #[serde(default)]
     pub access_mode: AccessMode,
 

@@ -49,8 +49,9 @@ pub const DEFAULT_RENEW_BEFORE: &str = "720h";
     .message("tls.caGeneration may be raised only one step at a time")
 )]
 pub struct Tls {
-    /// Selects who issues the certificates. It cannot be changed later. To use an authority of cert-manager, keep mode Operator and name
-    /// the authority's Secret in `caSecretRef`.
+    /// Issuer of the certificates. Operator: the operator, with an authority for this cluster or with yours, such as one of cert-manager
+    /// (`caSecretRef`). Secret: another issuer; name the Secrets in `secrets`. Disabled: none; brains and clients use plain HTTP/2, and anyone
+    /// who can reach the port can read and write everything. It cannot be changed later.
     #[serde(default)]
     pub mode: TlsMode,
 
@@ -100,7 +101,9 @@ pub enum TlsMode {
     Disabled,
 }
 
-/// How a replacement of the certificate authority's key advances from phase to phase.
+/// How a key replacement advances. Manual: you confirm each phase with the annotation `kubebrain.io/ca-advance`; use it for a
+/// kube-apiserver, which reads its CA file only when it starts. Auto: the operator advances when all members report the new bundle and it
+/// has been published for `--ca-propagation`. Default: Manual.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Advance {
     /// A user confirms each phase with the annotation `kubebrain.io/ca-advance`. Its value is the phase to enter and the generation of the

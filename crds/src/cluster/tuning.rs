@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
         .field_path(".retention")
 )]
 pub struct AutoCompaction {
-    /// Unit of `retention`: time with Periodic, revisions with Revision.
+    /// Unit of `retention`. Periodic: a time. Revision: a number of revisions.
     #[serde(default)]
     pub mode: CompactionMode,
 
@@ -36,7 +36,7 @@ pub enum CompactionMode {
     Revision,
 }
 
-/// Log level of the brains.
+/// Log level of the brains. Default: Info.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum LogLevel {
     /// Logs everything.

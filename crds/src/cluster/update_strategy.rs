@@ -12,7 +12,8 @@ const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// Selects who replaces outdated pods.
+    /// How outdated pods are replaced. LeaderLast: the operator replaces pods one by one, the leader last. OnDelete: the operator waits for you
+    /// to delete the pods.
     #[serde(default, rename = "type")]
     pub type_: UpdateStrategyType,
 

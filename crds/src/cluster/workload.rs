@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
         .field_path(".type")
 )]
 pub struct Workload {
-    /// Kind of workload.
+    /// Kind of workload. StatefulSet: the operator creates a StatefulSet and replaces its pods. External: you create the pods. It cannot be
+    /// changed later.
     #[serde(default, rename = "type")]
     pub type_: WorkloadType,
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 mod connect;
 mod list;
@@ -37,10 +37,12 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show members, leader, storage, certificates and conditions of a cluster
+    /// Show members, leader, lock, storage, certificates and conditions of a cluster
     ///
     /// The lag of a member is queried from the members themselves, which requires the right to get pods/proxy. Everything else is the
     /// status that the operator wrote.
+    ///
+    /// Requires the right to get clusters, or to list them without a name, and to get leases for the holder of a Lease.
     Status {
         /// Name of the KubeBrainCluster; all are listed if not given
         #[arg(conflicts_with = "all_namespaces")]
@@ -68,6 +70,9 @@ enum Command {
     /// Transfer leadership to another member
     ///
     /// Sets the annotation kubebrain.io/transfer-leader and waits until another member leads. A cluster in a roll-out hands over after it.
+    /// The operator handles the annotation once, so GitOps tools neither revert nor repeat the transfer.
+    ///
+    /// Requires the right to get, list, watch and patch clusters.
     TransferLeader {
         /// Name of the KubeBrainCluster
         name: String,
@@ -84,7 +89,9 @@ enum Command {
     /// Restart the members one by one, the leader last
     ///
     /// Sets the annotation kubebrain.io/restart. The cluster's manifest in git stays unchanged, so self-healing neither reverts nor repeats
-    /// the restart.
+    /// the restart. Fails if the operator does not accept the request.
+    ///
+    /// Requires the right to get, list, watch and patch clusters.
     Restart {
         /// Name of the KubeBrainCluster
         name: String,
@@ -98,6 +105,8 @@ enum Command {
     /// Replace the key of the certificate authority, in phases
     ///
     /// Raises spec.tls.caGeneration by one. If the cluster is managed in git, raise it there instead, or the change is reverted.
+    ///
+    /// Requires the right to get and patch clusters.
     RotateCa {
         /// Name of the KubeBrainCluster
         name: String,
@@ -106,11 +115,17 @@ enum Command {
         yes: bool,
     },
     /// Stop changes to a cluster; certificates are still renewed
+    ///
+    /// Sets spec.paused. If the cluster is managed in git, set it there instead, or the change is reverted.
+    ///
+    /// Requires the right to get and patch clusters.
     Pause {
         /// Name of the KubeBrainCluster
         name: String,
     },
     /// Resume changes to a cluster
+    ///
+    /// Sets spec.paused to false, with the rights of pause.
     Resume {
         /// Name of the KubeBrainCluster
         name: String,
@@ -125,6 +140,8 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum AwaitedState {
     /// Wait until every member matches the spec and is ready; fails if only a change of the spec helps
+    ///
+    /// The exit code is 1 if the newest spec cannot be rolled out, or is not in time. Requires the right to get, list and watch clusters.
     Rollout {
         /// Name of the KubeBrainCluster
         name: String,
@@ -146,6 +163,12 @@ enum OutputFormat {
 
 fn duration(text: &str) -> Result<Duration, crds::duration::Error> {
     crds::duration::parse(text)
+}
+
+/// Returns the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs `kubectl-kubebrain` with the arguments of this process.

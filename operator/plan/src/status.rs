@@ -28,12 +28,11 @@ use crate::steps::{Plan, revision, seen_store};
 
 mod change;
 mod conditions;
-#[cfg(any(test, feature = "testing"))]
-pub mod documented;
 mod facts;
 mod lock;
 mod merge;
 mod pod;
+pub mod reasons;
 #[cfg(test)]
 mod tests;
 

@@ -1,10 +1,16 @@
 use super::*;
-use crate::flags::{ImportCommand, Storage};
+
+fn import_of(config: &Config) -> ImportCommand {
+    match &config.subcommand {
+        Some(Subcommand::Import(command)) => (**command).clone(),
+        other => panic!("{other:?}"),
+    }
+}
 
 fn command(line: &str) -> (Config, ImportCommand) {
     let (config, warnings) = serve(line);
     assert_eq!(warnings, Vec::<String>::new(), "{line}");
-    let command = config.import.clone().unwrap();
+    let command = import_of(&config);
     (config, command)
 }
 
@@ -35,16 +41,16 @@ fn import_takes_a_source_as_etcdctl_does_and_what_says_where_the_store_is() {
     let Ok(Asked::Serve(config, _)) = ask(line, &[("ETCDCTL_PASSWORD", "v"), ("ETCD_NAME", "x")]) else {
         panic!("{line}");
     };
-    assert_eq!(config.import.unwrap().source.user.unwrap().1.0, "v");
+    assert_eq!(import_of(&config).source.user.unwrap().1.0, "v");
     assert_eq!(config.name, "default");
 }
 
 #[test]
 fn import_refuses_what_it_would_ignore() {
     for (line, text) in [
-        ("import --data-dir d", "requires --from-endpoints"),
+        ("import --data-dir d", "import needs --from-endpoints"),
         ("import --from-endpoints a:1", "needs --data-dir"),
-        ("import --from-endpoints a:1 --data-dir d f", "takes only flags"),
+        ("import --from-endpoints a:1 --data-dir d f", "import takes no \"f\""),
         ("import --from-endpoints unix:///s --data-dir d", "a scheme other than"),
         (
             "import --from-endpoints a:1 --cert c --data-dir d",
@@ -57,12 +63,24 @@ fn import_refuses_what_it_would_ignore() {
             "import takes no --name",
         ),
         (
-            "import --from-endpoints a:1 --data-dir d --follow=1",
-            "must be true or false",
+            "import --from-endpoints a:1 --data-dir d --follow=maybe",
+            "--follow is not valid: \"maybe\": must be true or false",
         ),
         (
             "import --from-endpoints a:1 --data-dir d --until-revision 0",
-            "is not a revision",
+            "--until-revision is not valid: \"0\": not a revision",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --until-revision -5",
+            "--until-revision is not valid: \"-5\"",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --dial-timeout 5",
+            "--dial-timeout is not valid: \"5\": ",
+        ),
+        (
+            "import --from-endpoints a:1 --data-dir d --dial-timeout 0s",
+            "--dial-timeout is not valid: \"0s\": must be >0",
         ),
         (
             "import --from-endpoints a:1 --data-dir d --follow --until-revision 5",
@@ -77,5 +95,29 @@ fn import_refuses_what_it_would_ignore() {
         let error = refused(line);
         assert!(error.contains(text), "{line}: {error}");
     }
-    assert!(matches!(ask("import --help", &[]), Ok(Asked::Print(help)) if help.contains("--follow")));
+}
+
+#[test]
+fn last_flag_of_a_subcommand_wins() {
+    let line = "import --from-endpoints a:1 --data-dir d --from-endpoints b:2 --data-dir e --follow --follow=false --dial-timeout 1s \
+                --dial-timeout 4s";
+    let (config, found) = command(line);
+    assert_eq!(config.data_dir.to_str(), Some("e"));
+    let urls: Vec<_> = found.source.endpoints.iter().map(ToString::to_string).collect();
+    assert_eq!((urls, found.follows), (vec!["http://b:2".to_owned()], false));
+    assert_eq!(found.source.dial_timeout.as_secs(), 4);
+}
+
+#[test]
+fn help_of_import_says_how_to_migrate() {
+    let words = [
+        "--follow",
+        "--from-endpoints",
+        "SIGUSR1",
+        "ETCDCTL_PASSWORD",
+        "[default: 2s]",
+        "--data-dir",
+    ];
+    help_has("import --help", &words);
+    help_has("help import", &words);
 }

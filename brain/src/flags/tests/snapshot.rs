@@ -1,11 +1,13 @@
 use super::*;
-use crate::flags::{SnapshotCommand, Storage};
+use telemetry::logs::LogLevel;
 
 fn command(line: &str) -> (Config, SnapshotCommand) {
     let (config, warnings) = serve(line);
     assert_eq!(warnings, Vec::<String>::new(), "{line}");
-    let command = config.snapshot.clone().unwrap();
-    (config, command)
+    match config.subcommand.clone() {
+        Some(Subcommand::Snapshot(command)) => (config, command),
+        other => panic!("{line}: {other:?}"),
+    }
 }
 
 #[test]
@@ -44,8 +46,14 @@ fn snapshot_takes_a_file_and_what_says_where_the_store_is() {
     }
     let unbumped = "snapshot restore f --data-dir d --bump-revision=0 --mark-compacted=false";
     assert_eq!(command(unbumped).1, restore);
-    let (_, found) = command("snapshot status f");
-    assert!(!found.restores && !found.skip_hash_check);
+    let (config, found) = command("snapshot status f");
+    assert!(!found.restores && !found.skip_hash_check && config.log.level == LogLevel::Warn);
+    let (_, found) = command("snapshot restore --data-dir d -- -f");
+    assert_eq!(found.file.to_str(), Some("-f"));
+    assert_eq!(
+        command("snapshot status --log-level debug f").0.log.level,
+        LogLevel::Debug
+    );
 }
 
 #[test]
@@ -54,8 +62,10 @@ fn snapshot_refuses_what_it_would_ignore() {
         ("snapshot", "needs one of status, restore, import"),
         ("snapshot save f", "etcdctl snapshot save"),
         ("snapshot keep f", "snapshot has no \"keep\""),
-        ("snapshot restore --data-dir d", "needs a file"),
-        ("snapshot restore f g --data-dir d", "takes one file"),
+        ("snapshot restore --data-dir d", "snapshot restore needs <FILE>"),
+        ("snapshot status", "snapshot status needs <FILE>"),
+        ("snapshot restore f g --data-dir d", "snapshot restore takes no \"g\""),
+        ("snapshot import f --name n", "snapshot import takes no --name"),
         ("snapshot restore f", "needs --data-dir"),
         (
             "snapshot restore f --storage tikv --tikv-pd-endpoints pd:2379",
@@ -84,7 +94,7 @@ fn snapshot_refuses_what_it_would_ignore() {
         ),
         (
             "snapshot restore f --data-dir d --mark-compacted --bump-revision",
-            "--bump-revision needs a number",
+            "--bump-revision needs a value",
         ),
         (
             "snapshot restore f --data-dir d --mark-compacted=maybe --bump-revision=3",
@@ -92,13 +102,23 @@ fn snapshot_refuses_what_it_would_ignore() {
         ),
         (
             "snapshot status f --bump-revision 3 --mark-compacted",
-            "unknown flag --bump-revision",
+            "snapshot status takes no --bump-revision",
         ),
     ] {
         let error = refused(line);
         assert!(error.contains(text), "{line}: {error}");
     }
-    assert!(
-        matches!(ask("snapshot restore --help", &[]), Ok(Asked::Print(help)) if help.contains("--skip-hash-check"))
+}
+
+#[test]
+fn help_of_snapshot_says_what_each_command_needs() {
+    help_has(
+        "snapshot -help",
+        &["status", "restore", "import", "etcdctl snapshot save"],
     );
+    help_has(
+        "snapshot restore --help",
+        &["<FILE>", "--skip-hash-check", "--bump-revision", "--data-dir"],
+    );
+    help_has("help snapshot status", &["<FILE>", "--skip-hash-check", "--log-level"]);
 }

@@ -20,7 +20,7 @@ impl ApplyMetrics {
     pub(super) fn register(r: &Registrar) -> Self {
         let all = r.histograms(
             "etcd_server_apply_duration_seconds",
-            "Durations of changes, with the wait for the log, on the leader.",
+            "Durations of changes on the leader, including the wait for the log.",
             &["version", "op", "success"],
             0.0001,
             20,

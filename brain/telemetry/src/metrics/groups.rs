@@ -64,10 +64,10 @@ impl MvccMetrics {
                 "etcd_mvcc_db_total_size_in_use_in_bytes",
                 "Bytes of the store that hold data.",
             ),
-            puts: r.counter("etcd_mvcc_put_total", "Puts seen by this member."),
-            ranges: r.counter("etcd_mvcc_range_total", "Ranges seen by this member."),
-            deletes: r.counter("etcd_mvcc_delete_total", "Deletes seen by this member."),
-            txns: r.counter("etcd_mvcc_txn_total", "Txns seen by this member."),
+            puts: r.counter("etcd_mvcc_put_total", "Puts carried out by this member."),
+            ranges: r.counter("etcd_mvcc_range_total", "Ranges carried out by this member."),
+            deletes: r.counter("etcd_mvcc_delete_total", "Deletes carried out by this member."),
+            txns: r.counter("etcd_mvcc_txn_total", "Txns carried out by this member."),
             keys: r.gauge("etcd_debugging_mvcc_keys_total", "Keys that exist."),
             key_index_size: r.gauge(
                 "kubebrain_mvcc_key_index_size_in_bytes",
@@ -107,7 +107,7 @@ impl MvccMetrics {
             ),
             put_size: r.gauge(
                 "etcd_debugging_mvcc_total_put_size_in_bytes",
-                "Bytes put, seen by this member.",
+                "Bytes put, carried out by this member.",
             ),
             hash: r.histogram(
                 "etcd_mvcc_hash_duration_seconds",
@@ -147,11 +147,11 @@ impl ServerMetrics {
         Self {
             auth_revision: r.gauge(
                 "etcd_debugging_auth_revision",
-                "Changes of users and roles, starting at 1.",
+                "Revision of users and roles, starting at 1.",
             ),
-            has_leader: r.gauge("etcd_server_has_leader", "1 if a leader is known, else 0."),
+            has_leader: r.gauge("etcd_server_has_leader", "1 while a leader is known, else 0."),
             is_leader: r.gauge("etcd_server_is_leader", "1 if this member leads, else 0."),
-            is_learner: r.gauge("etcd_server_is_learner", "1 if this member is a learner, else 0."),
+            is_learner: r.section("Always 0").gauge("etcd_server_is_learner", "1 if this member is a learner. Always 0: there are none."),
             leader_changes: r.counter("etcd_server_leader_changes_seen_total", "Changes of leader seen."),
             proposals_committed: r.gauge("etcd_server_proposals_committed_total", "Requests committed."),
             proposals_applied: r.gauge("etcd_server_proposals_applied_total", "Requests applied."),
@@ -163,7 +163,7 @@ impl ServerMetrics {
                 "etcd_server_proposals_failed_total",
                 "Requests of clients that were not answered in time, or lost with their leader.",
             ),
-            quota: r.gauge("etcd_server_quota_backend_bytes", "Bytes that the store may occupy."),
+            quota: r.gauge("etcd_server_quota_backend_bytes", "Maximum size of the store in bytes; -1 without a limit."),
             slow_apply: r.counter(
                 "etcd_server_slow_apply_total",
                 "Reads and changes that took longer than --warning-apply-duration.",
@@ -175,7 +175,7 @@ impl ServerMetrics {
             ),
             heartbeat_failures: r.counter(
                 "etcd_server_heartbeat_send_failures_total",
-                "Renewals of the leader's lock that were not answered in time.",
+                "Renewals of the leader's lock on TiKV that were not answered in time.",
             ),
             election_requests: r.histograms(
                 "kubebrain_election_request_duration_seconds",
@@ -208,22 +208,22 @@ impl ServerMetrics {
             ),
             features: r.gauges(
                 "etcd_server_feature_enabled",
-                "1 if the feature gate is on, else 0.",
+                "1 if the feature of a feature gate is on, else 0.",
                 &["name", "stage"],
             ),
             identity: r.gauges(
                 "etcd_server_id",
-                "1 under the label of this member's id.",
+                "1, with the id of this member as label.",
                 &["server_id"],
             ),
             version: r.gauges(
                 "etcd_server_version",
-                "1 under the label of the version.",
+                "1, with the version as label.",
                 &["server_version"],
             ),
             cluster_version: r.gauges(
                 "etcd_cluster_version",
-                "1 under the label of the cluster's version.",
+                "1, with the version of the cluster as label.",
                 &["cluster_version"],
             ),
         }
@@ -271,7 +271,7 @@ impl NetworkMetrics {
             ),
             refused: r.counters(
                 "kubebrain_network_requests_refused_total",
-                "Requests that were refused or reset to free memory.",
+                "Requests refused or reset because of the memory that they or their connections held.",
                 &["reason"],
             ),
             held: r.gauge(
@@ -280,13 +280,13 @@ impl NetworkMetrics {
             ),
             held_for_probes: r.gauge(
                 "kubebrain_network_probe_held_bytes",
-                "Bytes of requests and answers on URLs for metrics and probes, which have a budget of their own.",
+                "Bytes of memory that requests and answers on URLs for metrics and probes take, which have their own budget.",
             ),
             held_for_peers: r.gauge(
                 "kubebrain_network_peer_held_bytes",
                 "Bytes of memory that requests and answers of other members take.",
             ),
-            peers: PeerMetrics::register(r),
+            peers: PeerMetrics::register(&r.section("Members")),
         }
     }
 }

@@ -162,7 +162,7 @@ impl GrpcMetrics {
         let seconds = extensive.then(|| {
             r.histograms(
                 "grpc_server_handling_seconds",
-                "Durations of RPCs handled by the server.",
+                "Durations of RPCs handled by the server; only with --metrics extensive.",
                 &labels,
                 0.0005,
                 16,

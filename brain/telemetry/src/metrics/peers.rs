@@ -124,7 +124,7 @@ impl PeerMetrics {
 impl Default for PeerMetrics {
     /// Creates metrics that are not exported.
     fn default() -> Self {
-        Self::register(&Registrar(Registry::new()))
+        Self::register(&Registrar::new(Registry::new()))
     }
 }
 

@@ -34,11 +34,14 @@ impl ProcessMetrics {
                 "process_cpu_seconds_total",
                 "CPU time spent by the process, in seconds.",
             )),
-            resident: gauge("process_resident_memory_bytes", "Memory of the process in RAM."),
-            memory: gauge("process_virtual_memory_bytes", "Address space of the process."),
+            resident: gauge(
+                "process_resident_memory_bytes",
+                "Resident memory of the process in bytes.",
+            ),
+            memory: gauge("process_virtual_memory_bytes", "Address space of the process in bytes."),
             max_memory: gauge(
                 "process_virtual_memory_max_bytes",
-                "Maximum address space of the process.",
+                "Maximum address space of the process in bytes.",
             ),
             threads: gauge("go_threads", "Threads of the process, under the name of etcd's metric."),
             tasks: gauge(

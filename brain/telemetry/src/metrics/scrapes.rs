@@ -62,11 +62,11 @@ pub(super) fn register_constants(r: &Registrar) {
     for (name, help) in [
         (
             "etcd_debugging_store_expires_total",
-            "Expired keys of the v2 store; always 0 because there is none.",
+            "Expired keys of the v2 store. Always 0: there is none.",
         ),
         (
             "etcd_debugging_store_watch_requests_total",
-            "Watches of the v2 store; always 0 because there is none.",
+            "Watches of the v2 store. Always 0: there is none.",
         ),
     ] {
         r.counter(name, help).reset();
@@ -74,11 +74,11 @@ pub(super) fn register_constants(r: &Registrar) {
     for (name, help) in [
         (
             "etcd_debugging_store_watchers",
-            "Watchers of the v2 store; always 0 because there is none.",
+            "Watchers of the v2 store. Always 0: there is none.",
         ),
         (
             "etcd_server_snapshot_apply_in_progress_total",
-            "Snapshots of a leader that are being applied; always 0 because members send none.",
+            "Snapshots of a leader that are being applied. Always 0: members do not send each other snapshots.",
         ),
     ] {
         r.gauge(name, help).set(0);
