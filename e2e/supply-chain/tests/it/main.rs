@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 mod architecture;
 mod docs;
+mod makefile;
 mod words;
 
 /// The root of the repository.
